@@ -1,0 +1,1 @@
+"""The papers' formulas as pure functions on tensors and text: no files, no clock, no processes."""

@@ -1,0 +1,1 @@
+"""What every stage stands on: params, tables, metrics, files, seeds, tracking. Nothing here imports torch."""

@@ -1,0 +1,86 @@
+"""The shell of every stage command: path flags, exit codes, and dying with the parent.
+
+Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), told in one sentence; 1 anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from stages.foundations.errors import UserError
+
+PR_SET_PDEATHSIG = 1
+
+
+def parse_paths(
+    stage: str,
+    argv: Sequence[str] | None,
+    doc: str | None,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    options: Sequence[str] = (),
+) -> argparse.Namespace:
+    """Parses `--params` and one required flag for each input, output (paths) and option (text).
+
+    `rl_round` becomes `--rl-round`. An input that does not exist raises UserError before any work is done.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m stages.{stage}", description=doc,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--params", type=Path, required=True, help="parameter file (params.yaml)")
+    for name in inputs:
+        parser.add_argument(_flag(name), type=Path, required=True, help="input path")
+    for name in outputs:
+        parser.add_argument(_flag(name), type=Path, required=True, help="output path")
+    for name in options:
+        parser.add_argument(_flag(name), required=True, help="text")
+    paths = parser.parse_args(argv)
+    for name in inputs:
+        if not getattr(paths, name).exists():
+            raise UserError(
+                f"{_flag(name)} {getattr(paths, name)} does not exist: `dvc repro` makes it in an earlier stage"
+            )
+    return paths
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def run_stage(main: Callable[[], None]) -> None:
+    """Runs `main` and exits with the code of the table above."""
+    die_with_parent()
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = error.filename or "the working folder"
+        print(f"error: no disk space left at {where}: free some and run again, finished work is kept",
+              file=sys.stderr)  # fmt: skip
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent ends, however that happens (Linux only).
+
+    Without it a killed `dvc repro` leaves the stage running, and writing, beside the next one.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

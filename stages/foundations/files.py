@@ -1,0 +1,70 @@
+"""Files and folders that are either whole or absent: written beside their place and renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """Replaces `path` in one step; a reader sees the old bytes or the new ones, after a power cut too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with open(beside, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """`write_bytes_atomically` for UTF-8 text."""
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Sorted, indented JSON with a final newline, so that equal contents are equal bytes. NaN is refused."""
+    write_text_atomically(
+        path, json.dumps(content, indent=2, sort_keys=True, allow_nan=False, ensure_ascii=False) + "\n"
+    )
+
+
+@contextmanager
+def replace_folder(path: Path) -> Iterator[Path]:
+    """Yields an empty folder beside `path` and puts it in its place when the block ends without an error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir()
+    try:
+        yield beside
+        _sync_tree(beside)
+        old = path.with_name(f".{path.name}.{os.getpid()}.old")
+        if path.exists():
+            os.replace(path, old)
+        os.replace(beside, path)
+        shutil.rmtree(old, ignore_errors=True)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _sync_tree(folder: Path) -> None:
+    for file in folder.rglob("*"):
+        if file.is_file():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,73 @@
+"""Reads one section of a parameter file into the model of the stage that owns it.
+
+`params.yaml` holds every value that can change a result, so models have no defaults: a missing key is an error
+that names the key, and so is a key that no model knows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from stages.foundations.errors import UserError
+
+Model = TypeVar("Model")
+
+
+class StrictParams(BaseModel):
+    """Base of every params model: unknown keys are refused, values cannot change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The parameter file as a mapping; UserError when it is missing or not YAML."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: `retrace use laptop` writes one from a recipe") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must hold a mapping of sections, not {type(content).__name__}")
+    return content
+
+
+def load_value(path: Path, name: str) -> Any:
+    """The value at a dotted name (`rl_rounds.rl_1.steps`); UserError names the part that is missing."""
+    value: Any = read_yaml(path)
+    walked: list[str] = []
+    for part in name.split("."):
+        walked.append(part)
+        if not isinstance(value, dict) or part not in value:
+            known = ", ".join(map(str, value)) if isinstance(value, dict) else "nothing"
+            raise UserError(f"{path} has no `{'.'.join(walked)}`; at that level it has: {known}")
+        value = value[part]
+    return value
+
+
+def load_section(path: Path, name: str, model: type[Model]) -> Model:
+    """Section `name` validated by `model` (a params class or any type that pydantic can adapt)."""
+    return validate_section(load_value(path, name), name, model, path)
+
+
+def validate_section(value: Any, name: str, model: type[Model], path: Path) -> Model:
+    """`value` as `model`; UserError lists each wrong key with what was expected and what was given."""
+    try:
+        return TypeAdapter(model).validate_python(value)
+    except ValidationError as error:
+        lines = [_explain(name, detail) for detail in error.errors()]
+        raise UserError(f"{path}: section `{name}` is not usable:\n" + "\n".join(lines)) from None
+
+
+def _explain(name: str, detail: Any) -> str:
+    key = ".".join([name, *map(str, detail["loc"])])
+    if detail["type"] == "missing":
+        return f"  {key}: missing; add it (the recipes under pipelines/recipes show a value)"
+    if detail["type"] == "extra_forbidden":
+        return f"  {key}: unknown key; remove it or correct its spelling"
+    given = repr(detail.get("input"))
+    return f"  {key}: {detail['msg']} (given: {given[:80]})"
