@@ -1,0 +1,138 @@
+"""Packs prompts and responses of uneven length into rows for one forward pass, and finds the responses again.
+
+Rows hold several sequences after each other; attention stays inside a sequence and positions start anew. A response
+token is predicted from the hidden state one position before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """Prompt and response tokens of one sequence."""
+
+    prompt: Sequence[int]
+    response: Sequence[int]
+
+    @property
+    def tokens(self) -> int:
+        """Prompt and response tokens together."""
+        return len(self.prompt) + len(self.response)
+
+
+@dataclass(frozen=True)
+class ResponseBatch:
+    """Responses of one micro-batch, with the packed rows that their hidden states come from."""
+
+    row_ids: Tensor
+    """Token ids of the packed rows, [rows, row tokens]."""
+    position_ids: Tensor
+    """Position of each token in its own sequence, [rows, row tokens]."""
+    segment_ids: Tensor | None
+    """Which sequence of the row a token belongs to (-1 in padding); None when no row holds two."""
+    source: Tensor
+    """Flat index into the rows of the token before each response token, [responses, tokens]."""
+    response_ids: Tensor
+    """Response tokens, padded with 0, [responses, tokens]."""
+    response_mask: Tensor
+    """1 where a response token stands, [responses, tokens], float."""
+    temperature: float = 1.0
+    """Temperature that the statistics are taken at."""
+    fields: Mapping[str, Tensor] = field(default_factory=dict)
+    """What a loss needs beside the statistics, [responses, tokens] or [responses]."""
+
+    def to(self, device: torch.device) -> ResponseBatch:
+        """The same batch on `device`."""
+        moved = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in vars(self).items()
+            if name != "fields"
+        }
+        return ResponseBatch(**moved, fields={name: value.to(device) for name, value in self.fields.items()})
+
+    def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
+        """Additive mask [rows, 1, row tokens, row tokens], or None where plain causal attention is right.
+
+        Right padding needs no mask: nothing that counts comes after it.
+        """
+        if self.segment_ids is None:
+            return None
+        same = self.segment_ids[:, :, None] == self.segment_ids[:, None, :]
+        causal = torch.ones(same.shape[1:], dtype=torch.bool, device=same.device).tril()
+        mask = torch.zeros(same.shape, dtype=dtype, device=same.device)
+        return mask.masked_fill_(~(same & causal), torch.finfo(dtype).min)[:, None]
+
+
+def pack(sequences: Sequence[TokenSequence], temperature: float = 1.0, row_tokens: int | None = None) -> ResponseBatch:
+    """Packs `sequences` into rows of at most `row_tokens` (default: the longest), first fit, longest first.
+
+    The order of responses is that of `sequences`. ValueError for an empty prompt or an empty list.
+    """
+    if not sequences or any(not sequence.prompt for sequence in sequences):
+        raise ValueError("packing needs at least one sequence, and a token before each response")
+    limit = max(row_tokens or 0, max(sequence.tokens for sequence in sequences))
+    rows = _first_fit([sequence.tokens for sequence in sequences], limit)
+    width = max(sum(sequences[index].tokens for index in row) for row in rows)
+    longest = max(1, max(len(sequence.response) for sequence in sequences))
+    row_ids = torch.zeros(len(rows), width, dtype=torch.long)
+    position_ids = torch.zeros(len(rows), width, dtype=torch.long)
+    segment_ids = torch.full((len(rows), width), -1, dtype=torch.long)
+    source = torch.zeros(len(sequences), longest, dtype=torch.long)
+    response_ids = torch.zeros(len(sequences), longest, dtype=torch.long)
+    response_mask = torch.zeros(len(sequences), longest)
+    for row_number, row in enumerate(rows):
+        start = 0
+        for segment, index in enumerate(row):
+            prompt, response = sequences[index].prompt, sequences[index].response
+            end, first = start + sequences[index].tokens, start + len(prompt)
+            row_ids[row_number, start:end] = torch.tensor([*prompt, *response])
+            position_ids[row_number, start:end] = torch.arange(end - start)
+            segment_ids[row_number, start:end] = segment
+            source[index, : end - first] = torch.arange(first - 1, end - 1) + row_number * width
+            response_ids[index, : end - first] = torch.tensor(list(response), dtype=torch.long)
+            response_mask[index, : end - first] = 1.0
+            start = end
+    is_packed = len(rows) < len(sequences)
+    return ResponseBatch(
+        row_ids, position_ids, segment_ids if is_packed else None, source, response_ids, response_mask, temperature
+    )
+
+
+def _first_fit(lengths: Sequence[int], limit: int) -> list[list[int]]:
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: (-lengths[index], index)):
+        place = next((number for number, free in enumerate(room) if free >= lengths[index]), None)
+        if place is None:
+            rows.append([])
+            room.append(limit)
+            place = len(rows) - 1
+        rows[place].append(index)
+        room[place] -= lengths[index]
+    return rows
+
+
+def split_by_tokens(lengths: Sequence[int], max_tokens: int, world_size: int = 1) -> list[list[int]]:
+    """Indices grouped into micro-batches of at most `max_tokens`, similar lengths together.
+
+    A longer single sequence gets a micro-batch of its own. The number of groups is a multiple of `world_size`:
+    rank r takes groups r, r + world_size, ...; groups added to fill up are empty.
+    """
+    order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
+    groups: list[list[int]] = []
+    tokens = 0
+    for index in order:
+        if not groups or tokens + lengths[index] > max_tokens:
+            groups.append([])
+            tokens = 0
+        groups[-1].append(index)
+        tokens += lengths[index]
+    while len(groups) % world_size:
+        groups.append([])
+    return groups

@@ -1,0 +1,96 @@
+"""Policies as folders: weights in safetensors, config and tokenizer, as transformers writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from stages.foundations.errors import UserError
+from stages.foundations.prompts import ChatPrompt, PlainPrompt, format_problem
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a policy folder; UserError when it has none or no end-of-sequence token."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer") from error
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config")
+    return tokenizer
+
+
+def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a policy folder in `dtype` on the CPU; UserError when the folder is not a policy."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, trust_remote_code=False, local_files_only=True, use_safetensors=True,
+            attn_implementation="sdpa",
+        )  # fmt: skip
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+
+
+def check_tokenizer_fits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """UserError when the tokenizer can give an id that the model has no embedding for."""
+    rows = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > rows:
+        raise UserError(
+            f"the tokenizer of {folder} has {len(tokenizer)} tokens but the model embeds {rows}: "
+            "take the tokenizer that belongs to the model, or resize the embeddings"
+        )
+
+
+def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of a policy folder, checked against each other."""
+    model, tokenizer = load_model(folder, dtype), load_tokenizer(folder)
+    check_tokenizer_fits(model, tokenizer, folder)
+    return model, tokenizer
+
+
+def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes."""
+    model.save_pretrained(folder, safe_serialization=True)
+    tokenizer.save_pretrained(folder)
+
+
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, problem: str
+) -> list[int]:
+    """Token ids of the prompt for `problem`, ready for the response's first token.
+
+    UserError when a chat prompt is asked of a tokenizer without a chat template.
+    """
+    match params:
+        case PlainPrompt():
+            return list(tokenizer.encode(format_problem(params, problem), add_special_tokens=True))
+        case ChatPrompt():
+            if not tokenizer.chat_template:
+                raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
+            messages = [{"role": "system", "content": params.system}] if params.system else []
+            messages.append({"role": "user", "content": problem + params.suffix})
+            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+            return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
+    """Token ids of a whole response, the end-of-sequence token included."""
+    return [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
+
+
+def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
+    """The response's text without special tokens."""
+    return tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UserError("device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch")
+    return torch.device(name)

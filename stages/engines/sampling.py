@@ -1,0 +1,107 @@
+"""What every sampler does: token ids in; token ids, log-probs, stop reason and policy version out; new weights in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
+from torch import Tensor
+
+from stages.foundations.params import StrictParams
+from stages.foundations.records import Sample
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How responses are drawn."""
+
+    temperature: float
+    """0 takes the most probable token (greedy)."""
+    top_p: float
+    """Share of probability mass kept, in (0, 1]; 1 keeps all."""
+    top_k: int
+    """Number of most probable tokens kept; 0 keeps all."""
+    max_response_tokens: int
+    """A response that reaches this without ending is truncated."""
+
+
+class Sampler(Protocol):
+    """A policy that answers prompts."""
+
+    policy_version: int
+    """Version of the weights in use, as given to `load_weights`; 0 at first."""
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples_per_prompt: int,
+        settings: SamplingSettings,
+        seed: int,
+        label: str = "",
+    ) -> list[list[Sample]]:
+        """Responses by prompt. Log-probs are those of the distribution sampled from (temperature and cuts applied).
+
+        The same weights, prompts, settings and seed give the same responses. A non-empty `label` shows progress.
+        """
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Log-probability, at temperature 1 and without cuts, of each given response token under the weights in use."""
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
+
+    def close(self) -> None:
+        """Frees memory and ends every process that the sampler started."""
+
+
+class TorchSamplerParams(StrictParams):
+    """The built-in sampler: a key-value cache loop over the policy's own weights, in this process."""
+
+    kind: Literal["torch"]
+    device: Literal["auto", "cpu", "cuda"]
+    dtype: Literal["float32", "bfloat16"]
+    """Precision of the sampler's forward pass; float32 agrees with a float32 trainer to about 1e-5."""
+    threads: int = Field(ge=1)
+    """CPU threads; part of the result, because the order of float additions depends on it."""
+    max_sequences: int = Field(ge=1)
+    """Sequences decoded at once."""
+
+
+class VllmSamplerParams(StrictParams):
+    """vLLM, in this process on one device or with worker processes for tensor parallelism."""
+
+    kind: Literal["vllm"]
+    dtype: Literal["float32", "bfloat16", "float16", "auto"]
+    max_model_tokens: int = Field(ge=16)
+    """Prompt and response tokens together."""
+    max_sequences: int = Field(ge=1)
+    """Sequences decoded at once."""
+    memory_fraction: float = Field(gt=0, le=1)
+    """Share of GPU memory for weights and key-value cache; ignored on CPU."""
+    kv_cache_gib: float = Field(gt=0)
+    """Key-value cache on CPU; ignored on a GPU."""
+    tensor_parallel: int = Field(ge=1)
+    """GPUs that one replica is spread over."""
+    enforce_eager: bool
+    """True skips CUDA graphs; always true on CPU."""
+
+
+SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams, Field(discriminator="kind")]
+
+
+def build_sampler(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> Sampler:
+    """The sampler that `params` describes, holding the policy of `policy_folder` as version 0."""
+    match params:
+        case TorchSamplerParams():
+            from stages.engines.torch_sampler import TorchSampler
+
+            return TorchSampler.from_folder(params, policy_folder)
+        case VllmSamplerParams():
+            from stages.engines.vllm_sampler import VllmSampler
+
+            return VllmSampler(params, policy_folder)

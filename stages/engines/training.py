@@ -1,0 +1,144 @@
+"""What every trainer does, for supervised fine-tuning and reinforcement learning alike.
+
+A loss sees token statistics of responses, never logits: `[responses, tokens, vocabulary]` does not exist. It returns
+a scalar that is already divided by the divisor of the whole batch, so micro-batches and ranks add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Protocol
+
+from pydantic import Field
+from torch import Tensor
+
+from stages.algorithms.token_statistics import TokenStatistics
+from stages.engines.packing import ResponseBatch
+from stages.foundations.params import StrictParams
+
+Diagnostics = dict[str, float]
+LossFunction = Callable[[TokenStatistics, ResponseBatch], tuple[Tensor, Mapping[str, Tensor | float]]]
+
+
+class AdamwParams(StrictParams):
+    """AdamW on every parameter."""
+
+    kind: Literal["adamw"]
+    learning_rate: float = Field(gt=0)
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0)
+
+
+class MuonParams(StrictParams):
+    """Muon on the matrices of the layers, AdamW on embeddings, head and vectors."""
+
+    kind: Literal["muon"]
+    learning_rate: float = Field(gt=0)
+    """Peak learning rate of Muon."""
+    adamw_learning_rate: float = Field(gt=0)
+    """Peak learning rate of the rest; both follow the same schedule."""
+    beta1: float = Field(ge=0, lt=1)
+    beta2: float = Field(ge=0, lt=1)
+    weight_decay: float = Field(ge=0)
+    """Of the matrices; the rest is not decayed."""
+
+
+OptimizerParams = Annotated[AdamwParams | MuonParams, Field(discriminator="kind")]
+
+
+class TorchTrainerParams(StrictParams):
+    """One process, one device."""
+
+    kind: Literal["torch"]
+    device: Literal["auto", "cpu", "cuda"]
+    dtype: Literal["float32", "bfloat16"]
+    """Precision of weights and activations; float32 on a GPU is slow but exact."""
+    threads: int = Field(ge=1)
+    """CPU threads; part of the result, because the order of float additions depends on it."""
+    micro_batch_tokens: int = Field(ge=1)
+    """Prompt and response tokens in one forward pass."""
+    gradient_checkpointing: bool
+
+
+class DeepspeedTrainerParams(StrictParams):
+    """DeepSpeed ZeRO over the ranks that `torchrun` starts (`launch.train`)."""
+
+    kind: Literal["deepspeed"]
+    zero_stage: Literal[0, 1, 2, 3]
+    dtype: Literal["float32", "bfloat16"]
+    """Precision of weights and activations; master weights stay float32."""
+    offload_optimizer: bool
+    """True keeps optimizer state in CPU memory."""
+    threads: int = Field(ge=1)
+    micro_batch_tokens: int = Field(ge=1)
+    gradient_checkpointing: bool
+
+
+TrainerParams = Annotated[TorchTrainerParams | DeepspeedTrainerParams, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one optimizer update did, the same on every rank."""
+
+    loss: float
+    """The batch's loss, summed over micro-batches and ranks."""
+    gradient_norm: float
+    """Before clipping."""
+    diagnostics: Diagnostics
+    """The loss function's diagnostics, summed over micro-batches and ranks (a loss reports additive shares)."""
+
+
+class Trainer(Protocol):
+    """A policy that learns."""
+
+    rank: int
+    world_size: int
+
+    def update(
+        self, micro_batches: Sequence[ResponseBatch], loss: LossFunction, learning_rate_scale: float
+    ) -> Update:
+        """One optimizer update at `learning_rate_scale` times the peak learning rate.
+
+        `micro_batches` are this rank's share; every rank must bring the same number (empty ones are fine).
+        FloatingPointError when the loss or the gradient norm is not finite: the weights are then untouched.
+        """
+
+    def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
+        """Token statistics [responses, tokens] without gradient, at the batch's temperature."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""
+
+    def save_policy(self, folder: Path) -> None:
+        """Writes weights, config and tokenizer as a policy folder (rank 0 writes; collective)."""
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU)."""
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Restores what `save_checkpoint` wrote."""
+
+    def close(self) -> None:
+        """Frees memory and leaves the process group."""
+
+
+def build_trainer(
+    params: TorchTrainerParams | DeepspeedTrainerParams,
+    optimizer: AdamwParams | MuonParams,
+    max_gradient_norm: float,
+    policy_folder: Path,
+) -> Trainer:
+    """The trainer that `params` describes, holding the policy of `policy_folder`."""
+    match params:
+        case TorchTrainerParams():
+            from stages.engines.torch_trainer import TorchTrainer
+
+            return TorchTrainer(params, optimizer, max_gradient_norm, policy_folder)
+        case DeepspeedTrainerParams():
+            from stages.engines.deepspeed_trainer import DeepspeedTrainer
+
+            return DeepspeedTrainer(params, optimizer, max_gradient_norm, policy_folder)
