@@ -1,0 +1,23 @@
+# The four commands. Each first brings .venv up to date: pipelines/set_up.py, standard library only.
+# Another interpreter: make PYTHON=python3.12 repro. Another recipe: make repro RECIPE=gsm8k-smollm2.
+PYTHON ?= python3
+RECIPE ?=
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: repro test ui set-up
+
+repro:
+	@$(PYTHON) pipelines/set_up.py repro $(RECIPE)
+	@$(VENV_PYTHON) -m pipelines.repro $(RECIPE)
+
+test:
+	@$(PYTHON) pipelines/set_up.py test
+	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m pytest -m "not gpu"
+
+ui:
+	@$(PYTHON) pipelines/set_up.py ui
+	@$(VENV_PYTHON) -m pipelines.servers
+
+set-up:
+	@$(PYTHON) pipelines/set_up.py test
