@@ -1,0 +1,1 @@
+"""Stage extract_web: pages in, candidates (problem, worked solution, short answer) out."""

@@ -1,0 +1,66 @@
+"""A page as a list of text blocks: what every reader makes and what pairing works on.
+
+A block is a paragraph, heading, list item, table or line. The page's nesting survives as spans: `Page.spans[i]`
+holds the ends of the containers that begin with block i, so that "everything in the box that this label opens" is
+arithmetic on indices, whatever the source format was.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
+INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
+HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of text."""
+
+    text: str
+    """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
+    kind: str
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule."""
+    level: int = 0
+    """Rank of a heading, 1 the highest; 0 for other blocks."""
+    lead: str = ""
+    """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Blocks in reading order with the containers they stand in."""
+
+    blocks: list[Block] = field(default_factory=list)
+    spans: dict[int, list[int]] = field(default_factory=dict)
+    """First block of a container -> ends (exclusive) of the containers that begin there, innermost first."""
+    outer_end: list[int] = field(default_factory=list)
+    """For each block, the end of the innermost container that holds it and begins before it."""
+
+    def close_container(self, start: int) -> None:
+        """Records a container that began at block `start` and ends before the next block to come."""
+        end = len(self.blocks)
+        if end > start:
+            ends = self.spans.setdefault(start, [])
+            if not ends or ends[-1] != end:
+                ends.append(end)
+
+    def finish(self) -> Page:
+        """Computes `outer_end` once all blocks are there."""
+        total = len(self.blocks)
+        self.outer_end = [total] * total
+        longest_first = sorted(
+            ((start, end) for start, ends in self.spans.items() for end in ends),
+            key=lambda span: span[0] - span[1],
+        )
+        for start, end in longest_first:
+            self.outer_end[start + 1 : end] = [end] * (end - start - 1)
+        return self
+
+
+def tidy(text: str) -> str:
+    """Spaces collapsed, invisible characters removed, one newline between lines."""
+    text = HIDDEN_SPACE.sub("", text) if not text.isascii() else text
+    return INNER_SPACE.sub(lambda found: "\n" if "\n" in found[0] else " ", text).strip()

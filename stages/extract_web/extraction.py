@@ -1,0 +1,83 @@
+"""Pages to candidates: each page through the reader of its format, then pairing, then the short answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pandas
+
+from stages.extract_web.blocks import Page
+from stages.extract_web.html_reader import NotHtml, read_html
+from stages.extract_web.pairing import find_exercises
+from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.short_answer import short_answer
+from stages.extract_web.text_reader import read_text
+from stages.foundations.command import die_with_parent
+from stages.foundations.funnel import Funnel
+from stages.foundations.progress import progress
+
+READERS: dict[str, Callable[[str], Page]] = {"html": read_html, "markdown": read_text, "text": read_text}
+PAGES_PER_TASK = 16
+
+Outcome = tuple[list[dict[str, Any]], str, str]
+"""Candidates of one page; or none, the reason and a detail."""
+
+
+def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome:
+    """The candidates of one page in reading order; an empty list comes with a reason. Never raises for a bad page."""
+    reader = READERS.get(page["format"])
+    if reader is None:
+        return [], "format_not_read", f"no reader for {page['format']!r}; there are: {', '.join(READERS)}"
+    try:
+        exercises = find_exercises(reader(page["content"]))
+    except NotHtml as error:
+        return [], "not_html", str(error)
+    except RecursionError:
+        return [], "nested_too_deep", ""
+    candidates = [
+        {
+            "candidate_id": f"{page['page_id']}#{index}",
+            "page_id": page["page_id"],
+            "url": page["url"],
+            "problem": exercise.problem,
+            "solution": exercise.solution,
+            "answer": short_answer(exercise.solution, exercise.answer, max_answer_characters),
+            "licence": page["licence"],
+        }
+        for index, exercise in enumerate(exercises)
+    ]
+    return candidates, "" if candidates else "no_exercise", ""
+
+
+def extract(
+    pages: pandas.DataFrame, params: ExtractWebParams
+) -> tuple[list[dict[str, Any]], Funnel, dict[str, int]]:
+    """All candidates in page order, the funnel of pages, and metrics. `processes` does not change the result."""
+    records = pages.to_dict("records")
+    funnel = Funnel("extract_web", len(records))
+    candidates: list[dict[str, Any]] = []
+    outcomes = progress(_outcomes(records, params), len(records), "extracting", "pages")
+    for page, (found, reason, detail) in zip(records, outcomes, strict=True):
+        candidates += found
+        if reason:
+            known = {name: page[name] for name in ("page_id", "url", "format")}
+            funnel.drop({**known, "beginning": page["content"][:500]}, reason, detail)
+    kept = len(records) - len(funnel.dropped_frame())
+    metrics = {
+        **funnel.metrics(kept),
+        "candidates/all": len(candidates),
+        "candidates/with_solution": sum(row["solution"] is not None for row in candidates),
+        "candidates/with_answer": sum(row["answer"] is not None for row in candidates),
+    }
+    return candidates, funnel, metrics
+
+
+def _outcomes(records: Sequence[Mapping[str, str]], params: ExtractWebParams) -> Iterator[Outcome]:
+    limits = [params.max_answer_characters] * len(records)
+    if params.processes == 1 or len(records) < 2 * PAGES_PER_TASK:
+        yield from map(extract_page, records, limits)
+        return
+    with ProcessPoolExecutor(params.processes, initializer=die_with_parent) as pool:
+        yield from pool.map(extract_page, records, limits, chunksize=PAGES_PER_TASK)

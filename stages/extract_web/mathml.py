@@ -1,0 +1,218 @@
+"""MathML to LaTeX.
+
+Written here because the library on the registry (mathml-to-latex 1.0.0) writes `f \\left(\\right. x \\left.\\right)`
+for f(x) and loses the rows of tables: text that no policy should learn and few graders read.
+
+Deviations from a faithful rendering, on purpose: parentheses are plain instead of stretching, layout (spaces,
+phantoms, alignment, empty cells) is dropped, and punctuation that ends the sentence is moved out of the formula.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml.etree import _Element
+
+SYMBOLS = {
+    "−": "-", "–": "-", "×": r"\times", "÷": r"\div", "⋅": r"\cdot", "·": r"\cdot", "±": r"\pm", "∓": r"\mp",
+    "≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "≡": r"\equiv", "∼": r"\sim", "∽": r"\sim",
+    "∝": r"\propto", "∞": r"\infty", "∪": r"\cup", "∩": r"\cap", "∈": r"\in", "∉": r"\notin", "⊂": r"\subset",
+    "⊆": r"\subseteq", "∅": r"\emptyset", "∑": r"\sum", "∏": r"\prod", "∫": r"\int", "∂": r"\partial", "√": r"\surd",
+    "→": r"\to", "⇒": r"\Rightarrow", "⇔": r"\Leftrightarrow", "↦": r"\mapsto", "∀": r"\forall", "∃": r"\exists",
+    "∠": r"\angle", "∡": r"\angle", "⊥": r"\perp", "∥": r"\parallel", "°": r"^\circ", "∘": r"\circ", "′": "'",
+    "″": "''", "…": r"\ldots", "⋯": r"\cdots", "〈": r"\langle", "〉": r"\rangle", "⟨": r"\langle", "⟩": r"\rangle",
+    "⌊": r"\lfloor", "⌋": r"\rfloor", "⌈": r"\lceil", "⌉": r"\rceil", "∣": "|",
+    "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
+    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "δ": r"\delta", "ε": r"\varepsilon", "ϵ": r"\epsilon",
+    "ζ": r"\zeta", "η": r"\eta", "θ": r"\theta", "ι": r"\iota", "κ": r"\kappa", "λ": r"\lambda", "μ": r"\mu",
+    "ν": r"\nu", "ξ": r"\xi", "π": r"\pi", "ρ": r"\rho", "σ": r"\sigma", "τ": r"\tau", "υ": r"\upsilon",
+    "φ": r"\varphi", "ϕ": r"\phi", "χ": r"\chi", "ψ": r"\psi", "ω": r"\omega", "Γ": r"\Gamma", "Δ": r"\Delta",
+    "Θ": r"\Theta", "Λ": r"\Lambda", "Ξ": r"\Xi", "Π": r"\Pi", "Σ": r"\Sigma", "Φ": r"\Phi", "Ψ": r"\Psi",
+    "Ω": r"\Omega", "“": '"', "”": '"', "‖": r"\|", "³": "^3", "²": "^2",
+    "%": r"\%", "$": r"\$", "#": r"\#", "&": r"\&", "_": r"\_", "{": r"\{", "}": r"\}",
+    "\u2061": "", "\u2062": "", "\u2063": "", "\u2064": "", "\u200b": "",
+}  # fmt: skip
+FUNCTIONS = frozenset(
+    [
+        "arccos",
+        "arcsin",
+        "arctan",
+        "cos",
+        "cosh",
+        "cot",
+        "coth",
+        "csc",
+        "deg",
+        "det",
+        "dim",
+        "exp",
+        "gcd",
+        "inf",
+    ]
+    + ["ker", "lg", "lim", "ln", "log", "max", "min", "sec", "sin", "sinh", "sup", "tan", "tanh"]
+)
+ACCENTS = {
+    "¯": "overline", "‾": "overline", "−": "overline", "_": "overline", "^": "hat", "ˆ": "hat", "~": "tilde",
+    "˜": "tilde", "→": "vec", "⇀": "vec", "˙": "dot", "⏞": "overbrace", "︷": "overbrace", "⌢": "overset{\\frown}",
+}  # fmt: skip
+UNDER_ACCENTS = {"_": "underline", "¯": "underline", "⏟": "underbrace", "︸": "underbrace"}
+ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")
+ENDS_SENTENCE = re.compile(r"^(.*?)((?:[.,;:?!]|\\;)+)$", re.DOTALL)
+LAYOUT = frozenset(
+    ["mspace", "mphantom", "malignmark", "maligngroup", "none", "mprescripts", "annotation", "annotation-xml"]
+)
+MAX_DEPTH = 100
+
+
+def mathml_to_latex(math: _Element) -> tuple[str, str]:
+    """A `math` element as (LaTeX without dollar signs, punctuation that follows it); both may be empty.
+
+    A TeX annotation, where the page carries one, is taken as it is. Elements nested deeper than 100 are left out.
+    """
+    for annotation in math.iter("annotation"):
+        if "tex" in (annotation.get("encoding") or "").lower() and annotation.text:
+            return annotation.text.strip(), ""
+    latex = re.sub(r" {2,}", " ", _join(_children(math, 0))).strip()
+    ending = ENDS_SENTENCE.match(latex)
+    if ending and not latex.endswith(r"\."):
+        return ending[1].rstrip(), ending[2]
+    return latex, ""
+
+
+def name_of(element: _Element) -> str:
+    """The element's name without a namespace prefix (`m:mfrac` and `mfrac` are the same); "" for comments."""
+    tag = element.tag
+    if not isinstance(tag, str):
+        return ""
+    return tag.rsplit("}", 1)[-1].rsplit(":", 1)[-1].lower()
+
+
+def _join(parts: list[str]) -> str:
+    """Concatenation, with a space only where a command would otherwise swallow the next letter."""
+    joined = ""
+    for part in parts:
+        if part and part[0].isalpha() and re.search(r"\\[A-Za-z]+$", joined):
+            joined += " "
+        joined += part
+    return joined
+
+
+def _children(element: _Element, depth: int) -> list[str]:
+    if depth > MAX_DEPTH:
+        return []
+    return [_convert(child, depth + 1) for child in element if isinstance(child.tag, str)]
+
+
+def _convert(element: _Element, depth: int) -> str:
+    name = name_of(element)
+    match name:
+        case "mi" | "mn" | "mo" | "mtext" | "ms":
+            return _token(name, "".join(element.itertext()))
+        case "mfrac" | "msup" | "msub" | "msubsup" | "mover" | "munder" | "munderover" | "mroot":
+            return _structure(name, _children(element, depth))
+        case "msqrt":
+            return rf"\sqrt{{{_join(_children(element, depth))}}}"
+        case "mtable":
+            return _table(element, depth)
+        case "mfenced":
+            separator = (element.get("separators") or ",").strip()[:1]
+            inner = separator.join(_children(element, depth))
+            return (
+                _token("mo", element.get("open") or "(") + inner + _token("mo", element.get("close") or ")")
+            )
+        case "mmultiscripts":
+            return "".join(_children(element, depth)[:1])
+        case "semantics":
+            return "".join(_children(element, depth)[:1])
+        case _ if name in LAYOUT:
+            return " " if name == "mspace" else ""
+        case _:
+            return _join(_children(element, depth))
+
+
+def _token(name: str, text: str) -> str:
+    text = ESCAPED_BY_MARKDOWN.sub(r"\1", text)
+    words = " ".join(text.split())
+    if not words:
+        return " " if text else ""
+    if words in FUNCTIONS:  # the name stays readable to whatever strips commands before comparing texts
+        return "\\operatorname{" + words + "}"
+    if name == "mtext" and re.search(r"[A-Za-z]{2}|\d ?[A-Za-z]", words):
+        spaced = (" " if text[0].isspace() else "") + words + (" " if text[-1].isspace() else "")
+        return rf"\text{{{_escaped(spaced)}}}"
+    if name == "mi" and len(words) > 1 and words.isalpha() and words.isascii():
+        return rf"\text{{{words}}}"
+    return _join([SYMBOLS.get(character, character) for character in words])
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([%$#&_{}])", r"\\\1", text)
+
+
+def _braced(latex: str) -> str:
+    return latex if len(latex) == 1 else "{" + latex + "}"
+
+
+def _structure(name: str, parts: list[str]) -> str:
+    """Fractions, roots, scripts and accents; missing children count as empty."""
+    parts = [part.strip() for part in parts]
+    first, second, third = (*parts, "", "", "")[:3]
+    base = first if len(first) <= 1 or _ATOM.fullmatch(first) else f"{{{first}}}"
+    match name:
+        case "mfrac":
+            return rf"\frac{{{first}}}{{{second}}}"
+        case "mroot":
+            return rf"\sqrt[{second}]{{{first}}}"
+        case "msup" if second.startswith(("'", r"^\circ")):
+            return base + second
+        case "msup":
+            return base + ("^" + _braced(second) if second else "")
+        case "msub":
+            return base + ("_" + _braced(second) if second else "")
+        case "mover" if second in _RENDERED_ACCENTS:
+            return f"\\{_RENDERED_ACCENTS[second]}{{{first}}}"
+        case "munder" if second in _RENDERED_UNDER_ACCENTS:
+            return f"\\{_RENDERED_UNDER_ACCENTS[second]}{{{first}}}"
+        case "mover":
+            return f"{base}^{_braced(second)}"
+        case "munder":
+            return f"{base}_{_braced(second)}"
+        case _:
+            return f"{base}_{_braced(second)}^{_braced(third)}"
+
+
+_ATOM = re.compile(r"\\[A-Za-z]+|[\w.)\]|']+|\\(?:text|operatorname)\{[^{}]*\}")
+_RENDERED_ACCENTS = {_token("mo", accent): command for accent, command in ACCENTS.items()}
+_RENDERED_UNDER_ACCENTS = {_token("mo", accent): command for accent, command in UNDER_ACCENTS.items()}
+
+
+def _table(table: _Element, depth: int) -> str:
+    """Rows of cells; empty cells at the edges are spacing and are dropped, a table of nothing is nothing."""
+    rows = []
+    for row in table:
+        if name_of(row) not in ("mtr", "mlabeledtr"):
+            continue
+        cells = [_join(_children(cell, depth + 2)).strip() for cell in row if name_of(cell) == "mtd"]
+        while cells and not cells[-1]:
+            cells.pop()
+        if any(cells):
+            rows.append(" & ".join(cells))
+    if not rows:
+        return ""
+    if len(rows) == 1:
+        return rows[0].replace(" & ", " ").strip()
+    environment = "matrix" if _opens_matrix(table) else "aligned"
+    return rf"\begin{{{environment}}} " + r" \\ ".join(rows) + rf" \end{{{environment}}}"
+
+
+def _opens_matrix(table: _Element) -> bool:
+    """True when a bracket stands right before the table, also when the table is alone in its `mrow`."""
+    element = table
+    while element.getprevious() is None and element.getparent() is not None and name_of(element) != "math":
+        element = element.getparent()
+    before = element.getprevious()
+    return (
+        before is not None
+        and name_of(before) == "mo"
+        and (before.text or "").strip() in ("[", "(", "|", "\\|")
+    )
