@@ -1,0 +1,40 @@
+"""Writes data/code/<stage>.json for every stage: the hash of each file of its import closure.
+
+Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
+A file that came out the same is not touched.
+
+    python -m stages.code --out data/code
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from stages.code.fingerprints import Memory, fingerprint, stage_names
+from stages.foundations.command import run_stage
+from stages.foundations.files import write_json
+from stages.foundations.scratch import PROJECT
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m stages.code", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the fingerprints")
+    write_fingerprints(PROJECT, parser.parse_args(argv).out)
+
+
+def write_fingerprints(root: Path, out: Path) -> None:
+    """Writes one file per stage of the project at `root` and removes those of stages that are gone."""
+    names = stage_names(root)
+    memory: Memory = {}
+    for name in names:
+        hashed, file = fingerprint(root, f"stages.{name}.__main__", memory), out / f"{name}.json"
+        if not file.exists() or json.loads(file.read_text()) != hashed:
+            write_json(file, hashed)
+    for stale in set(out.glob("*.json")) - {out / f"{name}.json" for name in names}:
+        stale.unlink()
+
+
+if __name__ == "__main__":
+    run_stage(main)
