@@ -52,6 +52,12 @@ def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreT
     return model, tokenizer
 
 
+def count_policy(folder: Path) -> dict[str, int]:
+    """Sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads."""
+    model, tokenizer = load_policy(folder, torch.float32)
+    return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
+
+
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes."""
     model.save_pretrained(folder, safe_serialization=True)

@@ -7,15 +7,18 @@ a scalar that is already divided by the divisor of the whole batch, so micro-bat
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch
+from stages.foundations.files import replace_folder
 from stages.foundations.params import StrictParams
 
 Diagnostics = dict[str, float]
@@ -89,7 +92,17 @@ class Update:
     gradient_norm: float
     """Before clipping."""
     diagnostics: Diagnostics
-    """The loss function's diagnostics, summed over micro-batches and ranks (a loss reports additive shares)."""
+    """The loss function's diagnostics over micro-batches and ranks: names that end in `_max` by their maximum, the
+    others by their sum (a loss reports additive shares)."""
+
+
+def add_diagnostics(total: Diagnostics, share: Mapping[str, Tensor | float]) -> None:
+    """Adds one micro-batch's diagnostics to `total` in place, by the rule of `Update.diagnostics`."""
+    for name, value in share.items():
+        if name.endswith("_max"):
+            total[name] = max(total.get(name, float("-inf")), float(value))
+        else:
+            total[name] = total.get(name, 0.0) + float(value)
 
 
 class Trainer(Protocol):
@@ -122,8 +135,31 @@ class Trainer(Protocol):
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote."""
 
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's `value` on every rank (any picklable object); collective."""
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value` (any picklable object) on every rank, by rank; collective."""
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """Elementwise sum of a small CPU tensor over the ranks; collective."""
+
     def close(self) -> None:
         """Frees memory and leaves the process group."""
+
+
+@contextmanager
+def replace_folder_together(trainer: Trainer, path: Path) -> Iterator[Path]:
+    """`replace_folder` for all ranks: each may write into the folder; it appears when all have."""
+    if trainer.rank == 0:
+        with replace_folder(path) as folder:
+            trainer.broadcast(str(folder))
+            yield folder
+            trainer.sum_over_ranks(torch.zeros(1))
+    else:
+        yield Path(trainer.broadcast(None))
+        trainer.sum_over_ranks(torch.zeros(1))
+    trainer.sum_over_ranks(torch.zeros(1))
 
 
 def build_trainer(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import random
+from functools import lru_cache
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -12,3 +14,19 @@ def derive_seed(*parts: int | str) -> int:
     """
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+@lru_cache(maxsize=4)
+def permutation(count: int, *parts: int | str) -> tuple[int, ...]:
+    """The numbers below `count` in the order of the stream named by `parts`."""
+    order = list(range(count))
+    random.Random(derive_seed(*parts)).shuffle(order)
+    return tuple(order)
+
+
+def endless_order(start: int, stop: int, count: int, *parts: int | str) -> list[int]:
+    """Positions `start` to `stop` of an endless order of the numbers below `count`: a new permutation per epoch.
+
+    The order is a function of `parts` alone, so whoever goes on from `start` sees what an uninterrupted run sees.
+    """
+    return [permutation(count, *parts, position // count)[position % count] for position in range(start, stop)]

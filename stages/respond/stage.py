@@ -1,0 +1,110 @@
+"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import closing
+from pathlib import Path
+
+import pandas
+
+from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
+from stages.engines.sampling import Sampler, SamplerParams, SamplingSettings, build_sampler
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_section, load_value
+from stages.foundations.progress import progress
+from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
+from stages.foundations.records import Sample
+from stages.foundations.seeds import derive_seed
+from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tracking import Run, track
+from stages.respond.params import RespondParams
+
+
+def run_respond(paths: Namespace) -> None:
+    """Reads the benchmarks, draws the responses and writes them, metrics last."""
+    params = load_section(paths.params, "respond", RespondParams)
+    sampler_params = load_section(paths.params, "sampler", SamplerParams)
+    prompt = load_section(paths.params, "prompt", PromptParams)
+    seed = load_value(paths.params, "seed")
+    frame = require_rows(read_table(paths.benchmarks, "benchmark"), paths.benchmarks, "name a benchmark in `sources`")
+    if params.max_problems is not None:
+        frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
+    tokenizer = load_tokenizer(paths.policy)
+    shown = {"respond": params.model_dump(), "sampler": sampler_params.model_dump(), "prompt": prompt.model_dump()}
+    inputs = {"policy": paths.policy, "benchmarks": paths.benchmarks}
+    with track(stage="respond", params=shown, inputs=inputs, seed=seed, policy=paths.name) as run:
+        with closing(build_sampler(sampler_params, paths.policy)) as sampler:
+            responses = respond(frame, params, prompt, seed, sampler, tokenizer, run)
+        metrics = response_metrics(responses)
+        run.summary(metrics)
+        write_table(responses, paths.responses, "response")
+        write_metrics(paths.metrics, metrics)
+        for piece in _pieces(run.scratch):
+            piece.unlink()
+
+
+def respond(
+    problems: pandas.DataFrame,
+    params: RespondParams,
+    prompt: PlainPrompt | ChatPrompt,
+    seed: int,
+    sampler: Sampler,
+    tokenizer,
+    run: Run,
+) -> pandas.DataFrame:
+    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems."""
+    starts = range(0, len(problems), params.problems_at_once)
+    for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
+        place = run.scratch / f"responses-{number:06d}.parquet"
+        if place.exists():
+            continue
+        piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
+        with run.phase("sample"):
+            write_table(_respond_to(piece, params, prompt, derive_seed(seed, "respond", start), sampler, tokenizer),
+                        place, "response")  # fmt: skip
+        run.log({"progress/problems": start + len(piece)}, step=number)
+    return pandas.concat([read_table(place, "response") for place in _pieces(run.scratch)], ignore_index=True)
+
+
+def _pieces(scratch: Path) -> list[Path]:
+    return sorted(scratch.glob("responses-*.parquet"))
+
+
+def _respond_to(
+    piece: list[dict], params: RespondParams, prompt: PlainPrompt | ChatPrompt, seed: int, sampler: Sampler, tokenizer
+) -> list[dict]:
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in piece]
+    sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, params.max_response_tokens)
+    greedy = SamplingSettings(0.0, 1.0, 0, params.max_response_tokens)
+    modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
+    rows = []
+    for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
+        for problem, samples in zip(piece, sampler.sample(prompts, count, settings, seed), strict=True):
+            rows += [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
+    return rows
+
+
+def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dict:
+    return {
+        "problem_id": problem["problem_id"],
+        "benchmark": problem["benchmark"],
+        "problem": problem["problem"],
+        "answer": problem["answer"],
+        "mode": mode,
+        "sample_index": index,
+        "response": decode_response(tokenizer, sample.token_ids),
+        "response_tokens": len(sample.token_ids),
+        "is_truncated": sample.is_truncated,
+    }
+
+
+def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
+    """Counts of the table, and the mean length and truncated share of the sampled responses."""
+    sampled = responses[responses["mode"] == "sampled"]
+    return {
+        "rows/kept": len(responses),
+        "tokens/sampled": int(responses["response_tokens"].sum()),
+        "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
+        "length/truncated_fraction": float(sampled["is_truncated"].mean()),
+    }

@@ -1,0 +1,25 @@
+"""Runs one round of reinforcement learning: a policy in, the next policy and every rollout out.
+
+    python -m stages.rl_round --params params.yaml --round rl_1 --policy data/policies/sft \\
+        --problems data/problems/train.parquet --out data/policies/rl_1 --rollouts data/rollouts/rl_1.parquet \\
+        --metrics data/metrics/rl_round/rl_1.json --curves data/curves/rl_round/rl_1.csv
+"""
+
+from __future__ import annotations
+
+from stages.foundations.command import parse_paths, run_stage
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    paths = parse_paths(
+        "rl_round", argv, __doc__,
+        inputs=["policy", "problems"], outputs=["out", "rollouts", "metrics", "curves"], options=["round"],
+    )  # fmt: skip
+    from stages.rl_round.stage import run_rl_round
+
+    run_rl_round(paths)
+
+
+if __name__ == "__main__":
+    run_stage(main)

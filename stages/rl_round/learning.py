@@ -1,0 +1,145 @@
+"""The RL round, synchronous: draw groups, update the policy, sync the sampler, repeat.
+
+This is the whole algorithm in one place. On CPU it is bit-exact: the same seed gives the same weights, and a run that
+was killed and goes on from its checkpoint gives the weights of one that was not.
+Ranks: rank 0 draws and judges, every rank trains its share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.engines.sampling import Sampler
+from stages.engines.training import Trainer
+from stages.engines.verifier import Verifier
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.errors import UserError
+from stages.foundations.progress import progress
+from stages.foundations.seeds import derive_seed, endless_order
+from stages.foundations.tracking import Run
+from stages.rl_round.drawing import Batch, draw_batch
+from stages.rl_round.params import RlParams, RoundParams
+from stages.rl_round.rollouts import Group, Problem, draw_groups
+from stages.rl_round.state import RolloutLog, RoundState, load_state, save_state
+from stages.rl_round.step_metrics import batch_metrics
+from stages.rl_round.sync_probe import SyncProbe
+from stages.rl_round.update import summarise, update_policy, with_advantages
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The parts of one round."""
+
+    params: RlParams
+    round: RoundParams
+    name: str
+    seed: int
+    micro_batch_tokens: int
+    abort_undecided_fraction: float
+    problems: Sequence[Problem]
+    trainer: Trainer
+    sampler: Sampler | None
+    """None on every rank but 0."""
+    verifier: Verifier | None
+    """None on every rank but 0."""
+    tokenizer: object
+    run: Run
+
+
+def learn(learner: Learner) -> RoundState:
+    """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached."""
+    params, trainer, sampler, run = learner.params, learner.trainer, learner.sampler, learner.run
+    checkpoints, rollouts = Checkpoints(run.scratch), RolloutLog(run.scratch)
+    probe = trainer.broadcast(_drawn_probe(learner))
+    state = load_state(trainer, checkpoints)
+    if trainer.rank == 0:
+        rollouts.forget_after(state.step)
+    _sync(learner, probe, state.policy_version)
+    steps = range(state.step, learner.round.steps)
+    for step in progress(steps, total=len(steps), label=learner.name, unit="steps"):
+        started = time.perf_counter()
+        with run.phase("sample"):
+            batch = trainer.broadcast(_draw(learner, state) if sampler else None)
+        row = {"step": step + 1}
+        trained = with_advantages(batch.groups, params)
+        if trained:
+            with run.phase("train"):
+                scale = min(1.0, (step + 1) / max(1, learner.round.warmup_steps))
+                updates = update_policy(
+                    trained, params, learner.micro_batch_tokens, scale, trainer, learner.seed, learner.name, step
+                )
+            row |= summarise(updates)
+            state.policy_version += 1
+            with run.phase("sync"):
+                row["sync/logprob_gap_max"] = _sync(learner, probe, state.policy_version)
+        row |= batch_metrics(batch, trained, state.drawing, params)
+        state.step = step + 1
+        state.curve.append(row)
+        if trainer.rank == 0:
+            rollouts.add(state.step, batch.groups, batch.left_out)
+            seconds = time.perf_counter() - started
+            rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
+            run.log({**rates, **row}, step=state.step)
+        if state.step % params.checkpoint_every_steps == 0 and state.step < learner.round.steps:
+            with run.phase("checkpoint"):
+                save_state(trainer, checkpoints, state)
+    if trainer.rank == 0:
+        rollouts.add(state.step + 1, [], state.drawing.carried)
+    return state
+
+
+def _draw(learner: Learner, state: RoundState) -> Batch:
+    params, problems = learner.params, learner.problems
+
+    def draw(count: int, number: int) -> list[Group]:
+        first = state.drawing.cursor
+        order = endless_order(first, first + count, len(problems), learner.seed, learner.name, "problems")
+        return draw_groups(
+            [problems[index] for index in order],
+            learner.sampler,
+            learner.verifier,
+            learner.tokenizer,
+            params,
+            derive_seed(learner.seed, learner.name, state.step, number),
+        )
+
+    batch = draw_batch(params.dynamic_sampling, params.problems_per_step, state.policy_version, state.drawing, draw)
+    _stop_when_undecided(batch, learner.abort_undecided_fraction)
+    return batch
+
+
+def _stop_when_undecided(batch: Batch, allowed_fraction: float) -> None:
+    verdicts = [rollout.verdict for group in batch.drawn for rollout in group.rollouts if not rollout.is_decided]
+    total = sum(len(group.rollouts) for group in batch.drawn)
+    if total and len(verdicts) > allowed_fraction * total:
+        raise UserError(
+            f"the verifier could not decide {len(verdicts)} of {total} responses ({', '.join(sorted(set(verdicts)))}), "
+            f"more than verifier.abort_undecided_fraction {allowed_fraction} allows: raise verifier.timeout_seconds "
+            "or memory_mib, or look at the responses; the last checkpoint is kept"
+        )
+
+
+def _drawn_probe(learner: Learner) -> SyncProbe | None:
+    if learner.sampler is None:
+        return None
+    return SyncProbe.drawn(
+        learner.params.sync_probe,
+        [problem.prompt for problem in learner.problems],
+        learner.params.max_response_tokens,
+        learner.sampler,
+        derive_seed(learner.seed, learner.name, "probe"),
+    )
+
+
+def _sync(learner: Learner, probe: SyncProbe, policy_version: int) -> float:
+    """Gives the sampler the trainer's weights and checks that they arrived; the probe's gap (0 on other ranks)."""
+    from_trainer = probe.trainer_side(learner.trainer)
+    weights = learner.trainer.named_weights()
+    if learner.sampler is None:
+        for _ in weights:  # gathering the weights is collective
+            continue
+        return 0.0
+    learner.sampler.load_weights(weights, policy_version)
+    return probe.check(learner.sampler, from_trainer)

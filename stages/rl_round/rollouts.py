@@ -1,0 +1,129 @@
+"""Rollouts and their groups: drawn from the sampler, judged by the verifier, rewarded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stages.algorithms.length_rewards import soft_overlong_punishment
+from stages.engines.policies import decode_response
+from stages.engines.sampling import Sampler, SamplingSettings
+from stages.engines.verifier import Verdict, Verifier
+from stages.foundations.records import Sample, StopReason
+from stages.rl_round.params import RlParams, SoftOverlong
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A problem, ready to be sampled."""
+
+    problem_id: str
+    prompt: list[int]
+    answer: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One response with its verdict and reward."""
+
+    sample: Sample
+    response: str
+    verdict: Verdict
+    reward: float
+    """0 where the verdict is no opinion about the response (timed out, crashed): such a rollout is never trained on."""
+
+    @property
+    def is_decided(self) -> bool:
+        """False when the verifier failed: the response is then neither good nor bad."""
+        return self.verdict not in (Verdict.TIMED_OUT, Verdict.CRASHED)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rollouts of one problem, all drawn with one version of the policy."""
+
+    problem_id: str
+    prompt: list[int]
+    policy_version: int
+    rollouts: tuple[Rollout, ...]
+
+    @property
+    def has_signal(self) -> bool:
+        """True when some decided rollouts are correct and some are not (DAPO filters on correctness, not reward)."""
+        correct = sum(rollout.verdict is Verdict.CORRECT for rollout in self.rollouts)
+        return 0 < correct < sum(rollout.is_decided for rollout in self.rollouts)
+
+
+def draw_groups(
+    problems: Sequence[Problem],
+    sampler: Sampler,
+    verifier: Verifier,
+    tokenizer,
+    params: RlParams,
+    seed: int,
+) -> list[Group]:
+    """One group per problem, judged and rewarded."""
+    settings = SamplingSettings(params.temperature, params.top_p, params.top_k, params.max_response_tokens)
+    drawn = sampler.sample([problem.prompt for problem in problems], params.group_size, settings, seed)
+    texts = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in drawn]
+    pairs = [(problem.answer, text) for problem, group in zip(problems, texts, strict=True) for text in group]
+    verdicts = iter([judgement.verdict for judgement in verifier.judge(pairs)])
+    groups = []
+    for problem, samples, responses in zip(problems, drawn, texts, strict=True):
+        rollouts = tuple(
+            make_rollout(sample, response, next(verdicts), params)
+            for sample, response in zip(samples, responses, strict=True)
+        )
+        groups.append(Group(problem.problem_id, problem.prompt, sampler.policy_version, rollouts))
+    return groups
+
+
+def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlParams) -> Rollout:
+    """A rollout with the reward of its verdict and length."""
+    by_verdict = {
+        Verdict.CORRECT: params.reward.correct,
+        Verdict.WRONG: params.reward.wrong,
+        Verdict.UNPARSED: params.reward.unparsed,
+    }
+    if verdict not in by_verdict:
+        return Rollout(sample, response, verdict, 0.0)
+    reward = by_verdict[verdict]
+    if isinstance(params.overlong, SoftOverlong):
+        reward += soft_overlong_punishment(
+            len(sample.token_ids), params.max_response_tokens, params.overlong.buffer_tokens
+        )
+    return Rollout(sample, response, verdict, reward)
+
+
+def group_to_json(group: Group) -> dict:
+    """The group as JSON can hold it; floats keep every bit."""
+    return {
+        "problem_id": group.problem_id,
+        "prompt": group.prompt,
+        "policy_version": group.policy_version,
+        "rollouts": [
+            {
+                "token_ids": rollout.sample.token_ids,
+                "logprobs": rollout.sample.logprobs,
+                "stop_reason": rollout.sample.stop_reason.value,
+                "response": rollout.response,
+                "verdict": rollout.verdict.value,
+                "reward": rollout.reward,
+            }
+            for rollout in group.rollouts
+        ],
+    }
+
+
+def group_from_json(stored: dict) -> Group:
+    """The inverse of `group_to_json`."""
+    rollouts = tuple(
+        Rollout(
+            Sample(row["token_ids"], row["logprobs"], StopReason(row["stop_reason"])),
+            row["response"],
+            Verdict(row["verdict"]),
+            row["reward"],
+        )
+        for row in stored["rollouts"]
+    )
+    return Group(stored["problem_id"], stored["prompt"], stored["policy_version"], rollouts)

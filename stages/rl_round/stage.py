@@ -1,0 +1,102 @@
+"""Wires the `rl_round` stage: a policy and problems in; the next policy, its rollouts, metrics and curves out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from contextlib import ExitStack, closing
+
+from stages.engines.policies import encode_prompt, load_tokenizer
+from stages.engines.sampling import SamplerParams, build_sampler
+from stages.engines.training import Trainer, TrainerParams, build_trainer, replace_folder_together
+from stages.engines.verifier import Verifier, VerifierParams
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.errors import UserError
+from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.params import load_section, load_value
+from stages.foundations.prompts import PromptParams
+from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tracking import Run, track
+from stages.rl_round.drawing import slice_problems
+from stages.rl_round.learning import Learner, learn
+from stages.rl_round.params import RlParams, RoundParams
+from stages.rl_round.rollouts import Problem
+from stages.rl_round.state import RolloutLog, RoundState
+
+
+def run_rl_round(paths: Namespace) -> None:
+    """Reads the inputs, runs the round and writes the outputs, metrics last."""
+    params = load_section(paths.params, "rl", RlParams)
+    this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
+    sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
+    seed = load_value(paths.params, "seed")
+    shown = {"rl": params.model_dump(), "round": this_round.model_dump()}
+    shown |= {name: section.model_dump() for name, section in sections.items()}
+    inputs = {"policy": paths.policy, "problems": paths.problems}
+    tokenizer = load_tokenizer(paths.policy)
+    problems = slice_problems(_read_problems(paths, sections["prompt"], tokenizer), this_round.problem_slice, seed)
+    if len(problems) < params.problems_per_step:
+        raise UserError(
+            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
+            f"{params.problems_per_step}: use fewer slices or collect more problems"
+        )
+    trainer_params = sections["trainer"]
+    with ExitStack() as stack:
+        trainer = stack.enter_context(
+            closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
+        )
+        run = stack.enter_context(
+            track(stage="rl_round", params=shown, inputs=inputs, seed=seed, policy=paths.round, round=paths.round)
+        )
+        sampler = verifier = None
+        if trainer.rank == 0:
+            sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
+            verifier = stack.enter_context(Verifier(sections["verifier"]))
+        learner = Learner(
+            params, this_round, paths.round, seed, trainer_params.micro_batch_tokens,
+            sections["verifier"].abort_undecided_fraction, problems, trainer, sampler, verifier, tokenizer, run,
+        )  # fmt: skip
+        _write(paths, trainer, learn(learner), run)
+
+
+_SHARED = {"trainer": TrainerParams, "sampler": SamplerParams, "verifier": VerifierParams, "prompt": PromptParams}
+
+
+def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:
+    frame = require_rows(read_table(paths.problems, "problem"), paths.problems, "loosen the rules of curate")
+    return [
+        Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
+        for row in frame.to_dict("records")
+    ]
+
+
+def _write(paths: Namespace, trainer: Trainer, state: RoundState, run: Run) -> None:
+    with replace_folder_together(trainer, paths.out) as folder:
+        trainer.save_policy(folder)
+    if trainer.rank != 0:
+        return
+    rollouts = RolloutLog(run.scratch)
+    frame = rollouts.frame()
+    metrics = round_metrics(state.curve) | {
+        "rollouts/drawn": len(frame),
+        "rollouts/trained": int(frame["is_trained"].sum()),
+    }
+    write_table(frame, paths.rollouts, "rollout")
+    write_curves(paths.curves, state.curve)
+    run.summary(metrics)
+    write_metrics(paths.metrics, metrics)
+    Checkpoints(run.scratch).clear()
+    rollouts.clear()
+
+
+def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
+    """`<name>_first` and `<name>_last` of the numbers that a round should move, the worst gap, and totals."""
+    moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
+    metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
+    metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
+    for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
+        metrics[worst] = max(row.get(worst, 0.0) for row in curve)
+    for total in ("groups/drawn", "groups/trained", "groups/too_stale", "tokens/sampled", "tokens/trained"):
+        metrics[total] = sum(row[total] for row in curve)
+    metrics["progress/steps"] = len(curve)
+    metrics["progress/steps_without_update"] = sum("loss/policy" not in row for row in curve)
+    return metrics

@@ -1,0 +1,111 @@
+"""What a round has reached, and its checkpoints: everything that the next step depends on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas
+
+from stages.engines.training import Trainer, replace_folder_together
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.files import write_json
+from stages.foundations.progress import say
+from stages.foundations.tables import read_table, write_table
+from stages.rl_round.drawing import DrawState
+from stages.rl_round.rollouts import Group, group_from_json, group_to_json
+
+
+@dataclass
+class RoundState:
+    """Where a round stands between two steps."""
+
+    step: int = 0
+    """Steps done."""
+    policy_version: int = 0
+    """Optimizer steps that the sampler's weights have seen, counted in syncs."""
+    drawing: DrawState = field(default_factory=DrawState)
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+def save_state(trainer: Trainer, checkpoints: Checkpoints, state: RoundState) -> None:
+    """Writes a checkpoint that `load_state` continues from bit for bit; collective."""
+    with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
+        trainer.save_checkpoint(folder)
+        if trainer.rank == 0:
+            stored = {
+                "step": state.step,
+                "policy_version": state.policy_version,
+                "cursor": state.drawing.cursor,
+                "signal_fraction": state.drawing.signal_fraction,
+                "carried": [group_to_json(group) for group in state.drawing.carried],
+                "curve": state.curve,
+            }
+            write_json(folder / "round.json", stored)
+    if trainer.rank == 0:
+        checkpoints.keep_last()
+
+
+def load_state(trainer: Trainer, checkpoints: Checkpoints) -> RoundState:
+    """The state of the last checkpoint, with the trainer restored to it; a new state when there is none."""
+    found = checkpoints.latest()
+    if found is None:
+        return RoundState()
+    step, folder = found
+    say(f"rl_round: going on from step {step}")
+    trainer.load_checkpoint(folder)
+    stored = json.loads((folder / "round.json").read_text(encoding="utf-8"))
+    carried = [group_from_json(group) for group in stored["carried"]]
+    drawing = DrawState(stored["cursor"], stored["signal_fraction"], carried)
+    return RoundState(stored["step"], stored["policy_version"], drawing, stored["curve"])
+
+
+class RolloutLog:
+    """The rollouts of a round, one file per step in the scratch folder until the round ends."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.folder = scratch / "rollouts"
+
+    def add(self, step: int, trained: Sequence[Group], left_out: Sequence[Group]) -> None:
+        """Keeps the rollouts whose fate `step` decided, each once; `policy_version` says when they were drawn."""
+        fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
+        rows = [_row(step, group, index, is_used) for group, is_used in fates for index in range(len(group.rollouts))]
+        write_table(rows, self.folder / f"{step:09d}.parquet", "rollout")
+
+    def forget_after(self, step: int) -> None:
+        """Removes the files of steps that a run from a checkpoint will do again."""
+        for file in self.folder.glob("*.parquet"):
+            if int(file.stem) > step:
+                file.unlink()
+
+    def frame(self) -> pandas.DataFrame:
+        """All rollouts in the order of their steps."""
+        return pandas.concat(
+            [read_table(file, "rollout") for file in sorted(self.folder.glob("*.parquet"))], ignore_index=True
+        )
+
+    def clear(self) -> None:
+        """Removes the files: the rollouts table is written."""
+        for file in self.folder.glob("*.parquet"):
+            file.unlink()
+
+
+def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
+    rollout = group.rollouts[index]
+    return {
+        "problem_id": group.problem_id,
+        "step": step,
+        "policy_version": group.policy_version,
+        "sample_index": index,
+        "response": rollout.response,
+        "response_tokens": len(rollout.sample.token_ids),
+        "token_ids": rollout.sample.token_ids,
+        "rollout_logprobs": rollout.sample.logprobs,
+        "reward": rollout.reward,
+        "verdict": rollout.verdict.value,
+        "is_truncated": rollout.sample.is_truncated,
+        "is_trained": is_used and rollout.is_decided,
+    }

@@ -1,0 +1,54 @@
+"""The numbers of one RL step that come from its rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stages.engines.verifier import Verdict
+from stages.rl_round.drawing import Batch, DrawState
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts import Rollout
+from stages.rl_round.update import TrainedRollout
+
+
+def batch_metrics(
+    batch: Batch, trained: Sequence[TrainedRollout], drawing: DrawState, params: RlParams
+) -> dict[str, float]:
+    """Rewards, accuracy and lengths of everything drawn in the step (an unbiased view of the policy), and what was
+    trained on. A step that drew nothing, because surplus filled the batch, reports the batch instead.
+    """
+    groups = batch.drawn or batch.groups
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    tokens = [len(rollout.sample.token_ids) for rollout in rollouts]
+    return {
+        "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
+        "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
+        "verdict/undecided_fraction": _mean([float(not rollout.is_decided) for rollout in rollouts]),
+        "verdict/unparsed_fraction": _mean([float(rollout.verdict is Verdict.UNPARSED) for rollout in rollouts]),
+        "length/response_tokens_mean": _mean(tokens),
+        "length/truncated_fraction": _mean([float(rollout.sample.is_truncated) for rollout in rollouts]),
+        "length/punished_fraction": _mean([float(_is_punished(rollout, params)) for rollout in rollouts]),
+        "groups/drawn": len(batch.drawn),
+        "groups/trained": len(batch.groups),
+        "groups/carried": len(drawing.carried),
+        "groups/too_stale": batch.too_stale,
+        "groups/draws": batch.draws,
+        "groups/signal_fraction": drawing.signal_fraction,
+        "mask/fraction_dropped": _mean([float(item.is_masked) for item in trained]),
+        "advantage/abs_mean": _mean([abs(item.advantage) for item in trained]),
+        "tokens/sampled": sum(len(r.sample.token_ids) for group in batch.drawn for r in group.rollouts),
+        "tokens/trained": sum(item.response_tokens for item in trained),
+    }
+
+
+def _is_punished(rollout: Rollout, params: RlParams) -> bool:
+    plain = {
+        Verdict.CORRECT: params.reward.correct,
+        Verdict.WRONG: params.reward.wrong,
+        Verdict.UNPARSED: params.reward.unparsed,
+    }
+    return rollout.verdict in plain and rollout.reward < plain[rollout.verdict]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,1 @@
+"""Stage `sft`: supervised fine-tuning of the base policy on demonstrations."""

@@ -1,0 +1,81 @@
+"""Wires the `sft` stage: tables and policy in, policy, metrics and curves out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pandas
+
+from stages.engines.packing import TokenSequence
+from stages.engines.policies import load_tokenizer
+from stages.engines.training import Trainer, TrainerParams, build_trainer, replace_folder_together
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.errors import UserError
+from stages.foundations.funnel import Funnel
+from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.params import load_section, load_value
+from stages.foundations.prompts import PromptParams
+from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tracking import track
+from stages.sft.demonstrations import encode_demonstrations
+from stages.sft.fine_tuning import Curve, fine_tune
+from stages.sft.params import SftParams
+
+
+def run_sft(paths: Namespace) -> None:
+    """Reads the inputs, trains, and writes the outputs, metrics last."""
+    params = load_section(paths.params, "sft", SftParams)
+    trainer_params = load_section(paths.params, "trainer", TrainerParams)
+    prompt = load_section(paths.params, "prompt", PromptParams)
+    seed = load_value(paths.params, "seed")
+    inputs = {name: getattr(paths, name) for name in ("policy", "train", "validation")}
+    shown = {"sft": params.model_dump(), "trainer": trainer_params.model_dump(), "prompt": prompt.model_dump()}
+    funnel, train, validation = _encode(paths, params, prompt)
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy)
+    with track(stage="sft", params=shown, inputs=inputs, seed=seed, policy="sft") as run:
+        curve = fine_tune(params, trainer_params.micro_batch_tokens, seed, train, validation, trainer, run)
+        metrics = {**_metrics(curve), **funnel.metrics(len(train) + len(validation))}
+        run.summary(metrics)
+        _write(paths, trainer, funnel, curve, metrics)
+        Checkpoints(run.scratch).clear()
+    trainer.close()
+
+
+def _encode(
+    paths: Namespace, params: SftParams, prompt: PromptParams
+) -> tuple[Funnel, list[TokenSequence], list[TokenSequence]]:
+    tokenizer = load_tokenizer(paths.policy)
+    frames: list[pandas.DataFrame] = [
+        require_rows(read_table(path, "demonstration"), path, "loosen the rules of filter_web or demonstrate")
+        for path in (paths.train, paths.validation)
+    ]
+    funnel = Funnel("sft", sum(map(len, frames)))
+    encoded = [
+        encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel) for frame in frames
+    ]
+    if not all(encoded):
+        raise UserError(
+            f"no demonstration fits sft.max_sequence_tokens {params.max_sequence_tokens}: raise it, "
+            "or make shorter demonstrations"
+        )
+    return funnel, encoded[0], encoded[1]
+
+
+def _metrics(curve: Curve) -> dict[str, float]:
+    validated = [row["loss/validation"] for row in curve if "loss/validation" in row]
+    return {
+        "loss/train_last": curve[-1]["loss/train"],
+        "loss/validation_last": validated[-1],
+        "loss/validation_best": min(validated),
+        "progress/steps": len(curve),
+        "tokens/trained": sum(row["tokens/trained"] for row in curve),
+    }
+
+
+def _write(paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]) -> None:
+    with replace_folder_together(trainer, paths.out) as folder:
+        trainer.save_policy(folder)
+    if trainer.rank == 0:
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_curves(paths.curves, curve)
+        write_metrics(paths.metrics, metrics)
