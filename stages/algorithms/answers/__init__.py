@@ -1,0 +1,1 @@
+"""Final answers as text: finding them in a response, and deciding exactly whether two agree."""

@@ -1,0 +1,185 @@
+r"""Decides whether two final answers agree, exactly and in microseconds, or says that it cannot tell.
+
+It gives an opinion only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers.
+Everything else is None, which means: ask a verifier that knows algebra.
+
+Rules, where readings differ:
+- Decimals: two numbers agree only when exactly equal. They disagree when they differ by more than 1e-6, absolutely
+  or relative to the larger, unless both are exact notations (integers, fractions), which disagree when unequal.
+  Between the two lies rounding, and no opinion.
+- Percent: `28\%` agrees with 28% and with 0.28; beside a bare integer it agrees with 28 as well, since problems ask
+  "what percent" (the gold answers of MATH leave the sign out).
+- `x = 5` agrees with 5; two assignments must name the same variable.
+- `(1, 2)` is ordered; what stands in braces is not.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from stages.algorithms.answers.normalisation import clean, compact
+from stages.algorithms.answers.numbers import WrittenNumber, read_number
+from stages.algorithms.answers.verdicts import Verdict
+
+_TOLERANCE = Fraction(1, 10**6)
+_MAX_ELEMENTS = 50
+_ASSIGNMENT = re.compile(r"([a-zA-Z](?:_\{?[0-9a-zA-Z]{1,3}\}?)?) ?= ?([^=<>]+)")
+_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
+_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
+_PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
+_SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]+(?![0-9/])")
+"""Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
+_TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+
+Decision = tuple[Verdict, str]
+"""A verdict and the rule that gave it."""
+
+
+def exact_verdict(gold: str, prediction: str) -> Decision | None:
+    """Verdict and reason for two bare answers, or None when the texts alone do not settle it. Never raises."""
+    gold_text, prediction_text = _clean_gold(gold), clean(prediction)
+    if not gold_text or not prediction_text:
+        return Verdict.UNPARSED, "empty"
+    if compact(gold_text) == compact(prediction_text):
+        return Verdict.CORRECT, "same_text"
+    return (
+        _compare_numbers(gold_text, prediction_text)
+        or _compare_words(gold_text, prediction_text)
+        or _compare_choices(gold_text, prediction_text)
+        or _compare_lists(gold_text, prediction_text)
+    )
+
+
+@lru_cache(maxsize=4096)
+def _clean_gold(gold: str) -> str:
+    """Cached: a group of responses shares its gold answer."""
+    return clean(gold)
+
+
+def _compare_numbers(gold: str, prediction: str) -> Decision | None:
+    gold_variable, gold_value = _split_assignment(gold)
+    variable, value = _split_assignment(prediction)
+    if gold_variable and variable and gold_variable != variable:
+        return None
+    gold_number = read_number(gold_value)
+    if gold_number is None:
+        return _compare_decimal_comma(gold_value, value)
+    number = read_number(value)
+    if number is not None:
+        return _compare_values(gold_number, number)
+    if _PLAIN_WORDS.fullmatch(value):
+        return Verdict.UNPARSED, "words_for_a_number"
+    if _SIDE_BY_SIDE.search(value):
+        return Verdict.UNPARSED, "numbers_side_by_side"
+    return _compare_decimal_comma(value, gold_value)
+
+
+def _split_assignment(text: str) -> tuple[str, str]:
+    found = _ASSIGNMENT.fullmatch(text)
+    return (found.group(1), found.group(2)) if found else ("", text)
+
+
+def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
+    if gold.value is None or number.value is None:
+        if gold.is_decimal or number.is_decimal or gold.is_percent or number.is_percent:
+            return None
+        return _opinion(gold.value is number.value and gold.digits == number.digits, "long_integer")
+    if gold.value == number.value:
+        return Verdict.CORRECT, "number"
+    if gold.is_percent != number.is_percent:
+        return _compare_face_values(gold, number)
+    if not gold.is_decimal and not number.is_decimal:
+        return Verdict.WRONG, "number"
+    difference = abs(gold.value - number.value)
+    if difference > _TOLERANCE or difference > _TOLERANCE * max(abs(gold.value), abs(number.value)):
+        return Verdict.WRONG, "number"
+    return None
+
+
+def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
+    """One side has a percent sign, and the values differ when it is taken at its word."""
+    gold_face, face = (side.value * 100 if side.is_percent else side.value for side in (gold, number))
+    if gold_face == face:
+        return (Verdict.CORRECT, "percent") if face.denominator == 1 else None
+    return None if gold.is_decimal or number.is_decimal else (Verdict.WRONG, "percent")
+
+
+def _compare_decimal_comma(maybe_comma: str, other: str) -> Decision | None:
+    """`2,74` is taken for 2.74 only where the other side is that number; otherwise it may be a list."""
+    if _DECIMAL_COMMA.fullmatch(maybe_comma):
+        number, other_number = read_number(maybe_comma.replace(",", ".")), read_number(other)
+        if other_number is not None and other_number.is_decimal and number == other_number:
+            return Verdict.CORRECT, "decimal_comma"
+    return None
+
+
+def _compare_words(gold: str, prediction: str) -> Decision | None:
+    gold_truth, truth = _TRUTH.get(gold.lower()), _TRUTH.get(prediction.lower())
+    if gold_truth is not None and truth is not None:
+        return _opinion(gold_truth == truth, "truth_value")
+    is_word = gold.isalpha() and len(gold) > 2 and not gold.isupper()
+    if is_word and gold.lower() == prediction.lower():
+        return Verdict.CORRECT, "same_word"
+    return None
+
+
+def _compare_choices(gold: str, prediction: str) -> Decision | None:
+    gold_choice = _CHOICE.fullmatch(gold)
+    if gold_choice is None:
+        return None
+    gold_letter, gold_text = gold_choice.groups()
+    choice = _CHOICE.fullmatch(prediction)
+    if choice is None:
+        return exact_verdict(gold_text, prediction) if gold_text and not _CHOICE.fullmatch(gold_text) else None
+    letter, text = choice.groups()
+    if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
+        return None
+    same_text = not (text and gold_text) or compact(text) == compact(gold_text)
+    if letter == gold_letter:
+        return (Verdict.CORRECT, "choice") if same_text else None
+    return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _compare_lists(gold: str, prediction: str) -> Decision | None:
+    gold_list, listed = _read_list(gold), _read_list(prediction)
+    if gold_list is None or listed is None or gold_list[0] != listed[0]:
+        return None
+    gold_values, values = gold_list[1], listed[1]
+    if gold_list[0] == r"\{":
+        if any(number.is_decimal for number in (*gold_values, *values)):
+            return None
+        same = {number.value for number in gold_values} == {number.value for number in values}
+        return _opinion(same, "number_set")
+    if len(gold_values) != len(values):
+        return Verdict.WRONG, "tuple_length"
+    decisions = [_compare_values(first, second) for first, second in zip(gold_values, values, strict=True)]
+    if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
+        return Verdict.WRONG, "number_tuple"
+    return None if None in decisions else (Verdict.CORRECT, "number_tuple")
+
+
+def _read_list(text: str) -> tuple[str, list[WrittenNumber]] | None:
+    r"""Opening delimiter and elements of `(1, 2)`, `[1, 2]`, `[1, 2)` or `\{1, 2\}`; None unless all are numbers.
+
+    The delimiter of a half-open pair carries its closing one. `(1,000)` is None: it may be one number or two.
+    """
+    opening = text[:2] if text.startswith(r"\{") else text[:1]
+    closing = text[-2:] if text.endswith(r"\}") else text[-1:]
+    if (opening, closing) not in {("(", ")"), ("[", "]"), ("[", ")"), ("(", "]"), (r"\{", r"\}")}:
+        return None
+    inner = text[len(opening) : -len(closing)]
+    parts = inner.split(",")
+    if not 2 <= len(parts) <= _MAX_ELEMENTS or read_number(inner.strip()) is not None:
+        return None
+    numbers = [read_number(part.strip()) for part in parts]
+    if any(number is None or number.value is None or number.is_percent for number in numbers):
+        return None
+    kind = opening if opening == r"\{" else opening + closing
+    return kind, [number for number in numbers if number is not None]
+
+
+def _opinion(is_equal: bool, reason: str) -> Decision:
+    return (Verdict.CORRECT if is_equal else Verdict.WRONG), reason

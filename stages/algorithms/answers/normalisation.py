@@ -1,0 +1,78 @@
+r"""One spelling for answers that mean the same: layout, fraction commands, text commands, dashes, delimiters.
+
+Every step keeps the meaning, so that two answers with the same canonical form are the same answer. In particular
+Unicode is not folded (NFKC would turn `5²` into `52`), and a space between two word characters stays.
+
+Source of the list of steps: the normaliser of Hendrycks et al., MATH (arXiv 2103.03874, math_equivalence.py), without
+its lossy ones (dropping units, `0.5` into a fraction, a leading `k =`).
+"""
+
+from __future__ import annotations
+
+import re
+
+_CHARACTERS = str.maketrans(
+    {
+        "−": "-", "–": "-", "\u2010": "-", "\u2011": "-", "＋": "+", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+        "~": " ", "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "°": r"^\circ", "≤": r"\le ",
+        "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ", "’": "'",
+    }
+)  # fmt: skip
+_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r",\\!\s?", ","),
+        (r"\{,\}", ","),
+        (r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
+        (r"\\(?:quad|qquad)(?![a-zA-Z])|\\[,;: ]", " "),
+        (r"\\!", ""),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\(?:leq|leqslant)(?![a-zA-Z])", r"\\le"),
+        (r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge"),
+        (r"\\neq(?![a-zA-Z])", r"\\ne"),
+        (r"\^\{?\\(?:circ|degree)(?![a-zA-Z])\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
+        (r"\\frac\s?([0-9]|\{[^{}]*\})\s?([0-9]|\{[^{}]*\})", r"\\frac{\1}{\2}"),
+        (r"\\sqrt\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt{\1}"),
+    )
+)
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname|bold)\s?\{([^{}]*)\}"
+)
+_EXTRA_BRACES = re.compile(r"\{\{([^{}]*)\}\}")
+_LAYOUT_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
+_DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
+
+
+def clean(answer: str) -> str:
+    """The answer without delimiters and layout commands, in one spelling, spaces collapsed to one."""
+    text = " ".join(answer.translate(_CHARACTERS).split())
+    text = _without_delimiters(text)
+    if "\\" in text or "{" in text:
+        for pattern, replacement in _STEPS:
+            text = pattern.sub(replacement, text)
+        for _ in range(2):
+            text = _EXTRA_BRACES.sub(r"{\1}", _TEXT_COMMAND.sub(r"\1", text))
+        text = _without_delimiters(" ".join(text.split()))
+    return text
+
+
+def compact(cleaned: str) -> str:
+    """`clean` text without the spaces that carry no meaning: equal compact forms are equal answers."""
+    return _LAYOUT_SPACE.sub("", cleaned)
+
+
+def _without_delimiters(text: str) -> str:
+    """Strips surrounding math delimiters, emphasis and final punctuation, also where they are nested."""
+    for _ in range(4):
+        before = text
+        text = text.strip()
+        if len(text) > 1 and text[-1] in ".,;" and text[-2] != "\\":
+            text = text[:-1]
+        for opening, closing in _DELIMITERS:
+            inner = text[len(opening) : -len(closing)]
+            is_delimited = text.startswith(opening) and text.endswith(closing) and opening not in inner
+            if is_delimited and inner and not inner.endswith("\\"):
+                text = inner
+        if text == before:
+            break
+    return text

@@ -1,0 +1,30 @@
+"""The verdicts of a verifier. Only two of them are opinions; the rest say why there is none."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """What a verifier says about a response, given the gold answer."""
+
+    CORRECT = "correct"
+    """The answer that was found is equivalent to the gold answer."""
+    WRONG = "wrong"
+    """An answer was found and understood, and it is not equivalent."""
+    UNPARSED = "unparsed"
+    """No answer was found, or one of the two sides cannot be understood: a fact about the texts."""
+    TIMED_OUT = "timed_out"
+    """The comparison took longer than its limit and its process was killed: a fact about the verifier."""
+    CRASHED = "crashed"
+    """The process died in mid-comparison, of its memory limit for instance: a fact about the verifier."""
+
+    @property
+    def is_undecided(self) -> bool:
+        """True for the three verdicts that are no opinion; a reward rule must name what they are worth."""
+        return self not in (Verdict.CORRECT, Verdict.WRONG)
+
+    @property
+    def is_failure(self) -> bool:
+        """True where the verifier failed, not the response: these count towards the abort threshold."""
+        return self in (Verdict.TIMED_OUT, Verdict.CRASHED)

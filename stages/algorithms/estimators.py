@@ -1,0 +1,150 @@
+"""Estimates from repeated samples, each with the interval that says how far to trust it.
+
+Sources: pass@k, Chen et al. (arXiv 2107.03374, equation 1); majority voting, Wang et al. (arXiv 2203.11171); the
+clustered bootstrap, Cameron, Gelbach and Miller (2008), as evaluations need it: samples of one problem are not
+independent, so problems are drawn, and all their samples with them.
+
+Deviations:
+1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, and not the vote of the
+   first k: the order of samples means nothing, and the subsets together use every one of them.
+2. Tied answers share the point instead of going to the one seen first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from math import comb
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import ArrayLike, NDArray
+
+_CELLS_AT_ONCE = 4_000_000
+"""Bound on draws times problems held in memory; the result does not depend on it."""
+
+
+class Interval(NamedTuple):
+    """A point estimate and its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def pass_at_k(n: ArrayLike, c: ArrayLike, k: int) -> float | NDArray[numpy.float64]:
+    """The chance that at least one of `k` samples is correct, unbiased, from `c` correct among `n` samples.
+
+    `n` and `c` may be arrays, one entry for each problem; the result then is an array, else a float.
+    It is 1 - C(n-c, k) / C(n, k), as a product that does not overflow; 1 where fewer than `k` samples are wrong.
+    ValueError when k < 1, k > n, or c is not between 0 and n.
+    """
+    samples, correct = numpy.broadcast_arrays(numpy.asarray(n, dtype=float), numpy.asarray(c, dtype=float))
+    if k < 1 or (samples < k).any() or (correct < 0).any() or (correct > samples).any():
+        raise ValueError(f"pass_at_k needs 1 <= k <= n and 0 <= c <= n: n={n}, c={c}, k={k}")
+    steps = numpy.arange(k)
+    wrong_left = numpy.clip((samples - correct)[..., None] - steps, 0, None)
+    all_wrong = numpy.prod(wrong_left / (samples[..., None] - steps), axis=-1)
+    return float(1 - all_wrong) if all_wrong.ndim == 0 else 1 - all_wrong
+
+
+def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) -> float:
+    """The chance that the most frequent of `k` answers, drawn from `answers` without replacement, is `gold`.
+
+    Answers are compared with ==, so the caller maps equivalent ones to one value first. None is a response without an
+    answer: it can be drawn, and does not vote. A tie of m answers gives 1/m; no vote at all gives 0. With k equal to
+    the number of answers it is plain majority voting. ValueError when k < 1 or k exceeds the number of answers.
+    """
+    total = len(answers)
+    if not 1 <= k <= total:
+        raise ValueError(f"majority_at_k needs 1 <= k <= {total} answers: k={k}")
+    votes = Counter(answer for answer in answers if answer is not None)
+    for_gold = votes.pop(gold, 0)
+    abstentions = answers.count(None) if isinstance(answers, list | tuple) else sum(a is None for a in answers)
+    share = 0.0
+    for gold_votes in range(1, min(for_gold, k) + 1):
+        ways = _ways_of_the_rest(list(votes.values()), abstentions, gold_votes, k - gold_votes)
+        share += comb(for_gold, gold_votes) * sum(count / (ties + 1) for ties, count in ways.items())
+    return min(1.0, share / comb(total, k))
+
+
+def _ways_of_the_rest(rivals: list[int], abstentions: int, limit: int, seats: int) -> dict[int, int]:
+    """Ways to fill `seats` with rivals and abstentions so that no rival has more than `limit`, by how many have it.
+
+    Dynamic programme over rivals; a state is (seats taken, rivals that tie with `limit`).
+    """
+    states: dict[tuple[int, int], int] = {(0, 0): 1}
+    for count in rivals:
+        following: dict[tuple[int, int], int] = {}
+        for (taken, ties), ways in states.items():
+            for votes in range(min(count, limit, seats - taken) + 1):
+                state = (taken + votes, ties + (votes == limit))
+                following[state] = following.get(state, 0) + ways * comb(count, votes)
+        states = following
+    result: dict[int, int] = {}
+    for (taken, ties), ways in states.items():
+        result[ties] = result.get(ties, 0) + ways * comb(abstentions, seats - taken)
+    return result
+
+
+def clustered_bootstrap(
+    scores: ArrayLike,
+    clusters: ArrayLike | None = None,
+    draws: int = 2_000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Interval:
+    """The mean of `scores` and its percentile interval when whole problems are resampled.
+
+    scores: one number for each response. clusters: the problem id of each response (any values that can be sorted;
+    None: every score is its own problem). draws: bootstrap samples; each draws as many problems as there are, with
+    replacement, and takes the mean over all their responses. The same seed gives the same interval.
+    Fewer than two problems, or equal scores everywhere, give an interval of no width: it says nothing about
+    other problems. ValueError on no scores, on lengths that differ and on NaN.
+    """
+    sums, counts = _by_cluster(scores, clusters)
+    means = numpy.empty(draws)
+    generator = numpy.random.default_rng(seed)
+    rows = max(1, _CELLS_AT_ONCE // len(sums))
+    evenly = numpy.full(len(sums), 1 / len(sums))
+    for start in range(0, draws, rows):
+        size = min(rows, draws - start)
+        drawn = generator.multinomial(len(sums), evenly, size=size)  # (draws, problems)
+        means[start : start + size] = (drawn @ sums) / (drawn @ counts)
+    tail = (1 - confidence) / 2
+    low, high = numpy.quantile(means, [tail, 1 - tail])
+    return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+
+
+def paired_bootstrap(
+    first: ArrayLike,
+    second: ArrayLike,
+    clusters: ArrayLike | None = None,
+    draws: int = 2_000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> Interval:
+    """The mean of `second - first` and its interval, both measured on the same problems: entry i belongs to entry i.
+
+    Arguments as in `clustered_bootstrap`. The difference is real, at this confidence, when the interval leaves out 0.
+    Pairing takes the difficulty of the problems out of the comparison; two overlapping separate intervals do not
+    mean that two policies are equal. ValueError when the lengths differ.
+    """
+    first_scores, second_scores = numpy.asarray(first, dtype=float), numpy.asarray(second, dtype=float)
+    if first_scores.shape != second_scores.shape:
+        raise ValueError(f"paired scores must have one shape: {first_scores.shape} and {second_scores.shape}")
+    return clustered_bootstrap(second_scores - first_scores, clusters, draws, seed, confidence)
+
+
+def _by_cluster(scores: ArrayLike, clusters: ArrayLike | None) -> tuple[NDArray, NDArray]:
+    """Sum and number of scores for each problem, problems in sorted order."""
+    values = numpy.asarray(scores, dtype=float)
+    if values.ndim != 1 or not len(values) or numpy.isnan(values).any():
+        raise ValueError("scores must be a list of numbers with at least one entry and no NaN")
+    if clusters is None:
+        return values, numpy.ones(len(values))
+    ids = numpy.asarray(clusters)
+    if ids.shape != values.shape:
+        raise ValueError(f"{len(values)} scores need as many cluster ids: {ids.shape}")
+    index = numpy.unique(ids, return_inverse=True)[1]
+    return numpy.bincount(index, weights=values), numpy.bincount(index).astype(float)

@@ -1,0 +1,320 @@
+r"""The verifier: a fast exact path in this process, and math-verify 0.9 in processes that can be killed.
+
+Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, where no exception reaches it, so
+nothing of it is parsed here: what the exact path cannot settle goes to a worker process, with a wall clock that this
+process enforces from whatever thread asks, and a memory limit. A worker that overruns is killed and replaced; its
+item is `timed_out` or `crashed`, and no other item notices.
+
+Workers start with the first item that needs one, so that a run whose answers are plain numbers never pays for them.
+Each worker is started and watched by a thread that lives as long as the pool: the kernel's "die with the parent"
+signal (PR_SET_PDEATHSIG) is sent when the starting *thread* ends, not only when its process does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field
+
+from stages.algorithms.answers.equivalence import exact_verdict
+from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, Extraction, extract_answer, is_prose
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines import verifier_worker
+from stages.foundations.params import StrictParams
+
+_WORKER = Path(verifier_worker.__file__)
+"""Run as a script; imported so that the code fingerprint of every stage that verifies covers it."""
+_MAX_QUESTION_CHARACTERS = 4_000
+"""Longest text that a worker is asked about; no real answer that needs algebra is longer."""
+_START_SECONDS = 120.0
+"""Importing sympy takes half a second; this is for machines that are busy with something else."""
+
+
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""All that a worker gets to see of the environment."""
+
+
+class VerifierParams(StrictParams):
+    """Section `verifier`."""
+
+    timeout_seconds: float = Field(gt=0)
+    """Wall-clock seconds that one comparison in a worker may take."""
+    memory_mib: int = Field(ge=256)
+    """Address space of one worker, in MiB; math-verify itself needs about 100."""
+    workers: int = Field(ge=1)
+    """Worker processes; they start when they are first needed."""
+    abort_undecided_fraction: float = Field(ge=0, le=1)
+    """A stage fails when more than this share of its responses timed out or crashed."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the verifier says about one response."""
+
+    verdict: Verdict
+    extracted: str | None
+    """The answer as found in the response; None when there is none."""
+    path: str
+    """What decided: `extraction`, `exact` or `math_verify`."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A comparison for math-verify: two texts in which it finds the answers."""
+
+    gold: str
+    prediction: str
+
+
+class Verifier:
+    """Judges responses against gold answers. Thread safe; a context manager, `close` ends the workers."""
+
+    def __init__(self, params: VerifierParams) -> None:
+        self._params = params
+        self._pool: _WorkerPool | None = None
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def judge(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        truncated: Sequence[bool] | None = None,
+        require_marker: bool = False,
+    ) -> list[Judgement]:
+        r"""One judgement for each (gold answer, response or bare answer), in order.
+
+        `truncated` marks responses that a token limit cut off: in those only a closed box counts, since the number
+        behind another marker may be half of one. `require_marker` refuses a response without box or marker unless it
+        is as a whole what the exact path calls equal or different; rewards want it, because math-verify would take
+        the last number of a sentence. Raises RuntimeError when math-verify cannot be started.
+        """
+        judgements: list[Judgement | None] = [None] * len(pairs)
+        waiting: dict[_Question, Future[tuple[Verdict, str]]] = {}
+        asked: list[tuple[int, _Question, str]] = []
+        for index, (gold, response) in enumerate(pairs):
+            found = _found(response, truncated is not None and truncated[index])
+            outcome = _decide(gold, found, require_marker)
+            if isinstance(outcome, _Question):
+                if outcome not in waiting:
+                    waiting[outcome] = self._workers().ask(outcome)
+                asked.append((index, outcome, found.text or ""))
+            else:
+                judgements[index] = outcome
+        for index, question, extracted in asked:
+            verdict, reason = waiting[question].result()
+            judgements[index] = Judgement(verdict, extracted, "math_verify", reason)
+        return [judgement for judgement in judgements if judgement is not None]
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that are running now."""
+        return self._pool.pids() if self._pool else []
+
+    def close(self) -> None:
+        """Ends the workers; comparisons that are still waiting fail with RuntimeError."""
+        with self._lock:
+            self._is_closed = True
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+    def __enter__(self) -> Verifier:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _workers(self) -> _WorkerPool:
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("this verifier is closed")
+            if self._pool is None:
+                self._pool = _WorkerPool(self._params)
+            return self._pool
+
+
+def _found(response: str, is_truncated: bool) -> Extraction:
+    found = extract_answer(response)
+    if is_truncated and found.text is not None and not found.rule.startswith("box"):
+        return Extraction(None, "truncated")
+    return found
+
+
+def _decide(gold: str, found: Extraction, require_marker: bool) -> Judgement | _Question:
+    """The judgement where text alone settles it, or the question for math-verify."""
+    if found.text is None:
+        return Judgement(Verdict.UNPARSED, None, "extraction", found.rule)
+    gold_found = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
+    if gold_found.text is None:
+        return Judgement(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
+    decision = exact_verdict(gold_found.text, found.text)
+    if decision is not None:
+        return Judgement(decision[0], found.text, "exact", decision[1])
+    if require_marker and not found.is_marked:
+        return Judgement(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
+    question = _Question(_for_math_verify(gold_found), _for_math_verify(found))
+    if max(len(question.gold), len(question.prediction)) > _MAX_QUESTION_CHARACTERS:
+        return Judgement(Verdict.UNPARSED, found.text, "extraction", "answer_too_long")
+    return question
+
+
+def _for_math_verify(found: Extraction) -> str:
+    """math-verify reads mathematics only between delimiters, so a bare answer gets them; prose stays as it is."""
+    text = found.text or ""
+    has_delimiters = "$" in text or "\\(" in text or "\\[" in text
+    if not found.rule.startswith("box") and (has_delimiters or is_prose(text)):
+        return found.context or text
+    return "$" + " ".join(text.replace("$", " ").split()) + "$"
+
+
+class _WorkerPool:
+    """Threads that each own one worker process and take questions from a common queue."""
+
+    def __init__(self, params: VerifierParams) -> None:
+        self._params = params
+        self._questions: queue.SimpleQueue[tuple[_Question, Future[tuple[Verdict, str]]] | None] = queue.SimpleQueue()
+        self._workers = [_Worker(params) for _ in range(params.workers)]
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def ask(self, question: _Question) -> Future[tuple[Verdict, str]]:
+        """Queues a question; starts one more thread as long as there are fewer than workers."""
+        answer: Future[tuple[Verdict, str]] = Future()
+        self._questions.put((question, answer))
+        with self._lock:
+            if len(self._threads) < len(self._workers):
+                worker = self._workers[len(self._threads)]
+                name = f"verifier-{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True))
+                self._threads[-1].start()
+        return answer
+
+    def pids(self) -> list[int]:
+        return [worker.pid for worker in self._workers if worker.pid is not None]
+
+    def close(self) -> None:
+        """Ends the threads and kills their workers, busy or not."""
+        for worker in self._workers:
+            worker.retire()
+        for _ in self._threads:
+            self._questions.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self, worker: _Worker) -> None:
+        while (item := self._questions.get()) is not None:
+            question, answer = item
+            try:
+                answer.set_result(worker.compare(question))
+            except BaseException as error:  # handed to the thread that asked, which raises it
+                answer.set_exception(error)
+        worker.kill()
+
+
+class _Worker:
+    """One math-verify process, replaced whenever it is found dead. Used by one thread; `retire` by any."""
+
+    def __init__(self, params: VerifierParams) -> None:
+        self._params = params
+        self._process: subprocess.Popen[bytes] | None = None
+        self._received = b""
+        self._is_retired = False
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def compare(self, question: _Question) -> tuple[Verdict, str]:
+        """Verdict and reason; a worker that overruns or dies is killed, and the next comparison starts another."""
+        process = self._running()
+        message = {"gold": question.gold, "prediction": question.prediction}
+        line = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        deadline = time.monotonic() + self._params.timeout_seconds
+        try:
+            self._send(process, line, deadline)
+            answer = self._receive(process, deadline)
+        except TimeoutError:
+            self.kill()
+            return Verdict.TIMED_OUT, f"over_{self._params.timeout_seconds:g}_seconds"
+        except (EOFError, BrokenPipeError):
+            self.kill()
+            if self._is_retired:
+                raise RuntimeError("the verifier was closed while it compared") from None
+            return Verdict.CRASHED, f"worker_exit_{process.returncode}"
+        if answer["verdict"] == Verdict.CRASHED:
+            self.kill()
+        return Verdict(answer["verdict"]), answer["reason"]
+
+    def retire(self) -> None:
+        """Kills the process for good: a comparison in flight ends with RuntimeError."""
+        self._is_retired = True
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def kill(self) -> None:
+        """Kills the process and forgets it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                pipe.close()  # type: ignore[union-attr]
+        self._process, self._received = None, b""
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._is_retired:
+            raise RuntimeError("this verifier is closed")
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.kill()
+        command = [sys.executable, "-s", "-P", "-B", str(_WORKER), str(os.getpid()), str(self._params.memory_mib)]
+        environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+        environment["PYTHONHASHSEED"] = "0"  # sympy's simplify depends on the order of sets
+        process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
+        os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
+        self._process = process
+        try:
+            greeting = self._receive(process, time.monotonic() + _START_SECONDS)
+        except (EOFError, TimeoutError) as error:
+            greeting = {"ready": False, "error": f"{type(error).__name__} before it was ready"}
+        if not greeting["ready"]:
+            self.kill()
+            raise RuntimeError(
+                f"math-verify could not be started: {greeting['error']}. Install math-verify[antlr4_9_3]==0.9.0, "
+                f"and give it memory (verifier.memory_mib is {self._params.memory_mib})"
+            )
+        return process
+
+    def _send(self, process: subprocess.Popen[bytes], line: bytes, deadline: float) -> None:
+        descriptor = process.stdin.fileno()  # type: ignore[union-attr]
+        while line:
+            _, writable, _ = select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))
+            if not writable:
+                raise TimeoutError
+            line = line[os.write(descriptor, line[:4096]) :]
+
+    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, str]:
+        descriptor = process.stdout.fileno()  # type: ignore[union-attr]
+        while b"\n" not in self._received:
+            readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            if not readable:
+                raise TimeoutError
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                raise EOFError
+            self._received += chunk
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)

@@ -1,0 +1,42 @@
+"""Verifies the stored responses of a policy and scores each benchmark.
+
+    python -m stages.grade --params params.yaml --responses data/responses/sft.parquet \\
+        --contamination data/problems/contamination.parquet \\
+        --verdicts data/verdicts/sft.parquet --metrics data/metrics/grade/sft.json
+"""
+
+from __future__ import annotations
+
+from stages.engines.verifier import Verifier, VerifierParams
+from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_section
+from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tracking import track
+from stages.grade.grading import judge_responses, refuse_failures
+from stages.grade.params import GradeParams
+from stages.grade.scores import score_benchmarks
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    paths = parse_paths("grade", argv, __doc__, ["responses", "contamination"], ["verdicts", "metrics"])
+    params = load_section(paths.params, "grade", GradeParams)
+    limits = load_section(paths.params, "verifier", VerifierParams)
+    responses = require_rows(read_table(paths.responses, "response"), paths.responses, "run the respond stage again")
+    contamination = read_table(paths.contamination, "contamination")
+    values = {"grade": params.model_dump(), "verifier": limits.model_dump()}
+    inputs = {"responses": paths.responses, "contamination": paths.contamination}
+    with track("grade", values, inputs, seed=params.seed, policy=paths.responses.stem) as run:
+        with run.phase("verify"), Verifier(limits) as verifier:
+            verdicts = judge_responses(responses, verifier)
+        refuse_failures(verdicts, limits)
+        with run.phase("score"):
+            metrics = score_benchmarks(responses, verdicts, contamination, params)
+        write_table(verdicts, paths.verdicts, "verdict")
+        write_metrics(paths.metrics, metrics)
+        run.summary(metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main)

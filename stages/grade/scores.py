@@ -1,0 +1,113 @@
+"""Scores of each benchmark from verdicts: greedy, avg@k, pass@k, maj@k, each with a 95% interval.
+
+Source: the protocols of "Demystifying Long CoT" (arXiv 2502.03373) and DAPO (arXiv 2503.14476, avg@32); estimators and
+their sources are in stages/algorithms/estimators.py. Intervals resample problems, not responses.
+
+An undecided verdict (unparsed, timed out, crashed) scores as not correct; its share stands beside the score.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy
+import pandas
+
+from stages.algorithms.answers.normalisation import clean, compact
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k
+from stages.foundations.errors import UserError
+from stages.grade.params import GradeParams
+
+_CORRECT = object()
+"""All correct answers are one candidate of the vote, however they are written."""
+
+
+def score_benchmarks(
+    responses: pandas.DataFrame, verdicts: pandas.DataFrame, contamination: pandas.DataFrame, params: GradeParams
+) -> dict[str, float]:
+    """Flat metrics of every benchmark in the response table; `verdicts` has the same rows in the same order.
+
+    Where some problem of a benchmark is in the contamination table, the scores of the rest follow under `clean_`.
+    """
+    rows = responses.assign(verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy())
+    rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
+    metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
+    for benchmark, own in rows.groupby("benchmark", sort=True):
+        scores = {**_accuracies(own, params), **_descriptions(own, params.emergence_keywords)}
+        leaked = contamination.loc[contamination["benchmark"] == benchmark, "benchmark_problem_id"]
+        clean_rows = own[~own["problem_id"].isin(set(leaked))]
+        if len(clean_rows) < len(own):
+            scores["clean_problems"] = clean_rows["problem_id"].nunique()
+            if len(clean_rows):
+                scores |= {f"clean_{name}": value for name, value in _accuracies(clean_rows, params).items()}
+        metrics |= {f"{benchmark}/{name}": value for name, value in scores.items()}
+    return metrics
+
+
+def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]:
+    """The four scores with their intervals; a mode that was not sampled has no score."""
+    per_problem: dict[str, Sequence[float]] = {}
+    greedy = rows[rows["mode"] == "greedy"]
+    if len(greedy):
+        per_problem["greedy"] = greedy.groupby("problem_id")["is_correct"].mean().to_list()
+    sampled = rows[rows["mode"] == "sampled"]
+    if len(sampled):
+        groups = [group for _, group in sampled.groupby("problem_id", sort=True)]
+        samples = _samples_per_problem(groups)
+        correct = numpy.array([group["is_correct"].sum() for group in groups])
+        per_problem[f"avg_at_{samples}"] = (correct / samples).tolist()
+        for k in params.pass_at_k:
+            if k > samples:
+                raise UserError(f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
+                                "lower it, or raise the number of samples in section `respond`")  # fmt: skip
+            per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
+        per_problem[f"maj_at_{samples}"] = [majority_at_k(_votes(group), _CORRECT, samples) for group in groups]
+    scores: dict[str, float] = {}
+    for name, values in per_problem.items():
+        interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
+        scores |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    return scores
+
+
+def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
+    counts = {len(group) for group in groups}
+    if len(counts) > 1:
+        raise UserError(f"problems have different numbers of samples ({sorted(counts)}): run the respond stage again")
+    return counts.pop()
+
+
+def _votes(group: pandas.DataFrame) -> list[object | None]:
+    """One vote for each response; equal canonical text is one candidate, a response without an answer abstains."""
+    columns = zip(group["is_correct"], group["verdict"], group["extracted"], strict=True)
+    return [
+        _CORRECT if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
+        for is_correct, _, extracted in columns
+    ]
+
+
+def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, float]:
+    """Sizes, lengths, undecided shares, and the emergence measures of "Demystifying Long CoT" (section 5).
+
+    Lengths and emergence are those of the sampled responses, or of the greedy ones where there are no others.
+    """
+    sampled = rows[rows["mode"] == "sampled"]
+    described = sampled if len(sampled) else rows
+    text = described["response"].str.lower()
+    verdict = rows["verdict"]
+    values = {
+        "problems": rows["problem_id"].nunique(),
+        "responses": len(rows),
+        "undecided_fraction": verdict.isin([v.value for v in Verdict if v.is_undecided]).mean(),
+        "unparsed_fraction": (verdict == Verdict.UNPARSED).mean(),
+        "verifier_failed_fraction": verdict.isin([v.value for v in Verdict if v.is_failure]).mean(),
+        "response_tokens_mean": described["response_tokens"].mean(),
+        "truncated_fraction": described["is_truncated"].mean(),
+        "branching_frequency": text.str.count("alternatively,").mean(),
+        "coding_rate": text.str.contains("```python", regex=False).mean(),
+    }
+    for keyword in keywords:
+        pattern = rf"\b{re.escape(keyword.lower())}\b"
+        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(pattern).mean()
+    return {name: float(value) for name, value in values.items()}
