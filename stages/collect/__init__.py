@@ -1,0 +1,1 @@
+"""Collects one source of problems into one table: a pinned file, a hub, or a generator."""

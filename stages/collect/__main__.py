@@ -1,0 +1,37 @@
+"""Collects one source of problems.
+
+    python -m stages.collect --source gsm8k_train --params params.yaml \\
+        --problems data/problems/collected/gsm8k_train.parquet --dropped data/dropped/collect__gsm8k_train.parquet \\
+        --metrics data/metrics/collect/gsm8k_train.json
+"""
+
+from __future__ import annotations
+
+from stages.collect.params import CollectParams, load_source
+from stages.collect.rows import collect_source
+from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_section
+from stages.foundations.tables import write_table
+from stages.foundations.tracking import track
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    paths = parse_paths(
+        "collect", argv, __doc__, inputs=[], outputs=["problems", "dropped", "metrics"], options=["source"]
+    )
+    source = load_source(paths.params, paths.source)
+    params = load_section(paths.params, "collect", CollectParams)
+    described = {"source": paths.source, **source.model_dump(mode="json", by_alias=True)}
+    with track(stage="collect", params=described, inputs={}) as run:
+        problems, funnel = collect_source(paths.source, source, params)
+        write_table(problems, paths.problems, "problem")
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        metrics = funnel.metrics(len(problems))
+        run.summary(metrics)
+        write_metrics(paths.metrics, metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main)
