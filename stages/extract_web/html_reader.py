@@ -13,57 +13,20 @@ from lxml.etree import ParserError, XMLSyntaxError, _Element
 
 from stages.extract_web.blocks import Block, Page, tidy
 from stages.extract_web.labels import is_whole_label, is_worded_label
-from stages.extract_web.mathml import mathml_to_latex, name_of
+from stages.extract_web.mathml import mathml_to_latex, name_of, names
 
-DROPPED = frozenset(
-    [
-        "script",
-        "style",
-        "nav",
-        "footer",
-        "aside",
-        "form",
-        "noscript",
-        "iframe",
-        "svg",
-        "select",
-        "textarea",
-        "input",
-    ]
-    + ["head", "template", "object", "embed", "canvas", "audio", "video", "map", "dialog"]
+DROPPED = names(
+    "script style nav footer aside form noscript iframe svg select textarea input head template object "
+    "embed canvas audio video map dialog"
 )
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
-BLOCKS = frozenset(
-    [
-        "address",
-        "article",
-        "blockquote",
-        "body",
-        "button",
-        "caption",
-        "center",
-        "dd",
-        "details",
-        "div",
-        "dl",
-        "dt",
-    ]
-    + [
-        "fieldset",
-        "figcaption",
-        "figure",
-        "header",
-        "hgroup",
-        "hr",
-        "html",
-        "legend",
-        "li",
-        "main",
-        "menu",
-        "ol",
-        "p",
-    ]
-    + ["pre", "section", "summary", "table", "tbody", "td", "tfoot", "th", "thead", "tr", "ul", *HEADINGS]
+BLOCKS = (
+    names(
+        "address article blockquote body button caption center dd details div dl dt fieldset figcaption "
+        "figure header hgroup hr html legend li main menu ol p pre section summary table tbody td tfoot th "
+        "thead tr ul"
+    )
+    | HEADINGS.keys()
 )
 EMPHASIS = frozenset(["b", "strong", "em", "i", "u"])
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle", "th": "cell", "td": "cell"}

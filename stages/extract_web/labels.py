@@ -34,7 +34,7 @@ class Label:
     """The exercise's number as written, empty when there is none."""
 
 
-_NUMBER = r"(?P<number>[A-Z]?\d{1,4}(?:[.\-]\d{1,4})*[a-z]?|[ivx]{1,5})"
+_NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
 _OPENER = (
     r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
     r"(?:(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle)\s+)?"

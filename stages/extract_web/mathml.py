@@ -13,6 +13,12 @@ import re
 
 from lxml.etree import _Element
 
+
+def names(text: str) -> frozenset[str]:
+    """The words of `text` as a set."""
+    return frozenset(text.split())
+
+
 SYMBOLS = {
     "−": "-", "–": "-", "×": r"\times", "÷": r"\div", "⋅": r"\cdot", "·": r"\cdot", "±": r"\pm", "∓": r"\mp",
     "≤": r"\le", "≥": r"\ge", "≠": r"\ne", "≈": r"\approx", "≡": r"\equiv", "∼": r"\sim", "∽": r"\sim",
@@ -32,24 +38,9 @@ SYMBOLS = {
     "%": r"\%", "$": r"\$", "#": r"\#", "&": r"\&", "_": r"\_", "{": r"\{", "}": r"\}",
     "\u2061": "", "\u2062": "", "\u2063": "", "\u2064": "", "\u200b": "",
 }  # fmt: skip
-FUNCTIONS = frozenset(
-    [
-        "arccos",
-        "arcsin",
-        "arctan",
-        "cos",
-        "cosh",
-        "cot",
-        "coth",
-        "csc",
-        "deg",
-        "det",
-        "dim",
-        "exp",
-        "gcd",
-        "inf",
-    ]
-    + ["ker", "lg", "lim", "ln", "log", "max", "min", "sec", "sin", "sinh", "sup", "tan", "tanh"]
+FUNCTIONS = names(
+    "arccos arcsin arctan cos cosh cot coth csc deg det dim exp gcd inf ker lg lim ln log max min sec sin "
+    "sinh sup tan tanh"
 )
 ACCENTS = {
     "¯": "overline", "‾": "overline", "−": "overline", "_": "overline", "^": "hat", "ˆ": "hat", "~": "tilde",
@@ -58,9 +49,7 @@ ACCENTS = {
 UNDER_ACCENTS = {"_": "underline", "¯": "underline", "⏟": "underbrace", "︸": "underbrace"}
 ESCAPED_BY_MARKDOWN = re.compile(r"\\([|_*#$%&{}\[\]()<>])")
 ENDS_SENTENCE = re.compile(r"^(.*?)((?:[.,;:?!]|\\;)+)$", re.DOTALL)
-LAYOUT = frozenset(
-    ["mspace", "mphantom", "malignmark", "maligngroup", "none", "mprescripts", "annotation", "annotation-xml"]
-)
+LAYOUT = names("mspace mphantom malignmark maligngroup none mprescripts annotation annotation-xml")
 MAX_DEPTH = 100
 
 

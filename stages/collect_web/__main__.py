@@ -1,0 +1,36 @@
+"""Collects web pages from every source of the section `collect_web`.
+
+    python -m stages.collect_web --params params.yaml --pages data/web/pages.parquet \\
+        --dropped data/dropped/collect_web.parquet --metrics data/metrics/collect_web.json
+"""
+
+from __future__ import annotations
+
+from stages.foundations.command import parse_paths, run_stage
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    paths = parse_paths("collect_web", argv, __doc__, inputs=[], outputs=["pages", "dropped", "metrics"])
+    from stages.collect_web.collection import collect_pages
+    from stages.collect_web.params import CollectWebParams
+    from stages.foundations.errors import UserError
+    from stages.foundations.metrics import write_metrics
+    from stages.foundations.params import load_section, load_value
+    from stages.foundations.tables import write_table
+    from stages.foundations.tracking import track
+
+    params = load_section(paths.params, "collect_web", CollectWebParams)
+    seed = load_value(paths.params, "seed")
+    with track("collect_web", params.model_dump(), {}, seed=seed) as run:
+        pages, funnel, metrics = collect_pages(params, seed)
+        run.summary(metrics)
+    if not pages:
+        raise UserError(f"collect_web found no usable page: dropped {metrics}; correct `collect_web.sources`")
+    write_table(pages, paths.pages, "page")
+    write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+    write_metrics(paths.metrics, metrics)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,57 @@
+"""All sources of web pages as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from stages.collect_web.arithmetic_pages import render_pages
+from stages.collect_web.params import (
+    ArithmeticPages,
+    CollectWebParams,
+    FolderPages,
+    JsonlPages,
+    WarcPages,
+    WebSource,
+)
+from stages.collect_web.sources import Found, read_folder, read_jsonl, read_warc
+from stages.foundations.funnel import Funnel
+from stages.foundations.progress import progress
+
+
+def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, str]], Funnel, dict[str, int]]:
+    """Pages of all sources in the order of the parameters, the funnel of unusable ones, and metrics."""
+    rows: list[dict[str, str]] = []
+    dropped: list[tuple[dict[str, Any], Found]] = []
+    metrics: dict[str, int] = {}
+    for name, source in params.sources.items():
+        before, seen = len(rows), set[str]()
+        for found in progress(
+            _read(source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
+        ):
+            row = {"page_id": f"{name}/{found.name}", "url": found.url, "format": found.format}
+            if found.content is None:
+                dropped.append((row, found))
+            elif found.name in seen:
+                repeated = Found(found.name, found.url, found.format, None, "duplicate_page_id")
+                dropped.append((row, repeated))
+            else:
+                seen.add(found.name)
+                rows.append({**row, "content": found.content, "licence": source.licence})
+        metrics[f"pages/{name}"] = len(rows) - before
+    funnel = Funnel("collect_web", len(rows) + len(dropped))
+    for row, found in dropped:
+        funnel.drop(row, found.reason, found.detail)
+    return rows, funnel, {**metrics, **funnel.metrics(len(rows))}
+
+
+def _read(source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
+    match source:
+        case FolderPages():
+            return read_folder(source, max_bytes)
+        case JsonlPages():
+            return read_jsonl(source, max_bytes)
+        case WarcPages():
+            return read_warc(source, max_bytes)
+        case ArithmeticPages():
+            return render_pages(source, seed)

@@ -1,0 +1,96 @@
+"""Parameters of stage collect_web."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from stages.foundations.params import StrictParams
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class FolderPages(StrictParams):
+    """Files of a folder, one page each; the file's ending says the format."""
+
+    kind: Literal["folder"]
+    path: str
+    """Folder, absolute or relative to the project's root."""
+    glob: str
+    """Which files, for example `**/*.html`."""
+    licence: str
+    """Licence of all of them."""
+
+
+class JsonlPages(StrictParams):
+    """One page a line of a JSONL file, `.gz` too."""
+
+    kind: Literal["jsonl"]
+    path: str
+    content_field: str
+    """Field that holds the page's source text."""
+    url_field: str
+    """Field that holds its address."""
+    id_field: str
+    """Field that names it; names are unique within the source."""
+    format: Literal["html", "markdown", "text"]
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages read at most, from the beginning; null reads all."""
+
+
+class WarcPages(StrictParams):
+    """HTML responses of a WARC archive, compressed or not."""
+
+    kind: Literal["warc"]
+    path: str
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages read at most, from the beginning; null reads all."""
+
+
+class ArithmeticPages(StrictParams):
+    """Generated pages of the laptop task family, as noisy as the web: see arithmetic_pages.py."""
+
+    kind: Literal["arithmetic_pages"]
+    exercises: int = Field(ge=1)
+    """Different exercises; the repeated ones come on top."""
+    exercises_per_page: int = Field(ge=1)
+    answer_only: Fraction
+    """Share of solutions that only state the right answer."""
+    rambling: Fraction
+    """Share of solutions that work the steps again one, two or four times."""
+    unfinished: Fraction
+    """Share of solutions that break off before the last step. What the three shares leave is worked step by step."""
+    rambling_without_end: Fraction
+    """Share of the rambling solutions that never state an answer."""
+    step_error: Fraction
+    """Probability that a written step is wrong, in every solution that shows steps."""
+    missing_solution: Fraction
+    """Share of exercises without a solution."""
+    missing_answer: Fraction
+    """Share of exercises without a short answer beside the solution."""
+    wrong_answer: Fraction
+    """Share of the short answers that are wrong."""
+    repeated: Fraction
+    """Share of exercises that stand on a second page in slightly other words."""
+    licence: str
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> ArithmeticPages:
+        if self.answer_only + self.rambling + self.unfinished > 1:
+            raise ValueError("answer_only + rambling + unfinished is more than 1: lower one of them")
+        return self
+
+
+WebSource = Annotated[FolderPages | JsonlPages | WarcPages | ArithmeticPages, Field(discriminator="kind")]
+
+
+class CollectWebParams(StrictParams):
+    """Section `collect_web`."""
+
+    max_page_kib: int = Field(ge=1)
+    """Pages whose source is longer are dropped, in KiB of UTF-8 (the web's median is about 30, 2,000 is rare)."""
+    sources: dict[str, WebSource] = Field(min_length=1)
+    """Name of the source -> where its pages come from."""
