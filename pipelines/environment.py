@@ -1,0 +1,270 @@
+"""Makes the virtual environment .venv from requirements.lock, a group of packages at a time.
+
+Idempotent and interruptible: a stamp in .venv lists the groups that are complete for this lock; what a killed pip
+left half installed is removed before the next one runs. On a machine without an NVIDIA GPU the CPU build of vLLM is
+installed, without its declared requirements torchvision, torchaudio and torchcodec, which have no CPU build (vLLM
+generates without them). torch is asked for by exact version, so that pip takes whichever build the machine offers;
+`RETRACE_TORCH_INDEX` may name one more package index, for a CPU build.
+
+Standard library only: it runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from collections import deque
+from pathlib import Path
+
+from stages.foundations.command import die_with_parent
+
+PROJECT = Path(__file__).resolve().parents[1]
+STAMP = "retrace-set-up.json"
+# Measured, unpacked and with what pip needs besides while it works (CPU builds; CUDA's come on top).
+GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "test": 0.3, "bench": 0.3}
+CUDA_GIB = 12.0
+REMEDIES = {
+    r"No space left|not enough space|Errno 28": "free some disk space",
+    r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy":
+        "the package index could not be reached: check the network (and pip's settings: `pip config list`)",
+    r"No matching distribution|Could not find a version":
+        "the package index has no build of it for this machine and Python: try another (make PYTHON=python3.12 ...)",
+    r"[Pp]ermission denied": "the folder .venv cannot be written: check its owner",
+}  # fmt: skip
+
+
+class SetUpError(Exception):
+    """Shown as one message; the next run goes on from here."""
+
+
+def main(arguments: list[str]) -> int:
+    """Installs what `repro [RECIPE]`, `test`, `ui` or `bench` needs. 0 done, 1 failed, 2 a wrong argument."""
+    try:
+        groups = groups_for(arguments, PROJECT)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    try:
+        Environment(PROJECT).bring_up_to_date(groups)
+    except SetUpError as error:
+        print(
+            f"error: set-up did not finish: {error}\nRun the same command again: it goes on from here.",
+            file=sys.stderr,
+        )
+        return 1
+    except KeyboardInterrupt:
+        print("\nset-up was interrupted: run the same command again, it goes on from here", file=sys.stderr)
+        return 130
+    return 0
+
+
+def groups_for(arguments: list[str], project: Path) -> list[str]:
+    """Package groups for a make target. ValueError for an unknown target or recipe."""
+    target, *rest = arguments or [""]
+    if target == "test":
+        return ["core", "deepspeed", "vllm", "test"]
+    if target == "bench":
+        return ["core", "deepspeed", "vllm", "test", "bench"]
+    if target not in ("repro", "ui"):
+        raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui or bench")
+    recipes = project / "pipelines" / "recipes"
+    params = recipes / f"{rest[0]}.yaml" if rest else project / "params.yaml"
+    if not params.is_file():
+        known = ", ".join(sorted(path.stem for path in recipes.glob("*.yaml")))
+        raise ValueError(f"unknown recipe {rest[0]!r}: there are {known}" if rest else f"{params} is missing")
+    # YAML cannot be read yet, and does not have to be: both engines are chosen by a line `kind: NAME`.
+    lines = [line.partition("#")[0] for line in params.read_text(encoding="utf-8").splitlines()]
+    kinds = set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
+    return ["core", *(group for group in ("deepspeed", "vllm") if group in kinds)]
+
+
+def read_lock(text: str) -> dict[str, list[str]]:
+    """The pins of requirements.lock by group."""
+    groups: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("# group: "):
+            pins = groups.setdefault(line.removeprefix("# group: ").strip(), [])
+        elif line.strip() and not line.startswith("#"):
+            pins.append(line.strip())
+    return groups
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether a driver shows a GPU (its device file, or the one of WSL)."""
+    return Path("/dev/nvidia0").exists() or (Path("/dev/dxg").exists() and bool(shutil.which("nvidia-smi")))
+
+
+class Environment:
+    """The folder .venv of a project, its lock and its stamp."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = project
+        self.folder = project / ".venv"
+        self.python = self.folder / "bin" / "python"
+        self.lock_text = (project / "requirements.lock").read_text(encoding="utf-8")
+        self.pins = read_lock(self.lock_text)
+
+    def bring_up_to_date(self, groups: list[str]) -> None:
+        """Installs those of `groups` that the stamp does not name; one process at a time."""
+        if not self._missing(groups):
+            return
+        (self.project / "state").mkdir(exist_ok=True)
+        with open(self.project / "state" / "set_up.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                say("another set-up is running here: waiting for it")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            self._install_missing(groups)
+
+    def _install_missing(self, groups: list[str]) -> None:
+        started, missing = time.monotonic(), self._missing(groups)
+        self._require_disk(missing)
+        self._make_venv()
+        for group in missing:
+            if group == "installer":
+                self._pip(group, self.pins[group])
+            elif group == "project":
+                self._pip(group, ["--no-deps", "--no-build-isolation", "--editable", str(self.project)])
+            else:
+                self._install_group(group)
+            self._stamp(group)
+        say(f"done in {time.monotonic() - started:.0f} s")
+
+    def _install_group(self, group: str) -> None:
+        if group == "vllm" and has_nvidia_gpu():
+            version = self.pins["vllm-wheel"][0].partition("==")[2]
+            self._pip(group, [f"vllm=={version}"])
+            return
+        # deepspeed's build looks for the torch that is installed; it compiles nothing here.
+        self._pip(group, [*(["--no-build-isolation"] if group == "deepspeed" else []), *self.pins[group]])
+        if group == "vllm":
+            self._pip("vllm-wheel", ["--no-deps", *self.pins["vllm-wheel"]])
+
+    def _missing(self, groups: list[str]) -> list[str]:
+        done = self._read_stamp()["groups"] if self.python.exists() else []
+        return [group for group in ["installer", *groups, "project"] if group not in done]
+
+    def _read_stamp(self) -> dict:
+        expected = {"key": self._key(), "groups": []}
+        try:
+            stamp = json.loads((self.folder / STAMP).read_text())
+        except (OSError, ValueError):  # none yet, or cut off: everything is checked again
+            return expected
+        return stamp if stamp.get("key") == expected["key"] else expected
+
+    def _key(self) -> str:
+        """What the environment was made from: the lock, the project's metadata, the machine's kind."""
+        about = [
+            self.lock_text,
+            (self.project / "pyproject.toml").read_text(),
+            str(has_nvidia_gpu()),
+            str(self.folder),
+        ]
+        return hashlib.sha256("\0".join(about).encode()).hexdigest()
+
+    def _stamp(self, group: str) -> None:
+        stamp = self._read_stamp()
+        stamp["groups"] = sorted({*stamp["groups"], group})
+        beside = self.folder / f"{STAMP}.partial"
+        beside.write_text(json.dumps(stamp, indent=2) + "\n")
+        beside.replace(self.folder / STAMP)
+
+    def _require_disk(self, groups: list[str]) -> None:
+        """Refuses before anything is downloaded. A group that is only checked again needs no room."""
+        if (self.folder / STAMP).exists():
+            return
+        needed = sum(GIB_NEEDED.get(group, 0) for group in groups) + (CUDA_GIB if has_nvidia_gpu() else 0)
+        free = shutil.disk_usage(self.project).free / 2**30
+        if free < needed:
+            raise SetUpError(
+                f"{needed:.1f} GiB of disk space are needed in {self.project} and {free:.1f} are free"
+            )
+
+    def _make_venv(self) -> None:
+        """Makes .venv unless the one there runs this Python version and has pip."""
+        check = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
+        if self.python.exists():
+            found = subprocess.run([self.python, "-c", check], capture_output=True, text=True)
+            if found.stdout.strip() == "{}.{}".format(*sys.version_info[:2]):
+                return
+            say(f"{self.folder} is incomplete or of another Python: making it anew")
+        say("making .venv with Python {}.{}.{}".format(*sys.version_info[:3]))
+        try:
+            venv.EnvBuilder(clear=True, with_pip=True, symlinks=True).create(self.folder)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise SetUpError(
+                f"`python3 -m venv` failed ({error}): on Debian, install python3-venv"
+            ) from error
+
+    def _pip(self, group: str, arguments: list[str]) -> None:
+        count = len([argument for argument in arguments if "==" in argument])
+        say(f"installing {group}" + (f" ({count} packages)" if count > 1 else ""))
+        self._forget_half_installed()
+        command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        if "--no-deps" not in arguments:
+            command += ["--constraint", self._constraints()]
+        if os.environ.get("RETRACE_TORCH_INDEX"):
+            command += ["--extra-index-url", os.environ["RETRACE_TORCH_INDEX"]]
+        environment = {
+            **os.environ,
+            "DS_BUILD_OPS": "0",
+            "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", "cpu"),
+        }
+        if has_nvidia_gpu():
+            environment.pop("DS_ACCELERATOR")
+        self._run_pip(group, [*command, *arguments], environment)
+
+    def _run_pip(self, group: str, command: list, environment: dict[str, str]) -> None:
+        last: deque[str] = deque(maxlen=12)
+        said, downloads = time.monotonic(), 0
+        with subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=self.project,
+        ) as pip:
+            for line in pip.stdout:
+                last.append(line.rstrip())
+                downloads += line.lstrip().startswith(("Downloading", "Using cached"))
+                if line.startswith("Installing collected packages"):
+                    say(f"  {group}: unpacking")
+                elif time.monotonic() - said > 10:
+                    said = time.monotonic()
+                    say(f"  {group}: {downloads} packages fetched")
+        if pip.returncode:
+            text = "\n".join(last)
+            found = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)]
+            raise SetUpError(
+                f"pip could not install {group}: {found[0] if found else 'its last lines say why'}\n{text}"
+            )
+
+    def _constraints(self) -> Path:
+        """All pins but those of the CPU wheel, as a file for pip."""
+        file = self.folder / "retrace-constraints.txt"
+        pins = [pin for group, pins in self.pins.items() if group != "vllm-wheel" for pin in pins]
+        file.write_text("\n".join(pins) + "\n")
+        return file
+
+    def _forget_half_installed(self) -> None:
+        """pip writes RECORD last: a package without one was cut off, and pip would take it for complete."""
+        for site in (self.folder / "lib").glob("python*/site-packages"):
+            for info in site.glob("*.dist-info"):
+                if not (info / "RECORD").exists():
+                    shutil.rmtree(info)
+            for leftover in site.glob("~*"):  # pip renames a package so before it replaces it
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def say(line: str) -> None:
+    print(f"set-up: {line}", file=sys.stderr, flush=True)
