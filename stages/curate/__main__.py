@@ -1,0 +1,22 @@
+"""Curates the collected problems.
+
+    python -m stages.curate --params params.yaml --collected data/problems/collected \\
+        --train data/problems/train.parquet --validation data/problems/validation.parquet \\
+        --benchmarks data/problems/benchmarks.parquet --contamination data/problems/contamination.parquet \\
+        --dropped data/dropped/curate.parquet --metrics data/metrics/curate.json
+"""
+
+from __future__ import annotations
+
+from stages.curate.stage import run_curate
+from stages.foundations.command import parse_paths, run_stage
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    outputs = ["train", "validation", "benchmarks", "contamination", "dropped", "metrics"]
+    run_curate(parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=outputs))
+
+
+if __name__ == "__main__":
+    run_stage(main)
