@@ -1,0 +1,305 @@
+"""Log-probability, entropy and sum of squared probabilities of sampled tokens, straight from hidden states.
+
+The tensor [batch, tokens, vocab] never exists. The forward pass holds the logits of `chunk_tokens` tokens at a time
+and keeps a few numbers a token; the backward pass recomputes the logits in tiles and turns each tile into its share
+of both gradients while it is still in the cache.
+
+Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
+sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
+safe vocabulary z_v >= z_max + log_threshold (arXiv 2512.23087, re-derived in `vocabulary_pruning`).
+
+With S the safe vocabulary (all of it when nothing is pruned), treated as a constant, and z = hidden . head / T:
+    log p_a = z_a - LSE_S(z)      H = -sum_S p log p      Q = sum_S p^2
+    d log p_a / dz_v = [v = a] - p_v      dH / dz_v = -p_v (log p_v + H)      dQ / dz_v = 2 p_v (p_v - Q)
+
+Deviations:
+1. A sampled token outside S is added to the S of its own position (its log-probability is then finite and its
+   gradient pulls it back in) and reported in `outside`; the caller counts it and may drop it.
+2. Positions whose incoming gradients are all zero (padding, clipped tokens, groups without signal) are left out of
+   the backward pass. The result is the same to the last bit of rounding, sooner.
+3. In the backward pass S is cut 1e-5 lower, so that a token on the border is not lost to the rounding of the
+   recomputed logits.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+PerToken = Float[Tensor, "batch tokens"]
+
+BORDER_SLACK = 1e-5
+
+
+class _ThreeStatistics(NamedTuple):
+    logprobs: PerToken
+    entropy: PerToken
+    sum_squared_probs: PerToken
+
+
+class TokenStatistics(_ThreeStatistics):
+    """Unpacks into (logprobs, entropy, sum_squared_probs); entropy in nats.
+
+    `outside` is an attribute and no fourth member, so that unpacking into three holds: True where the sampled token
+    lay outside the safe vocabulary and was added to it; all False without pruning.
+    """
+
+    outside: Bool[Tensor, "batch tokens"]
+
+
+def token_statistics(
+    hidden: Float[Tensor, "batch tokens hidden"],
+    head_weight: Float[Tensor, "vocab hidden"],
+    token_ids: Int[Tensor, "batch tokens"],
+    temperature: float = 1.0,
+    log_threshold: float | None = None,
+    chunk_tokens: int | None = None,
+) -> TokenStatistics:
+    """Statistics of `token_ids` under softmax(hidden @ head_weight.T / temperature), pruned when asked.
+
+    Gradients flow from all three statistics to `hidden` and `head_weight`. `log_threshold` (<= 0, applied after the
+    temperature) prunes to the tokens with z_v >= z_max + log_threshold. `chunk_tokens` bounds the memory: logits of so
+    many tokens exist at once (None: about 128 MiB of them on a CPU, 1 GiB on a GPU). Results are float32 (float64
+    for float64 input): products in the type of the inputs, softmax in float32; `hidden` is cast to the head's type.
+    Padded positions need some valid token id. An empty batch gives empty results and zero gradients. No second
+    derivatives. ValueError on a temperature or chunk_tokens that is not positive or a log_threshold above 0.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    if log_threshold is not None and not log_threshold <= 0:
+        raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
+    if chunk_tokens is not None and chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens must be at least 1, not {chunk_tokens}")
+    flat = hidden.reshape(-1, hidden.shape[-1]).to(head_weight.dtype)
+    *statistics, outside = _TokenStatistics.apply(
+        flat, head_weight, token_ids.reshape(-1), float(temperature), log_threshold, chunk_tokens
+    )
+    result = TokenStatistics(*(values.view(token_ids.shape) for values in statistics))
+    result.outside = outside.view(token_ids.shape)
+    return result
+
+
+class _TokenStatistics(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens):
+        ctx.set_materialize_grads(False)
+        ctx.temperature, ctx.is_pruned = temperature, log_threshold is not None
+        with torch.autocast(hidden.device.type, enabled=False):
+            results = _forward(hidden, head_weight, token_ids, temperature, log_threshold, chunk_tokens)
+        logprobs, entropy, sum_squared_probs, log_total, border, outside = results
+        ctx.save_for_backward(hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border)
+        ctx.mark_non_differentiable(outside)
+        return logprobs, entropy, sum_squared_probs, outside
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared, _):
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            grads = _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared)
+        return *grads, None, None, None, None
+
+
+def _forward(
+    hidden: Tensor,
+    head_weight: Tensor,
+    token_ids: Tensor,
+    temperature: float,
+    log_threshold: float | None,
+    chunk_tokens: int | None,
+) -> list[Tensor]:
+    """Log-probability, entropy, sum of squares, log of the normaliser, border of S, and outside, each [tokens]."""
+    tokens, vocab = len(hidden), len(head_weight)
+    precision = _precision(hidden)
+    block = max(1, _block_elements(hidden) // vocab)
+    chunk = min(chunk_tokens or max(block, _chunk_elements(hidden) // vocab, 1), max(tokens, 1))
+    block = min(block, chunk)
+    logits = hidden.new_empty(chunk, vocab)
+    scratch = torch.empty(block, vocab, dtype=precision, device=hidden.device)
+    results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
+    results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
+    for start in range(0, tokens, chunk):
+        stop = min(start + chunk, tokens)
+        torch.mm(hidden[start:stop], head_weight.t(), out=logits[: stop - start])
+        # Blocks of rows that fit in the cache: seven passes over a block cost less than two over a whole chunk.
+        for first in range(start, stop, block):
+            last = min(first + block, stop)
+            rows = logits[first - start : last - start].to(precision)
+            if temperature != 1:
+                rows.div_(temperature)
+            values = _row_statistics(rows, token_ids[first:last], log_threshold, scratch[: last - first])
+            for result, value in zip(results, values, strict=True):
+                result[first:last] = value
+    return results
+
+
+def _row_statistics(
+    logits: Tensor, token_ids: Tensor, log_threshold: float | None, scratch: Tensor
+) -> tuple[Tensor, ...]:
+    """The six results of `_forward` for a block of rows. Overwrites `logits` and `scratch`."""
+    top = logits.amax(-1, keepdim=True)
+    logits.sub_(top)
+    chosen = logits.gather(-1, token_ids[:, None])
+    weights = torch.exp(logits, out=scratch)
+    if log_threshold is None:
+        border, outside = torch.full_like(top, -torch.inf), torch.zeros_like(chosen, dtype=torch.bool)
+    else:
+        border, outside = top + log_threshold, chosen < log_threshold
+        weights.masked_fill_(logits < log_threshold, 0.0).scatter_(-1, token_ids[:, None], chosen.exp())
+    total = weights.sum(-1)
+    log_total = total.log()
+    entropy = log_total - torch.linalg.vecdot(weights, logits) / total
+    sum_squared_probs = (torch.linalg.vector_norm(weights, dim=-1) / total).square()
+    chosen, top, border, outside = chosen[:, 0], top[:, 0], border[:, 0], outside[:, 0]
+    return chosen - log_total, entropy, sum_squared_probs, top + log_total, border, outside
+
+
+class _Rows(NamedTuple):
+    """What the backward pass knows of each position that has a gradient; `slopes` are divided by the temperature."""
+
+    hidden: Tensor  # (tokens, hidden)
+    token_ids: Tensor  # (tokens,)
+    entropy: Tensor
+    sum_squared_probs: Tensor
+    log_total: Tensor
+    border: Tensor
+    slope_logprob: Tensor
+    slope_entropy: Tensor | None
+    slope_sum_squared: Tensor | None
+
+    def part(self, start: int, stop: int) -> "_Rows":
+        return _Rows(*(None if column is None else column[start:stop] for column in self))
+
+    def kept(self, index: Tensor) -> "_Rows":
+        return _Rows(*(None if column is None else column[index] for column in self))
+
+
+def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tensor | None, Tensor | None]:
+    hidden, head_weight, token_ids, entropy, sum_squared_probs, log_total, border = ctx.saved_tensors
+    if grad_logprobs is None:
+        grad_logprobs = torch.zeros_like(entropy)
+    slopes = [
+        None if grad is None else grad / ctx.temperature
+        for grad in (grad_logprobs, grad_entropy, grad_sum_squared)
+    ]
+    rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
+    is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
+    active = None if bool(is_active.all()) else is_active.nonzero()[:, 0]
+    if active is not None:
+        rows = rows.kept(active)
+    wants_hidden, wants_head = ctx.needs_input_grad[:2]
+    precision = _precision(hidden)
+    grad_hidden = (
+        torch.zeros(rows.hidden.shape, dtype=precision, device=hidden.device) if wants_hidden else None
+    )
+    grad_head = torch.empty_like(head_weight) if wants_head else None
+    _accumulate(rows, head_weight, ctx.temperature, ctx.is_pruned, grad_hidden, grad_head)
+    if grad_hidden is not None:
+        grad_hidden = grad_hidden.to(hidden.dtype)
+        if active is not None:
+            grad_hidden = torch.zeros_like(hidden).index_copy_(0, active, grad_hidden)
+    return grad_hidden, grad_head
+
+
+def _accumulate(
+    rows: _Rows,
+    head_weight: Tensor,
+    temperature: float,
+    is_pruned: bool,
+    grad_hidden: Tensor | None,
+    grad_head: Tensor | None,
+) -> None:
+    """Adds to `grad_hidden` and fills `grad_head`, vocabulary tile by vocabulary tile.
+
+    The vocabulary is the outer loop: each tile of the head and of its gradient then passes through memory once.
+    """
+    tokens, (vocab, width) = len(rows.hidden), head_weight.shape
+    tile_tokens = max(1, min(tokens, _tile_tokens(head_weight)))
+    tile_vocab = max(1, min(vocab, _tile_elements(head_weight) // tile_tokens))
+    precision = _precision(head_weight)
+    is_exact = precision == head_weight.dtype
+    logits = head_weight.new_empty(tile_tokens * tile_vocab)
+    scratch = (
+        torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
+    )
+    for low in range(0, vocab, tile_vocab):
+        high = min(low + tile_vocab, vocab)
+        head = head_weight[low:high]
+        if grad_head is not None:
+            grad_tile = grad_head[low:high] if is_exact else scratch[: high - low]
+            grad_tile.zero_()
+        for start in range(0, tokens, tile_tokens):
+            part = rows.part(start, min(start + tile_tokens, tokens))
+            tile = logits[: len(part.hidden) * (high - low)].view(len(part.hidden), high - low)
+            torch.mm(part.hidden, head.t(), out=tile)
+            slope = _logit_gradient(tile.to(precision), part, low, temperature, is_pruned).to(head.dtype)
+            if grad_hidden is not None:
+                _add_product(grad_hidden[start : start + tile_tokens], slope, head)
+            if grad_head is not None:
+                _add_product(grad_tile, slope.t(), part.hidden)
+        if grad_head is not None and not is_exact:
+            grad_head[low:high] = grad_tile
+
+
+def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, is_pruned: bool) -> Tensor:
+    """Gradient with respect to hidden @ head.T for the tile whose first vocabulary id is `low`, in place."""
+    if temperature != 1:
+        logits.div_(temperature)
+    column = rows.token_ids - low
+    is_here = (column >= 0) & (column < logits.shape[1])
+    column = column.clamp(0, logits.shape[1] - 1)[:, None]
+    if is_pruned:
+        chosen = logits.gather(-1, column)
+        border = (rows.border - BORDER_SLACK)[:, None]
+        is_outside = (logits < border).scatter_(-1, column, (chosen < border) & ~is_here[:, None])
+        logits.masked_fill_(is_outside, -torch.inf)
+    logits.sub_(rows.log_total[:, None])  # log-probabilities
+    if rows.slope_entropy is None and rows.slope_sum_squared is None:
+        slope = logits.exp_().mul_(-rows.slope_logprob[:, None])
+    else:
+        slope = _mixed_gradient(logits, rows)
+    here = torch.where(is_here, rows.slope_logprob, 0.0)[:, None]
+    return slope.scatter_add_(-1, column, here)
+
+
+def _mixed_gradient(logprobs: Tensor, rows: _Rows) -> Tensor:
+    """p * (-g_logprob - g_entropy (log p + H) + 2 g_squares (p - Q)); 0 where the token is pruned."""
+    probs = logprobs.exp()
+    factor = -rows.slope_logprob[:, None].expand_as(probs)
+    if rows.slope_entropy is not None:
+        finite = logprobs.clamp_min(-1e4)  # 0 * -inf would be NaN; exp(-1e4) is 0 in every type
+        factor = factor - rows.slope_entropy[:, None] * (finite + rows.entropy[:, None])
+    if rows.slope_sum_squared is not None:
+        factor = factor + 2 * rows.slope_sum_squared[:, None] * (probs - rows.sum_squared_probs[:, None])
+    return probs.mul_(factor)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, in float32 also where the factors are narrower."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)
+
+
+def _precision(tensor: Tensor) -> torch.dtype:
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _chunk_elements(tensor: Tensor) -> int:
+    """Logits of a forward chunk: large enough that reading the head once a chunk costs little beside the product."""
+    return 1 << 28 if tensor.is_cuda else 1 << 25
+
+
+def _block_elements(tensor: Tensor) -> int:
+    """Logits that stay in a CPU's cache through the passes of the softmax."""
+    return 1 << 28 if tensor.is_cuda else 1 << 18
+
+
+def _tile_elements(tensor: Tensor) -> int:
+    return 1 << 27 if tensor.is_cuda else 1 << 20
+
+
+def _tile_tokens(tensor: Tensor) -> int:
+    return 8192 if tensor.is_cuda else 2048
