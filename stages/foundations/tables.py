@@ -91,7 +91,11 @@ def write_table(rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path
     if unknown:
         raise ValueError(f"a {schema_name} table has no columns {unknown}")
     frame = frame.reindex(columns=schema.names)
-    table = pyarrow.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata(None)
+    if frame.empty:
+        table = schema.empty_table()
+    else:
+        table = pyarrow.Table.from_pandas(frame, schema=schema, preserve_index=False)
+    table = table.replace_schema_metadata(None)
     content = io.BytesIO()
     pyarrow.parquet.write_table(table, content, compression="zstd")
     write_bytes_atomically(path, content.getvalue())

@@ -1,0 +1,129 @@
+"""The built-in sampler against transformers' own forward pass and generation."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from stages.engines.sampling import SamplingSettings, TorchSamplerParams
+from stages.engines.torch_sampler import TorchSampler, draw
+from stages.foundations.errors import UserError
+from stages.foundations.records import StopReason
+
+PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12)
+PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11], [12, 13]]
+END = 1
+SIZES = dict(
+    vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    max_position_embeddings=64, initializer_range=0.3, pad_token_id=0, eos_token_id=END, bos_token_id=None,
+)  # fmt: skip
+
+
+def make(kind, **sizes):
+    torch.manual_seed(0)
+    model_class, config_class = {
+        "llama": (LlamaForCausalLM, LlamaConfig),
+        "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+        "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    }[kind]
+    return model_class(config_class(**{**SIZES, **sizes})).eval()
+
+
+MODELS = [
+    pytest.param("llama", dict(num_key_value_heads=4, tie_word_embeddings=True), id="llama"),
+    pytest.param("llama", dict(num_key_value_heads=2, tie_word_embeddings=False), id="llama-grouped-heads"),
+    pytest.param("qwen2", dict(num_key_value_heads=2), id="qwen2-biases"),
+    pytest.param("qwen3", dict(num_key_value_heads=2, head_dim=16), id="qwen3-query-norms"),
+]
+
+
+def random_biases(model):
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(0, 0.3)
+    return model
+
+
+@pytest.mark.parametrize(("kind", "sizes"), MODELS)
+def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes):
+    model = random_biases(make(kind, **sizes))
+    sampler = TorchSampler(PARAMS, model, END)
+    for prompt, samples in zip(PROMPTS, sampler.sample(PROMPTS, 5, SETTINGS, seed=1), strict=True):
+        for sample in samples:
+            ids = torch.tensor([[*prompt, *sample.token_ids]])
+            with torch.no_grad():
+                logprobs = model(ids).logits.log_softmax(-1)[0, len(prompt) - 1 : -1]
+            expected = logprobs.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+            assert sample.logprobs == pytest.approx(expected, abs=2e-5)
+
+
+def test_greedy_responses_equal_transformers_generate():
+    model = make("llama", num_key_value_heads=2)
+    drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
+    for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
+        ids = torch.tensor([prompt])
+        generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        assert sample.token_ids == generated[0, len(prompt) :].tolist()
+
+
+def test_the_seed_decides_and_prompts_come_back_in_order():
+    sampler = TorchSampler(replace_params(max_sequences=6), make("llama"), END)
+    first, again, other = (sampler.sample(PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
+    assert first == again != other
+    assert [len(samples) for samples in first] == [3, 3, 3, 3]
+
+
+def replace_params(**changes):
+    return PARAMS.model_copy(update=changes)
+
+
+def test_responses_end_with_the_end_token_or_at_the_limit():
+    drawn = TorchSampler(PARAMS, make("llama"), END).sample(PROMPTS, 30, SETTINGS, seed=3)
+    reasons = Counter()
+    for sample in (sample for samples in drawn for sample in samples):
+        assert sample.token_ids.count(END) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
+        assert (len(sample.token_ids) == 12) or sample.token_ids[-1] == END
+        assert sample.is_truncated == (sample.token_ids[-1] != END)
+        reasons[sample.stop_reason] += 1
+    assert len(reasons) == 2
+
+
+def test_tokens_are_drawn_with_their_probabilities():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(20_000, 1)
+    token, logprob = draw(logits, SETTINGS, torch.Generator().manual_seed(0))
+    shares = torch.bincount(token, minlength=4) / len(token)
+    assert shares.tolist() == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.012)  # 3 standard errors
+    assert logprob[token == 1][0].exp().item() == pytest.approx(0.3)
+
+
+def test_cuts_renormalise_over_what_is_kept():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(5_000, 1)
+    for cut in (replace(SETTINGS, top_k=2), replace(SETTINGS, top_p=0.75)):
+        token, logprob = draw(logits, cut, torch.Generator().manual_seed(0))
+        assert set(token.tolist()) == {0, 1}
+        assert logprob[token == 0][0].exp().item() == pytest.approx(0.5 / 0.8)
+
+
+def test_new_weights_change_what_it_says():
+    model = make("llama")
+    sampler = TorchSampler(PARAMS, make("llama"), END)
+    before = sampler.logprobs([[3, 4]], [[5, 6]])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    sampler.load_weights(((name, weight.detach()) for name, weight in model.named_parameters()), 4)
+    assert sampler.policy_version == 4
+    assert sampler.logprobs([[3, 4]], [[5, 6]])[0] != pytest.approx(before[0], abs=1e-3)
+    with pytest.raises(KeyError, match="no weight nonsense"):
+        sampler.load_weights([("nonsense", torch.zeros(1))], 5)
+
+
+def test_an_unknown_architecture_is_refused_with_the_remedy():
+    model = make("llama")
+    model.config.model_type = "mamba"
+    with pytest.raises(UserError, match="sampler.kind: vllm"):
+        TorchSampler(PARAMS, model, END).sample([[2]], 1, SETTINGS, 0)

@@ -1,0 +1,70 @@
+"""The shell of stage commands: exit codes, messages, and no orphans."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from stages.foundations.command import parse_paths
+from stages.foundations.errors import UserError
+
+
+def run(body):
+    code = f"from stages.foundations.command import run_stage\ndef main():\n{textwrap.indent(body, '    ')}\nrun_stage(main)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "told"),
+    [
+        ("pass", 0, ""),
+        ("from stages.foundations.errors import UserError\nraise UserError('rows: 0, give more')", 2, "error: rows: 0"),
+        ("import errno\nraise OSError(errno.ENOSPC, 'full', '/data/x')", 1, "no disk space left at /data/x"),
+        ("raise ZeroDivisionError('oops')", 1, "Traceback"),
+        ("raise KeyboardInterrupt", 130, "goes on from the last checkpoint"),
+    ],
+)
+def test_exit_codes_and_messages(body, code, told):
+    done = run(body)
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    assert ("Traceback" in done.stderr) == (told == "Traceback")
+
+
+def test_a_missing_input_is_told_before_any_work(tmp_path):
+    argv = ["--params", "p.yaml", "--train-rows", str(tmp_path / "none"), "--out", "o"]
+    with pytest.raises(UserError, match="--train-rows .*none does not exist"):
+        parse_paths("sft", argv, "doc", inputs=["train_rows"], outputs=["out"])
+
+
+def test_flags_become_paths(tmp_path):
+    paths = parse_paths("sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"])
+    assert (paths.out.name, paths.round) == ("o", "rl_1")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
+def test_a_stage_dies_with_its_parent():
+    stage = "import os, time; from stages.foundations.command import run_stage; run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        pid = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _is_running(pid)
+
+
+def _is_running(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_test_itself_sees_running_processes():
+    assert _is_running(os.getpid())

@@ -1,0 +1,51 @@
+"""Tables: what is written is read again; foreign files are refused with a remedy."""
+
+import pandas
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.tables import SCHEMAS, read_table, require_rows, write_table
+
+ROW = {"problem_id": "a", "source": "s", "problem": "1+1?", "answer": "2", "solution": None, "licence": "MIT"}
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    write_table([ROW], tmp_path / "deep" / "t.parquet", "problem")
+    (row,) = read_table(tmp_path / "deep" / "t.parquet", "problem").to_dict("records")
+    assert {name: None if pandas.isna(value) else value for name, value in row.items()} == ROW
+
+
+def test_equal_rows_give_equal_bytes(tmp_path):
+    write_table([ROW, ROW], tmp_path / "a", "problem")
+    write_table(pandas.DataFrame([ROW, ROW])[sorted(ROW)], tmp_path / "b", "problem")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
+def test_every_table_can_be_empty(tmp_path, name):
+    write_table([], tmp_path / "t", name)
+    assert read_table(tmp_path / "t", name).columns.tolist() == SCHEMAS[name].names
+
+
+def test_an_unknown_column_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="colour"):
+        write_table([{**ROW, "colour": "red"}], tmp_path / "t", "problem")
+
+
+def test_foreign_files_are_refused_with_the_remedy(tmp_path):
+    with pytest.raises(UserError, match="does not exist: run `dvc repro`"):
+        read_table(tmp_path / "none", "problem")
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(UserError, match="not a readable Parquet file"):
+        read_table(tmp_path / "text", "problem")
+    write_table([ROW], tmp_path / "t", "problem")
+    (tmp_path / "half").write_bytes((tmp_path / "t").read_bytes()[:-20])
+    with pytest.raises(UserError, match="not a readable Parquet file"):
+        read_table(tmp_path / "half", "problem")
+    with pytest.raises(UserError, match=r"lacks the columns \['benchmark'\]"):
+        read_table(tmp_path / "t", "benchmark")
+
+
+def test_an_empty_table_is_refused_with_the_remedy(tmp_path):
+    with pytest.raises(UserError, match="has no rows: add a source"):
+        require_rows(pandas.DataFrame(), tmp_path / "t", "add a source")
