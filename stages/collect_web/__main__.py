@@ -24,12 +24,12 @@ def main(argv: list[str] | None = None) -> None:
     seed = load_value(paths.params, "seed")
     with track("collect_web", params.model_dump(), {}, seed=seed) as run:
         pages, funnel, metrics = collect_pages(params, seed)
+        if not pages:
+            raise UserError(f"collect_web found no usable page ({metrics}): correct `collect_web.sources`")
+        write_table(pages, paths.pages, "page")
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_metrics(paths.metrics, metrics)
         run.summary(metrics)
-    if not pages:
-        raise UserError(f"collect_web found no usable page: dropped {metrics}; correct `collect_web.sources`")
-    write_table(pages, paths.pages, "page")
-    write_table(funnel.dropped_frame(), paths.dropped, "dropped")
-    write_metrics(paths.metrics, metrics)
 
 
 if __name__ == "__main__":

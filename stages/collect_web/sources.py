@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from stages.collect_web.params import FolderPages, JsonlPages, WarcPages
 from stages.foundations.errors import UserError
@@ -116,23 +116,35 @@ def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
     path = _require_file(source.path)
     count = 0
     with open(path, "rb") as stream:
-        for record in ArchiveIterator(stream, record_types=WarcRecordType.response, parse_http=True):
-            if source.max_pages is not None and count >= source.max_pages:
-                return
-            count += 1
-            url = record.headers.get("WARC-Target-URI") or ""
-            name = f"{count}:{url}"
-            status = record.http_headers.status_code if record.http_headers else None
-            kind = (record.http_content_type or "").lower()
-            if status is not None and status != 200:
-                yield Found(name, url, "html", None, "http_status", f"status {status}")
-            elif kind and "html" not in kind:
-                yield Found(name, url, "html", None, "not_html", f"content type {kind}")
-            else:
-                body = record.reader.read(max_bytes + 1)
-                yield _checked(name, url, "html", body, record.http_charset or "", max_bytes)
+        records = ArchiveIterator(
+            stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="all"
+        )
+        while source.max_pages is None or count < source.max_pages:
+            try:
+                record = next(records, None)
+                if record is None:
+                    break
+                count += 1
+                yield _from_record(record, count, max_bytes)
+            except OSError as error:
+                count += 1
+                yield Found(f"{count}:", "", "html", None, "archive_damaged", str(error))
+                break
     if count == 0:
         raise UserError(f"collect_web: {path} holds no WARC response: is it a WARC file (.warc or .warc.gz)?")
+
+
+def _from_record(record: Any, number: int, max_bytes: int) -> Found:
+    url = record.headers.get("WARC-Target-URI") or ""
+    name = f"{number}:{url}"
+    status = record.http_headers.status_code if record.http_headers else None
+    kind = (record.http_content_type or "").lower()
+    if status is not None and status != 200:
+        return Found(name, url, "html", None, "http_status", f"status {status}")
+    if kind and "html" not in kind:
+        return Found(name, url, "html", None, "not_html", f"content type {kind}")
+    body = record.reader.read(max_bytes + 1)
+    return _checked(name, url, "html", body, record.http_charset or "", max_bytes)
 
 
 def _require_file(name: str) -> Path:

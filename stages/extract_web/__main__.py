@@ -26,10 +26,10 @@ def main(argv: list[str] | None = None) -> None:
     pages = require_rows(read_table(paths.pages, "page"), paths.pages, "check the sources of `collect_web`")
     with track("extract_web", params.model_dump(), {"pages": paths.pages}) as run:
         candidates, funnel, metrics = extract(pages, params)
+        write_table(candidates, paths.candidates, "candidate")
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_metrics(paths.metrics, metrics)
         run.summary(metrics)
-    write_table(candidates, paths.candidates, "candidate")
-    write_table(funnel.dropped_frame(), paths.dropped, "dropped")
-    write_metrics(paths.metrics, metrics)
 
 
 if __name__ == "__main__":

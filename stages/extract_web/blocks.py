@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 _SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
 INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
+STARS = re.compile(r"(?:\s*\*){3,}")
 HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
 
 
@@ -61,6 +62,7 @@ class Page:
 
 
 def tidy(text: str) -> str:
-    """Spaces collapsed, invisible characters removed, one newline between lines."""
+    """Spaces collapsed, invisible characters and lines of stars removed, one newline between lines."""
     text = HIDDEN_SPACE.sub("", text) if not text.isascii() else text
+    text = STARS.sub(" ", text) if "*" in text else text
     return INNER_SPACE.sub(lambda found: "\n" if "\n" in found[0] else " ", text).strip()

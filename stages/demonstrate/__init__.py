@@ -1,0 +1,1 @@
+"""Stage demonstrate: supervised data from web solutions, given solutions and a policy's correct responses."""

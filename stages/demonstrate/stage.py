@@ -1,0 +1,62 @@
+"""The stage around the gathering: tables in, tables out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+
+from stages.demonstrate.demonstrations import Drops, Rows, gather, split
+from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
+from stages.demonstrate.rejection_sampling import sample_demonstrations
+from stages.engines.policies import load_tokenizer
+from stages.foundations.errors import UserError
+from stages.foundations.funnel import Funnel
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_section, load_value
+from stages.foundations.tables import read_table, write_table
+from stages.foundations.tracking import track
+
+
+def run_demonstrate(paths: Namespace) -> None:
+    """Reads problems and solutions, gathers, splits and writes, metrics last."""
+    params = load_section(paths.params, "demonstrate", DemonstrateParams)
+    seed = load_value(paths.params, "seed")
+    problems, solutions = read_table(paths.problems, "problem"), read_table(paths.solutions, "problem")
+    tokenizer = load_tokenizer(paths.policy)
+
+    def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
+        with run.phase("rejection_sampling"):
+            return sample_demonstrations(source, chosen, paths.params, paths.policy)
+
+    def count_tokens(texts: list[str]) -> list[int]:
+        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
+
+    inputs = {"problems": paths.problems, "solutions": paths.solutions, "policy": paths.policy}
+    with track("demonstrate", params.model_dump(), inputs, seed=seed) as run:
+        rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
+        train, validation = split(rows, params.validation_rows, seed)
+        if not train:
+            reasons = dict(Counter(reason for _, reason, _ in drops))
+            raise UserError(
+                f"demonstrate: no row is left to train on (dropped: {reasons}; validation: {len(validation)}): "
+                "add a source to demonstrate.sources, relax filter_web.rules, or lower validation_rows"
+            )
+        metrics, funnel = _metrics(rows, drops, len(train), len(validation))
+        write_table(train, paths.train, "demonstration")
+        write_table(validation, paths.validation, "demonstration")
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_metrics(paths.metrics, metrics)
+        run.summary(metrics)
+
+
+def _metrics(rows: Rows, drops: Drops, train: int, validation: int) -> tuple[dict[str, float], Funnel]:
+    funnel = Funnel("demonstrate", len(rows) + len(drops))
+    for row, reason, detail in drops:
+        funnel.drop(row, reason, detail)
+    kinds = Counter(row["kind"] for row in rows)
+    return {
+        **funnel.metrics(len(rows)),
+        **{f"kind/{kind}": count for kind, count in kinds.items()},
+        "rows/train": train,
+        "rows/validation": validation,
+    }, funnel

@@ -1,0 +1,81 @@
+"""Answer agreement: an exercise is trusted when the policy, sampled a few times, reaches its answer at least once.
+
+Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373), the filter of its web data.
+Deviation: the number of responses is a parameter, and the verdicts come from the rule-based verifier.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
+from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler
+from stages.engines.verifier import Judgement, Verifier, VerifierParams
+from stages.filter_web.filtering import Rows
+from stages.filter_web.params import PolicyAgreement
+from stages.foundations.errors import UserError
+from stages.foundations.funnel import Funnel
+from stages.foundations.params import load_section, load_value
+from stages.foundations.prompts import PromptParams
+from stages.foundations.seeds import derive_seed
+
+
+def keep_agreeing(
+    rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path
+) -> Rows:
+    """Rows to whose answer at least one response of the policy is equivalent, in their order."""
+    if not rows:
+        return rows
+    seed = load_value(params_path, "seed")
+    rows, left_out = _draw(rows, params.max_candidates, seed)
+    for row in left_out:
+        funnel.drop(row, "not_sampled", "beyond max_candidates", row["candidate_id"])
+    judgements = _judge(rows, params, params_path, policy, seed)
+    kept = []
+    for row, verdicts in zip(rows, judgements, strict=True):
+        if any(judgement.verdict is Verdict.CORRECT for judgement in verdicts):
+            kept.append(row)
+        else:
+            answers = ", ".join(str(judgement.extracted)[:40] for judgement in verdicts)
+            funnel.drop(row, "no_agreement", f"responses gave: {answers}", row["candidate_id"])
+    return kept
+
+
+def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
+    if limit is None or len(rows) <= limit:
+        return rows, []
+    chosen = set(random.Random(derive_seed(seed, "filter_web")).sample(range(len(rows)), limit))
+    return [row for i, row in enumerate(rows) if i in chosen], [
+        row for i, row in enumerate(rows) if i not in chosen
+    ]
+
+
+def _judge(
+    rows: Rows, params: PolicyAgreement, params_path: Path, policy: Path, seed: int
+) -> list[list[Judgement]]:
+    """One list of judgements per row; UserError when the verifier failed on too many of them."""
+    prompt = load_section(params_path, "prompt", PromptParams)
+    verifier_params = load_section(params_path, "verifier", VerifierParams)
+    tokenizer = load_tokenizer(policy)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
+    settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens)
+    with closing(build_sampler(load_section(params_path, "sampler", SamplerParams), policy)) as sampler:
+        sampled = sampler.sample(
+            prompts, params.samples, settings, derive_seed(seed, "filter_web"), "agreement"
+        )
+    pairs, truncated = [], []
+    for row, samples in zip(rows, sampled, strict=True):
+        pairs += [(row["answer"], decode_response(tokenizer, sample.token_ids)) for sample in samples]
+        truncated += [sample.is_truncated for sample in samples]
+    with Verifier(verifier_params) as verifier:
+        judgements = verifier.judge(pairs, truncated)
+    failures = sum(judgement.verdict.is_failure for judgement in judgements)
+    if failures > verifier_params.abort_undecided_fraction * len(judgements):
+        raise UserError(
+            f"filter_web: the verifier failed on {failures} of {len(judgements)} responses: "
+            "raise verifier.timeout_seconds or verifier.memory_mib"
+        )
+    return [judgements[i : i + params.samples] for i in range(0, len(judgements), params.samples)]

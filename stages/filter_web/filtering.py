@@ -1,0 +1,152 @@
+"""From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pandas
+
+from stages.algorithms.answers.equivalence import exact_verdict
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.decontamination import (
+    BenchmarkProblem,
+    Contamination,
+    NearDuplicates,
+    normalise_problem,
+)
+from stages.filter_web.params import FilterRules
+from stages.filter_web.rules import RULES, Candidate, too_long
+from stages.foundations.funnel import Funnel
+from stages.foundations.progress import progress
+
+Rows = list[dict[str, Any]]
+Agree = Callable[[Rows, Funnel], Rows]
+"""Takes the rows that passed every rule, drops in the funnel those without agreement, returns the rest."""
+
+_FUNCTION = re.compile(
+    r"\\operatorname\{(arc(?:cos|sin|tan)|cosh?|coth?|csc|deg|det|dim|exp|gcd|inf|ker|lg|lim|ln|log|max|min|sec|sinh?|sup"
+    r"|tanh?)\}(?P<letter>(?=[A-Za-z]))?"
+)
+
+
+def filter_candidates(
+    candidates: pandas.DataFrame, benchmarks: pandas.DataFrame, rules: FilterRules, agree: Agree
+) -> tuple[Rows, Funnel]:
+    """Rows of the problem table in the order of the candidates, and the funnel.
+
+    A duplicate is looked for among the rows that passed the earlier rules only, so that a broken copy never
+    displaces a good one.
+    """
+    rows: Rows = candidates.astype(object).where(candidates.notna(), None).to_dict("records")
+    funnel = Funnel("filter_web", len(rows))
+    rows = _apply_row_rules(rows, rules, funnel)
+    rows = _drop_conflicting(rows, rules, funnel)
+    rows = _drop_duplicates(rows, rules, funnel)
+    rows = _drop_contaminated(rows, benchmarks, rules, funnel)
+    rows = agree(rows, funnel)
+    return [_problem_row(row) for row in rows], funnel
+
+
+def _apply_row_rules(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
+    kept = []
+    for row in progress(rows, label="rules"):
+        reason, detail = _first_objection(row, rules)
+        if reason:
+            funnel.drop(row, reason, detail, row["candidate_id"])
+        else:
+            kept.append(row)
+    return kept
+
+
+def _first_objection(row: dict[str, Any], rules: FilterRules) -> tuple[str, str]:
+    candidate = Candidate(
+        row["candidate_id"], row["problem"] or "", row["solution"] or "", row["answer"] or ""
+    )
+    for name, rule in RULES.items():
+        detail = rule(candidate) if getattr(rules, name) else None
+        if detail:
+            return name, detail
+    detail = too_long(candidate, rules.too_long) if rules.too_long else None
+    return ("too_long", detail) if detail else ("", "")
+
+
+def _drop_conflicting(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
+    if not rules.conflicting_answers:
+        return rows
+    first: dict[str, str] = {}
+    conflicting: set[str] = set()
+    for row in rows:
+        text = normalise_problem(row["problem"])
+        decision = exact_verdict(first.setdefault(text, row["answer"] or ""), row["answer"] or "")
+        if decision is not None and decision[0] is Verdict.WRONG:
+            conflicting.add(text)
+    kept = []
+    for row in rows:
+        text = normalise_problem(row["problem"])
+        if text in conflicting:
+            detail = f"elsewhere the answer is not {row['answer']}: {first[text]} and others"
+            funnel.drop(row, "conflicting_answers", detail, row["candidate_id"])
+        else:
+            kept.append(row)
+    return kept
+
+
+def _drop_duplicates(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
+    near = NearDuplicates(rules.near_duplicate) if rules.near_duplicate else None
+    first: dict[str, str] = {}
+    kept: Rows = []
+    for row in progress(rows, label="duplicates"):
+        text = normalise_problem(row["problem"])
+        if rules.exact_duplicate and text in first:
+            funnel.drop(row, "exact_duplicate", f"of {first[text]}", row["candidate_id"])
+            continue
+        similar = near.find(row["problem"]) if near else []
+        if similar:
+            index, similarity = similar[0]
+            detail = f"of {kept[index]['candidate_id']}, similarity {similarity:.2f}"
+            funnel.drop(row, "near_duplicate", detail, row["candidate_id"])
+            continue
+        first[text] = row["candidate_id"]
+        if near:
+            near.add(len(kept), row["problem"])
+        kept.append(row)
+    return kept
+
+
+def _drop_contaminated(rows: Rows, benchmarks: pandas.DataFrame, rules: FilterRules, funnel: Funnel) -> Rows:
+    if rules.contaminated is None:
+        return rows
+    index = Contamination(_benchmark_problems(benchmarks), rules.contaminated)
+    kept = []
+    for row in progress(rows, label="benchmarks"):
+        hit = index.find(row["problem"])
+        if hit:
+            found = f"{hit.rule} {hit.overlap:.2f} with {hit.benchmark} {hit.benchmark_problem_id}"
+            detail = f"{found}: {hit.benchmark_problem}"
+            funnel.drop(row, "contaminated", detail, row["candidate_id"])
+        else:
+            kept.append(row)
+    return kept
+
+
+def _benchmark_problems(benchmarks: pandas.DataFrame) -> Iterable[BenchmarkProblem]:
+    columns: Sequence[str] = ("benchmark", "problem_id", "problem")
+    return (BenchmarkProblem(*values) for values in benchmarks[list(columns)].itertuples(index=False))
+
+
+def _problem_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "problem_id": row["candidate_id"],
+        "source": row["page_id"].partition("/")[0],
+        "problem": tidy_functions(row["problem"]),
+        "answer": tidy_functions(row["answer"] or ""),
+        "solution": tidy_functions(row["solution"] or ""),
+        "licence": row["licence"],
+    }
+
+
+def tidy_functions(text: str) -> str:
+    r"""`\operatorname{sin}` as `\sin`, the form that policies have learnt from other people's texts."""
+    return _FUNCTION.sub(lambda found: f"\\{found[1]}" + (" " if found["letter"] is not None else ""), text)

@@ -1,0 +1,45 @@
+"""The stage around the filter: tables in, tables out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from stages.filter_web.filtering import Rows, filter_candidates
+from stages.filter_web.params import FilterWebParams, PolicyAgreement
+from stages.foundations.funnel import Funnel
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_section, load_value
+from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tracking import track
+
+
+def run_filter_web(paths: Namespace) -> None:
+    """Reads the candidates and benchmarks, filters, writes solutions and dropped rows, metrics last.
+
+    Nothing left is an error of `demonstrate`, which knows whether other sources make up for it.
+    """
+    params = load_section(paths.params, "filter_web", FilterWebParams)
+    candidates = require_rows(
+        read_table(paths.candidates, "candidate"),
+        paths.candidates,
+        "no page of `collect_web` holds an exercise",
+    )
+    benchmarks = read_table(paths.benchmarks, "benchmark")
+    inputs = {"candidates": paths.candidates, "benchmarks": paths.benchmarks, "policy": paths.policy}
+
+    def agree(rows: Rows, funnel: Funnel) -> Rows:
+        if not isinstance(params.agreement, PolicyAgreement):
+            return rows
+        from stages.filter_web.agreement import keep_agreeing  # torch: only where a policy is asked
+
+        with run.phase("agreement"):
+            return keep_agreeing(rows, funnel, params.agreement, paths.params, paths.policy)
+
+    with track("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed")) as run:
+        with run.phase("rules"):
+            rows, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
+        metrics = funnel.metrics(len(rows))
+        write_table(rows, paths.solutions, "problem")
+        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_metrics(paths.metrics, metrics)
+        run.summary(metrics)
