@@ -21,6 +21,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+# Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
+# weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
+MISSES_COUNT_MORE = (0.05, 0.95)
+
 _SIGNS = str.maketrans(
     {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "<=", "≥": ">=", "’": "'"}
     | {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
@@ -164,7 +168,7 @@ class NearDuplicates:
         from datasketch import MinHashLSH  # pulls in scipy: 0.8 s, for those who switch the rule on
 
         self._rule = rule
-        self._index = MinHashLSH(threshold=rule.similarity, num_perm=rule.permutations)
+        self._index = MinHashLSH(rule.similarity, rule.permutations, weights=MISSES_COUNT_MORE)
         self._shingles: dict[int, tuple[frozenset[str], Counter[str]]] = {}
 
     def add(self, key: int, text: str) -> None:

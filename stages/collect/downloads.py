@@ -91,9 +91,8 @@ def _fetch(url: str, file: BinaryIO, params: CollectParams) -> str:
                 received += len(block)
                 file.write(block)
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
-        raise UserError(
-            f"{url} cannot be downloaded ({getattr(error, 'reason', error)}): {remedy}"
-        ) from error
+        reason = error if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
+        raise UserError(f"{url} cannot be downloaded ({reason}): {remedy}") from error
     if total is not None and received < total:
         raise UserError(f"{url} broke off after {received} of {total} bytes: {remedy}")
     return digest.hexdigest()

@@ -62,7 +62,7 @@ class IntegerQuestion:
 def answer_kind(answer: str) -> AnswerKind | None:
     """The kind, None for an answer with nothing in it."""
     text = clean(answer)
-    if not compact(text):
+    if not text.strip(" .,;:!?$"):
         return None
     if _CHOICE.fullmatch(text):
         return AnswerKind.choice

@@ -1,0 +1,378 @@
+"""collect: each origin for real (a server on loopback, files, generators), and each way it can go wrong."""
+
+import gzip
+import hashlib
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+import yaml
+
+from stages.collect.__main__ import main
+from stages.collect.params import validate_sources
+from stages.foundations.errors import UserError
+from stages.foundations.tables import read_table
+
+MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
+ROWS = [
+    {"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"},
+    {"question": "2+2?", "answer": "#### 4"},
+]
+GSM8K = {
+    "problem": "question",
+    "answer": {"kind": "after", "field": "answer", "marker": "####"},
+    "solution": {"kind": "before", "field": "answer", "marker": "####", "strip": ["<<[^>]*>>"]},
+}
+PLAIN = {"problem": "problem", "answer": "answer", "solution": None}
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def local(tmp_path, content, file_format="jsonl", fields=PLAIN, **changes):
+    path = tmp_path / "rows"
+    path.write_bytes(content)
+    return {
+        "kind": "local", "path": str(path), "sha256": hashlib.sha256(content).hexdigest(), "format": file_format,
+        "fields": fields, "only": {}, "max_rows": None, **changes,
+    }  # fmt: skip
+
+
+def collect(tmp_path, origin, mirror=None):
+    source = {"role": "train", "licence": "MIT", "from": origin}
+    params = {"collect": {"mirror": mirror, "timeout_seconds": 2}, "sources": {"some": source}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped")}
+    metrics = tmp_path / "out" / "metrics.json"
+    flags = [f"--{name}={path}" for name, path in out.items()]
+    main(["--source=some", f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
+    tables = [read_table(out["problems"], "problem"), read_table(out["dropped"], "dropped")]
+    return *tables, json.loads(metrics.read_text())
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves `<tmp>/site` on loopback."""
+    site = tmp_path / "site"
+    site.mkdir()
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        requests = 0
+
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(site))
+
+        def log_message(self, *args):
+            type(self).requests += 1
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        running.site, running.handler = site, Handler
+        yield running
+        running.shutdown()
+
+
+def url_origin(server, content, sha256=None):
+    (server.site / "rows.jsonl").write_bytes(content)
+    return {
+        "kind": "url", "url": f"http://127.0.0.1:{server.server_port}/rows.jsonl", "format": "jsonl",
+        "sha256": sha256 or hashlib.sha256(content).hexdigest(), "fields": GSM8K, "only": {}, "max_rows": None,
+    }  # fmt: skip
+
+
+def files_under(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+def test_url_is_downloaded_once_and_gsm8k_rows_are_read(tmp_path, server):
+    origin = url_origin(server, lines(ROWS))
+    problems, dropped, metrics = collect(tmp_path, origin)
+    assert problems.to_dict("records")[0] == {
+        "problem_id": "some/0", "source": "some", "problem": "What is 1+1?", "answer": "2", "solution": "1+1=2",
+        "licence": "MIT",
+    }  # fmt: skip
+    assert problems["solution"].isna().tolist() == [False, True]
+    assert dropped.empty and metrics == {"rows/in": 2, "rows/kept": 2}
+    first = (tmp_path / "out" / "problems.parquet").read_bytes()
+    collect(tmp_path, origin)
+    assert server.handler.requests == 1
+    assert (tmp_path / "out" / "problems.parquet").read_bytes() == first
+    assert files_under(tmp_path / "state") == [f"downloads/{origin['sha256']}"]
+
+
+def test_wrong_bytes_are_refused_and_nothing_stays(tmp_path, server):
+    content = lines(ROWS)
+    collect(tmp_path, url_origin(server, content))
+    before = (tmp_path / "out" / "problems.parquet").read_bytes()
+    kept = files_under(tmp_path / "state")
+    with pytest.raises(UserError) as error:
+        collect(tmp_path, url_origin(server, content, sha256="0" * 64))
+    assert hashlib.sha256(content).hexdigest() in str(error.value) and "0" * 64 in str(error.value)
+    assert files_under(tmp_path / "state") == kept
+    assert (tmp_path / "out" / "problems.parquet").read_bytes() == before
+
+
+def test_damaged_download_is_fetched_again(tmp_path, server):
+    origin = url_origin(server, lines(ROWS))
+    place = tmp_path / "state" / "downloads" / origin["sha256"]
+    place.parent.mkdir(parents=True)
+    place.write_text("half")
+    assert len(collect(tmp_path, origin)[0]) == 2
+    assert place.read_bytes() == lines(ROWS)
+
+
+def test_unreachable_url_names_it_and_the_mirror(tmp_path, server):
+    origin = url_origin(server, lines(ROWS))
+    server.shutdown()
+    server.server_close()
+    with pytest.raises(
+        UserError, match=r"http://127\.0\.0\.1:\d+/rows\.jsonl cannot be downloaded.*mirror folder"
+    ):
+        collect(tmp_path, origin)
+    assert files_under(tmp_path / "state") == []
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / origin["sha256"]).write_bytes(lines(ROWS))
+    assert len(collect(tmp_path, origin, mirror=str(mirror))[0]) == 2
+
+
+def test_not_found_and_cut_off_downloads(tmp_path, server):
+    origin = url_origin(server, lines(ROWS))
+    (server.site / "rows.jsonl").unlink()
+    with pytest.raises(
+        UserError, match=r"rows\.jsonl cannot be downloaded \(HTTP Error 404: .*mirror folder"
+    ):
+        collect(tmp_path, origin)
+
+    def cut_off(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"x" * 10)
+
+    server.handler.do_GET = cut_off
+    with pytest.raises(UserError, match="broke off after 10 of 1000 bytes"):
+        collect(tmp_path, origin)
+    assert files_under(tmp_path / "state") == []
+
+
+def test_mirror_with_damaged_copy(tmp_path, server):
+    origin = url_origin(server, lines(ROWS))
+    mirror = tmp_path / "mirror"
+    mirror.mkdir()
+    (mirror / origin["sha256"]).write_text("other")
+    with pytest.raises(UserError, match="the copy is damaged"):
+        collect(tmp_path, origin, mirror=str(mirror))
+    assert server.handler.requests == 0
+    assert len(collect(tmp_path, origin, mirror=str(tmp_path / "no_such_folder"))[0]) == 2
+
+
+def test_malformed_rows_are_dropped_with_reasons(tmp_path):
+    content = lines([{"problem": "1+1?", "answer": 2}, ["a list"], {"problem": "no answer"}, {"answer": "1"}])
+    content += b'{"problem": "cut of\n' + b'{"problem": "\xff", "answer": "1"}\n'
+    content += lines([{"problem": "empty", "answer": " "}, {"problem": {"a": 1}, "answer": "1"}])
+    content += b'{"problem": "\\ud800 half", "answer": "1"}\n'
+    problems, dropped, metrics = collect(tmp_path, local(tmp_path, content))
+    assert problems[["problem_id", "answer"]].values.tolist() == [["some/0", "2"]]
+    assert metrics == {
+        "rows/in": 9, "rows/kept": 1, "dropped/malformed_row": 4, "dropped/missing_answer": 2,
+        "dropped/missing_problem": 1, "dropped/unusable_problem": 1,
+    }  # fmt: skip
+    assert dropped["row_id"].tolist() == [f"some/{i}" for i in range(1, 9)]
+    assert json.loads(dropped["row"][1]) == {"problem": "no answer"}
+
+
+def test_no_usable_row_is_an_error_that_says_why(tmp_path):
+    content = lines([{"Question": "1+1?", "Answer": "2"}])
+    with pytest.raises(UserError, match=r"no usable row out of 1 \(missing_problem 1; the first: no field `problem`; "
+                                        r"the row has: Question, Answer\)"):  # fmt: skip
+        collect(tmp_path, local(tmp_path, content))
+    with pytest.raises(UserError, match="the file is empty"):
+        collect(tmp_path, local(tmp_path, b""))
+    fields = {**PLAIN, "solution": "sollution"}
+    with pytest.raises(
+        UserError, match=r"no row has a solution where sources\.some\.from\.fields\.solution says"
+    ):
+        collect(tmp_path, local(tmp_path, lines([{"problem": "p", "answer": "1"}]), fields=fields))
+
+
+def test_formats_hold_the_same_rows(tmp_path):
+    rows = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(3)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "table")
+    csv = "problem,answer\n" + "".join(f"{row['problem']},{row['answer']}\n" for row in rows)
+    contents = {
+        "jsonl": lines(rows),
+        "json": json.dumps(rows).encode(),
+        "parquet": (tmp_path / "table").read_bytes(),
+        "csv": csv.encode(),
+    }
+    tables = [collect(tmp_path, local(tmp_path, content, name))[0] for name, content in contents.items()]
+    tables.append(collect(tmp_path, local(tmp_path, gzip.compress(lines(rows))))[0])
+    assert all(table.equals(tables[0]) for table in tables) and len(tables[0]) == 3
+    assert len(collect(tmp_path, local(tmp_path, lines(rows), max_rows=2))[0]) == 2
+    for name in ("json", "parquet"):
+        with pytest.raises(UserError, match="correct `format`"):
+            collect(tmp_path, local(tmp_path, b"<html>", name))
+
+
+def test_csv_with_ragged_rows(tmp_path):
+    problems, dropped, _ = collect(
+        tmp_path, local(tmp_path, b'problem,answer\n"1, 2?",3\nshort\na,b,c\n', "csv")
+    )
+    assert problems["problem"].tolist() == ["1, 2?"] and dropped["reason"].tolist() == ["malformed_row"] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "row", "text"),
+    [
+        ("meta.parts.1", {"meta": {"parts": ["a", "b"]}}, "b"),
+        ("a.b", {"a.b": "dotted", "a": {"b": "nested"}}, "dotted"),
+        ("n", {"n": 27.0}, "27"),
+        ("n", {"n": 0.5}, "0.5"),
+        ("n", {"n": True}, "True"),
+        ({"kind": "joined", "fields": ["x", "y"], "separator": " "}, {"x": "A", "y": "B"}, "A B"),
+        ({"kind": "boxed", "field": "x"}, {"x": "so $\\boxed{\\frac{1}{2}}$."}, "\\frac{1}{2}"),
+        ({"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"}, {"x": [[1, 2], [3, 4.5]]},
+         "[[1, 2], [3, 4.5]]"),
+        ({"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"}, {"x": ["7"]}, "7"),
+        ({"kind": "choices", "field": "x", "choices": "c"}, {"x": "Which?", "c": ["u", 2]}, "Which?\nA. u\nB. 2"),
+        ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
+    ],
+)  # fmt: skip
+def test_field_kinds(tmp_path, field, row, text):
+    row = {**row, "q": "question"}
+    for target in ("problem", "answer"):
+        fields = {"problem": "q", "answer": "q", "solution": None, target: field}
+        problems, _, _ = collect(tmp_path, local(tmp_path, lines([row]), fields=fields))
+        assert problems[target].tolist() == [text]
+
+
+def test_only_selects_rows(tmp_path):
+    rows = [
+        {"problem": "1", "answer": "1", "picture": None},
+        {"problem": "2", "answer": "2", "picture": "x.png"},
+    ]
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, lines(rows), only={"picture": [None]}))
+    assert problems["problem"].tolist() == ["1"] and dropped["reason"].tolist() == ["not_selected"]
+
+
+def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
+    origin = local(tmp_path, lines([{"problem": "p", "answer": "1"}]))
+    with pytest.raises(UserError, match=r"has sha256 [0-9a-f]{64}, but sources\.some\.from\.sha256"):
+        collect(tmp_path, {**origin, "sha256": "1" * 64})
+    with pytest.raises(UserError, match="does not exist"):
+        collect(tmp_path, {**origin, "path": str(tmp_path / "elsewhere")})
+
+
+ARITHMETIC = {
+    "kind": "arithmetic", "rows": 40, "seed": 1, "weights": {"chain": 2, "word": 1, "comparison": 1},
+    "operand_max": 9, "value_max": 20, "steps": [2, 3, 4],
+}  # fmt: skip
+
+
+def test_generated_arithmetic(tmp_path):
+    problems, _, metrics = collect(tmp_path, ARITHMETIC)
+    assert metrics == {"rows/in": 40, "rows/kept": 40}
+    row = problems.iloc[0]
+    assert row["solution"].endswith(f"\nThe answer is \\boxed{{{row['answer']}}}.")
+    too_many = {**ARITHMETIC, "operand_max": 1, "value_max": 2, "steps": [1], "weights": {"chain": 1}}
+    with pytest.raises(
+        UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"
+    ):
+        collect(tmp_path, too_many)
+
+
+def test_generated_by_reasoning_gym(tmp_path):
+    origin = {"kind": "reasoning_gym", "task": "gcd", "rows": 5, "seed": 2, "config": {"max_value": 50}}
+    problems, _, _ = collect(tmp_path, origin)
+    assert len(problems) == 5 and problems["answer"].str.isdigit().all()
+    again, _, _ = collect(tmp_path, origin)
+    assert again.equals(problems)
+    with pytest.raises(UserError, match=r"has no task 'gcdd'.*try: gcd"):
+        collect(tmp_path, {**origin, "task": "gcdd"})
+    with pytest.raises(UserError, match=r"refuses sources\.some\.from\.config"):
+        collect(tmp_path, {**origin, "config": {"no_such_setting": 1}})
+
+
+def test_unreachable_hub(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    origin = {
+        "kind": "hub", "repository": "openai/gsm8k", "revision": "a" * 40, "file": "main/test.parquet",
+        "format": "parquet", "fields": PLAIN, "only": {}, "max_rows": None,
+    }  # fmt: skip
+    with pytest.raises(
+        UserError, match=r"main/test\.parquet of openai/gsm8k at aaaaaaaaaaaa cannot be fetched"
+    ):
+        collect(tmp_path, origin)
+
+
+def test_params_are_strict(tmp_path):
+    source = {"role": "train", "licence": "MIT", "from": {**ARITHMETIC, "rows": 0, "colour": "red"}}
+    with pytest.raises(UserError) as error:
+        validate_sources({"some": source}, Path("params.yaml"))
+    assert "rows" in str(error.value) and "colour: unknown key" in str(error.value)
+    fields = {**PLAIN, "answer": {"kind": "magic"}}
+    with pytest.raises(UserError, match=r"fields\.answer"):
+        collect(tmp_path, local(tmp_path, b"", fields=fields))
+    branch = {"kind": "hub", "repository": "a/b", "revision": "main", "file": "f", "format": "csv",
+              "fields": PLAIN, "only": {}, "max_rows": None}  # fmt: skip
+    with pytest.raises(UserError, match="revision"):
+        collect(tmp_path, branch)
+
+
+PROBLEM = {"problem": "problem", "answer": "answer", "solution": "solution"}
+LISTED = {"kind": "listed", "open": "", "separator": ", ", "close": ""}
+MIRRORED = {
+    "gsm8k/train": (GSM8K, 7473, "72"),
+    "gsm8k/test": (GSM8K, 1319, "18"),
+    "math/math500": (PROBLEM, 500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
+    "math/train": (PLAIN, 7470, "0"),
+    "math/test": ({**PROBLEM, "answer": {"kind": "boxed", "field": "solution"}}, 5000, "2"),
+    "aime/aime_1983_2023": (PROBLEM, 975, "60"),
+    "aime/aime24": (PROBLEM, 30, "204"),
+    "aime/aime25": (
+        {"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"}, 30, "70",
+    ),
+    "amc/amc23": (PLAIN, 40, "27"),
+    "theoremqa/test": (
+        {"problem": "Question", "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"}, "solution": None},
+        747, "11760",
+    ),
+    "mmlu_stem/test": (
+        {"problem": {"kind": "choices", "field": "question", "choices": "choices"},
+         "answer": {"kind": "choice_letter", "field": "answer"}, "solution": None}, 3018, "C",
+    ),
+    "svamp/test": (
+        {"problem": {"kind": "joined", "fields": ["Body", "Question"], "separator": " "}, "answer": "Answer",
+         "solution": None}, 1000, "145",
+    ),
+    "olympiadbench/test": (
+        {"problem": "question", "answer": {**LISTED, "field": "final_answer"},
+         "solution": {**LISTED, "field": "solution", "separator": "\n\n"}}, 675, "2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the files of {MIRROR}")
+@pytest.mark.parametrize("name", MIRRORED)
+def test_each_file_of_the_mirror_has_a_field_map(tmp_path, name):
+    known = {entry["name"]: entry for entry in json.loads((MIRROR / "sources.json").read_text())}
+    assert set(known) == set(MIRRORED)
+    fields, rows, first_answer = MIRRORED[name]
+    origin = {
+        "kind": "url", **{key: known[name][key] for key in ("url", "sha256", "format")}, "fields": fields,
+        "only": {"Picture": [None]} if name == "theoremqa/test" else {}, "max_rows": None,
+    }  # fmt: skip
+    problems, dropped, _ = collect(tmp_path, origin, mirror=str(MIRROR))
+    assert len(problems) == rows and problems["answer"][0] == first_answer
+    assert set(dropped["reason"]) <= {"missing_answer", "not_selected"}
+    if fields["solution"]:
+        assert problems["solution"].notna().mean() > 0.9
+        assert not problems["solution"].str.contains("<<[0-9]").any()
