@@ -60,7 +60,7 @@ def majority_at_k(answers: Sequence[Hashable | None], gold: Hashable, k: int) ->
         raise ValueError(f"majority_at_k needs 1 <= k <= {total} answers: k={k}")
     votes = Counter(answer for answer in answers if answer is not None)
     for_gold = votes.pop(gold, 0)
-    abstentions = answers.count(None) if isinstance(answers, list | tuple) else sum(a is None for a in answers)
+    abstentions = sum(answer is None for answer in answers)
     share = 0.0
     for gold_votes in range(1, min(for_gold, k) + 1):
         ways = _ways_of_the_rest(list(votes.values()), abstentions, gold_votes, k - gold_votes)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import select
 import subprocess
 import sys
@@ -41,6 +42,8 @@ _START_SECONDS = 120.0
 """Importing sympy takes half a second; this is for machines that are busy with something else."""
 
 
+_BARE_PERCENT = re.compile(r"(?<!\\)%")
+"""In LaTeX it starts a comment; in an answer it is a percent sign."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """All that a worker gets to see of the environment."""
 
@@ -174,8 +177,9 @@ def _for_math_verify(found: Extraction) -> str:
     text = found.text or ""
     has_delimiters = "$" in text or "\\(" in text or "\\[" in text
     if not found.rule.startswith("box") and (has_delimiters or is_prose(text)):
-        return found.context or text
-    return "$" + " ".join(text.replace("$", " ").split()) + "$"
+        return _BARE_PERCENT.sub(r"\\%", found.context or text)
+    formula = _BARE_PERCENT.sub(r"\\%", text.replace("$", " "))
+    return "$" + " ".join(formula.split()) + "$"
 
 
 class _WorkerPool:
@@ -183,7 +187,9 @@ class _WorkerPool:
 
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
-        self._questions: queue.SimpleQueue[tuple[_Question, Future[tuple[Verdict, str]]] | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[tuple[_Question, Future[tuple[Verdict, str]]] | None] = (
+            queue.SimpleQueue()
+        )
         self._workers = [_Worker(params) for _ in range(params.workers)]
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -196,7 +202,9 @@ class _WorkerPool:
             if len(self._threads) < len(self._workers):
                 worker = self._workers[len(self._threads)]
                 name = f"verifier-{len(self._threads)}"
-                self._threads.append(threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True))
+                self._threads.append(
+                    threading.Thread(target=self._serve, args=(worker,), name=name, daemon=True)
+                )
                 self._threads[-1].start()
         return answer
 
@@ -279,7 +287,15 @@ class _Worker:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.kill()
-        command = [sys.executable, "-s", "-P", "-B", str(_WORKER), str(os.getpid()), str(self._params.memory_mib)]
+        command = [
+            sys.executable,
+            "-s",
+            "-P",
+            "-B",
+            str(_WORKER),
+            str(os.getpid()),
+            str(self._params.memory_mib),
+        ]
         environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
         environment["PYTHONHASHSEED"] = "0"  # sympy's simplify depends on the order of sets
         process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,

@@ -114,7 +114,9 @@ def main() -> None:
         logging.disable(logging.CRITICAL)
         compare("$1$", "$1$")
     except Exception as error:
-        answers.write(json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}).encode() + b"\n")
+        answers.write(
+            json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
+        )
         sys.exit(1)
     answers.write(b'{"ready": true}\n')
     answers.flush()

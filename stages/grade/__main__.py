@@ -23,7 +23,9 @@ def main(argv: list[str] | None = None) -> None:
     paths = parse_paths("grade", argv, __doc__, ["responses", "contamination"], ["verdicts", "metrics"])
     params = load_section(paths.params, "grade", GradeParams)
     limits = load_section(paths.params, "verifier", VerifierParams)
-    responses = require_rows(read_table(paths.responses, "response"), paths.responses, "run the respond stage again")
+    responses = require_rows(
+        read_table(paths.responses, "response"), paths.responses, "run the respond stage again"
+    )
     contamination = read_table(paths.contamination, "contamination")
     values = {"grade": params.model_dump(), "verifier": limits.model_dump()}
     inputs = {"responses": paths.responses, "contamination": paths.contamination}

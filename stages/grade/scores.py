@@ -25,13 +25,18 @@ _CORRECT = object()
 
 
 def score_benchmarks(
-    responses: pandas.DataFrame, verdicts: pandas.DataFrame, contamination: pandas.DataFrame, params: GradeParams
+    responses: pandas.DataFrame,
+    verdicts: pandas.DataFrame,
+    contamination: pandas.DataFrame,
+    params: GradeParams,
 ) -> dict[str, float]:
     """Flat metrics of every benchmark in the response table; `verdicts` has the same rows in the same order.
 
     Where some problem of a benchmark is in the contamination table, the scores of the rest follow under `clean_`.
     """
-    rows = responses.assign(verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy())
+    rows = responses.assign(
+        verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy()
+    )
     rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
     for benchmark, own in rows.groupby("benchmark", sort=True):
@@ -63,7 +68,9 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
                 raise UserError(f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
                                 "lower it, or raise the number of samples in section `respond`")  # fmt: skip
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
-        per_problem[f"maj_at_{samples}"] = [majority_at_k(_votes(group), _CORRECT, samples) for group in groups]
+        per_problem[f"maj_at_{samples}"] = [
+            majority_at_k(_votes(group), _CORRECT, samples) for group in groups
+        ]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
         interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
@@ -74,16 +81,17 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
 def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
     counts = {len(group) for group in groups}
     if len(counts) > 1:
-        raise UserError(f"problems have different numbers of samples ({sorted(counts)}): run the respond stage again")
+        raise UserError(
+            f"problems have different numbers of samples ({sorted(counts)}): run the respond stage again"
+        )
     return counts.pop()
 
 
 def _votes(group: pandas.DataFrame) -> list[object | None]:
     """One vote for each response; equal canonical text is one candidate, a response without an answer abstains."""
-    columns = zip(group["is_correct"], group["verdict"], group["extracted"], strict=True)
     return [
         _CORRECT if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
-        for is_correct, _, extracted in columns
+        for is_correct, extracted in zip(group["is_correct"], group["extracted"], strict=True)
     ]
 
 
@@ -109,5 +117,7 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
     }
     for keyword in keywords:
         pattern = rf"\b{re.escape(keyword.lower())}\b"
-        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(pattern).mean()
+        values[f"keyword_rate_{re.sub('[^a-z0-9]+', '_', keyword.lower())}"] = text.str.contains(
+            pattern
+        ).mean()
     return {name: float(value) for name, value in values.items()}

@@ -133,7 +133,9 @@ def _compare_choices(gold: str, prediction: str) -> Decision | None:
     gold_letter, gold_text = gold_choice.groups()
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
-        return exact_verdict(gold_text, prediction) if gold_text and not _CHOICE.fullmatch(gold_text) else None
+        return (
+            exact_verdict(gold_text, prediction) if gold_text and not _CHOICE.fullmatch(gold_text) else None
+        )
     letter, text = choice.groups()
     if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
         return None

@@ -30,9 +30,7 @@ _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
 _BOX = re.compile(r"\\f?boxed(?![a-zA-Z])")
-_MARKER = re.compile(
-    r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?", re.IGNORECASE
-)
+_MARKER = re.compile(r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _SENTENCE_END = re.compile(r"\.(?=\s)")
@@ -44,7 +42,7 @@ _NEW_STATEMENT = re.compile(
     re.IGNORECASE,
 )
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
-_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
+_WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
 
 
 @dataclass(frozen=True)
@@ -87,7 +85,7 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
 
 
 def is_prose(text: str) -> bool:
-    r"""True when `text` reads as a sentence: two words of three letters or more outside `\text{}` and commands."""
+    r"""True when `text` reads as a sentence: two free-standing words of three letters or more outside `\text{}`."""
     return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
 
 
@@ -186,7 +184,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = rest[2 : rest.index(closing, 2)]
     else:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
-    answer = answer.strip(" \t*")
+    answer = answer.strip(" \t*").removesuffix(".")
     if not answer:
         return Extraction(None, "empty")
     return Extraction(answer, "marker", context)

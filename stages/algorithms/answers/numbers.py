@@ -75,7 +75,9 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
         return None if fractional or percent else WrittenNumber(None, digits=sign + whole)
     numerator = int(sign + whole + fractional)
     scale = 10 ** len(fractional) * (100 if percent else 1)
-    return WrittenNumber(Fraction(numerator, scale), is_decimal=decimals is not None, is_percent=bool(percent))
+    return WrittenNumber(
+        Fraction(numerator, scale), is_decimal=decimals is not None, is_percent=bool(percent)
+    )
 
 
 def _fraction_number(match: re.Match[str]) -> WrittenNumber | None:

@@ -1,0 +1,83 @@
+import time
+
+import pytest
+
+from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, extract_answer
+
+
+@pytest.mark.parametrize(
+    ("response", "text", "rule"),
+    [
+        (r"so \boxed{12}.", "12", "box"),
+        (r"first \boxed{3}, wait, \boxed{4}", "4", "box"),
+        (r"\boxed{\frac{1}{\sqrt{2}}}", r"\frac{1}{\sqrt{2}}", "box"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}", "box"),
+        (r"\boxed {7} and \fbox{8}", "7, 8", "boxes"),
+        (r"$\boxed{2}$, $\boxed{3}$ or $\boxed{5}$", "2, 3, 5", "boxes"),
+        (r"\boxed{840}. Let me check. \boxed{840}", "840", "box"),
+        (r"\boxed{5} and so the total is \boxed{12}", "12", "box"),
+        (r"\boxed{x = \boxed{3}}", r"x = \boxed{3}", "box"),
+        (r"it is \boxed 5", "5", "box"),
+        ("She sells 9 eggs.\n#### 1,234", "1,234", "marker"),
+        ("**Answer:** 42", "42", "marker"),
+        ("**Final Answer**: $x^2$. I hope it is correct.", "$x^2$", "marker"),
+        ("The answer is (B). Because of that we stop.", "(B)", "marker"),
+        ("The answer is 12.5.", "12.5", "marker"),
+        ("Answer: 3\nNo, answer: 4", "4", "marker"),
+        ("Answer:\n\\[\n x + 1 \n\\]\n", "x + 1", "marker"),
+        ("2+2=4\nA: 4", "4", "marker"),
+        (r"\boxed{255} is the interest. Final Answer: The final answer is $10,455$.", "$10,455$", "marker"),
+        ("<think>\\boxed{1}</think>\nThe answer is 2", "2", "marker"),
+        ("3/4", "3/4", "bare"),
+        ("word " * 200 + "\nThus it is 7.", "Thus it is 7.", "last_sentence"),
+    ],
+)
+def test_finds_the_answer(response, text, rule):
+    found = extract_answer(response)
+    assert (found.text.strip(), found.rule) == (text, rule)
+
+
+@pytest.mark.parametrize(
+    ("response", "reason"),
+    [
+        (r"so \boxed{12", "unclosed_box"),
+        (r"\boxed{1} but then \boxed{\frac{1}{2}", "unclosed_box"),
+        (r"\boxed{", "unclosed_box"),
+        (r"\boxed{5\}", "unclosed_box"),
+        (r"\boxed{}", "empty"),
+        ("Answer:", "empty"),
+        ("  \n ", "empty"),
+        (r"\boxed{" + "9" * (MAX_ANSWER_CHARACTERS + 1) + "}", "answer_too_long"),
+    ],
+)
+def test_says_why_there_is_no_answer(response, reason):
+    found = extract_answer(response)
+    assert found.text is None
+    assert found.rule == reason
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "\\boxed{" * 200_000,
+        "\\boxed{" + "(" * 2_000_000 + "}",
+        "{" * 500_000 + "\\boxed{" + "}" * 500_000,
+        "answer" * 100_000,
+        "answer" + " " * 500_000 + "is",
+        "A: " + " \n" * 300_000 + "x",
+        "$" * 500_000,
+        "." * 500_000 + " " * 500_000,
+        "\\boxed{1}," * 100_000,
+        "\x00\ud800" * 100_000,
+    ],
+)
+def test_hostile_text_costs_milliseconds(response):
+    started = time.perf_counter()
+    extract_answer(response)
+    assert time.perf_counter() - started < 0.5
+
+
+def test_only_marked_answers_are_called_marked():
+    assert extract_answer(r"\boxed{1}").is_marked
+    assert extract_answer("#### 1").is_marked
+    assert not extract_answer("1").is_marked

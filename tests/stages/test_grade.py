@@ -1,0 +1,133 @@
+import json
+
+import pytest
+import yaml
+
+from stages.foundations.errors import UserError
+from stages.foundations.tables import read_table, write_table
+from stages.grade.__main__ import main
+
+PARAMS = {
+    "verifier": {"timeout_seconds": 1.0, "memory_mib": 768, "workers": 1, "abort_undecided_fraction": 0.2},
+    "grade": {
+        "bootstrap_draws": 200,
+        "pass_at_k": [1, 2],
+        "seed": 0,
+        "emergence_keywords": ["wait", "re-check"],
+    },
+}
+
+
+def response(problem, text, mode="sampled", index=0, benchmark="sums", answer="4", truncated=False):
+    return {
+        "problem_id": problem, "benchmark": benchmark, "problem": "2+2?", "answer": answer, "mode": mode,
+        "sample_index": index, "response": text, "response_tokens": len(text), "is_truncated": truncated,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def grade(tmp_path):
+    def run(rows, contaminated=(), params=PARAMS):
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+        write_table(rows, tmp_path / "responses.parquet", "response")
+        leaks = [
+            {"problem_id": "t", "source": "s", "problem": "p", "benchmark": "sums", "benchmark_problem_id": leaked,
+             "benchmark_problem": "b", "rule": "ngram"}
+            for leaked in contaminated
+        ]  # fmt: skip
+        write_table(leaks, tmp_path / "contamination.parquet", "contamination")
+        flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "contamination", "verdicts")]
+        main([f"--params={tmp_path / 'params.yaml'}", *flags, f"--metrics={tmp_path / 'metrics.json'}"])
+        metrics = json.loads((tmp_path / "metrics.json").read_text())
+        return metrics, read_table(tmp_path / "verdicts.parquet", "verdict")
+
+    return run
+
+
+ROWS = [
+    response("p1", r"\boxed{4}", "greedy"),
+    response("p1", r"wait, \boxed{4}", index=0),
+    response("p1", r"\boxed{4.0}", index=1),
+    response("p1", r"\boxed{5}", index=2),
+    response("p1", "no idea", index=3),
+    response("p2", r"\boxed{5}", "greedy"),
+    response("p2", r"Alternatively, \boxed{4}", index=0),
+    response("p2", r"\boxed{5}", index=1),
+    response("p2", r"\boxed{5}", index=2),
+    response("p2", r"\boxed{4", index=3, truncated=True),
+]
+
+
+def test_scores_by_hand(grade):
+    metrics, verdicts = grade(ROWS)
+    assert metrics["sums/problems"] == 2
+    assert metrics["sums/greedy"] == 0.5
+    assert metrics["sums/avg_at_4"] == pytest.approx((2 / 4 + 1 / 4) / 2)
+    assert metrics["sums/pass_at_1"] == pytest.approx(metrics["sums/avg_at_4"])
+    # p1: 2 of 4 correct, 1 - C(2,2)/C(4,2) = 5/6; p2: 1 of 4, 1 - C(3,2)/C(4,2) = 1/2.
+    assert metrics["sums/pass_at_2"] == pytest.approx((5 / 6 + 1 / 2) / 2)
+    assert metrics["sums/maj_at_4"] == 0.5
+    assert metrics["sums/undecided_fraction"] == pytest.approx(2 / 10)
+    assert metrics["sums/verifier_failed_fraction"] == 0
+    assert metrics["sums/truncated_fraction"] == pytest.approx(1 / 8)
+    assert metrics["sums/keyword_rate_wait"] == metrics["sums/branching_frequency"] == pytest.approx(1 / 8)
+    assert metrics["sums/keyword_rate_re_check"] == 0
+    assert metrics["sums/greedy_low"] <= 0.5 <= metrics["sums/greedy_high"]
+    assert verdicts["verdict"].tolist() == [
+        "correct", "correct", "correct", "wrong", "unparsed", "wrong", "correct", "wrong", "wrong", "unparsed",
+    ]  # fmt: skip
+    assert not any("clean" in name for name in metrics)
+
+
+def test_clean_subset_leaves_contaminated_problems_out(grade):
+    rows = [*ROWS, response("p2", r"\boxed{4}", "greedy", benchmark="other")]
+    metrics, _ = grade(rows, contaminated=["p2"])
+    assert metrics["sums/clean_problems"] == 1
+    assert metrics["sums/clean_greedy"] == 1
+    assert metrics["sums/clean_avg_at_4"] == 0.5
+    assert {"sums/clean_avg_at_4_low", "sums/clean_avg_at_4_high", "sums/clean_pass_at_2"} <= set(metrics)
+    assert not any(name.startswith("other/clean") for name in metrics)
+    everything, _ = grade(rows, contaminated=["p1", "p2"])
+    assert everything["sums/clean_problems"] == 0
+    assert "sums/clean_greedy" not in everything
+
+
+def test_a_second_run_gives_equal_bytes(grade, tmp_path):
+    grade(ROWS)
+    names = ["verdicts.parquet", "metrics.json"]
+    first = [(tmp_path / name).read_bytes() for name in names]
+    grade(ROWS)
+    assert [(tmp_path / name).read_bytes() for name in names] == first
+
+
+def test_a_failing_verifier_fails_the_stage_and_leaves_no_scores(grade, tmp_path):
+    hang = response("p3", r"\boxed{9^{9^{9^{9}}}}", "greedy")
+    with pytest.raises(UserError, match=r"1 timed_out.*abort_undecided_fraction"):
+        grade([hang, *ROWS[:1]])
+    assert not (tmp_path / "metrics.json").exists()
+    assert not (tmp_path / "verdicts.parquet").exists()
+    metrics, verdicts = grade([hang, *ROWS])
+    assert verdicts["verdict"][0] == "timed_out"
+    assert metrics["sums/verifier_failed_fraction"] == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    ("rows", "params", "message"),
+    [
+        ([], PARAMS, "no rows"),
+        (ROWS, {**PARAMS, "grade": {**PARAMS["grade"], "pass_at_k": [8]}}, "pass_at_k asks for 8"),
+        (ROWS[:-1], PARAMS, "different numbers of samples"),
+        (ROWS, {**PARAMS, "grade": {**PARAMS["grade"], "draws": 3}}, "grade.draws: unknown key"),
+        (ROWS, {"grade": PARAMS["grade"]}, "verifier"),
+    ],
+)
+def test_a_users_mistake_is_told_in_a_sentence(grade, rows, params, message):
+    with pytest.raises(UserError, match=message):
+        grade(rows, params=params)
+
+
+def test_greedy_alone_has_no_sampled_scores(grade):
+    metrics, _ = grade([row for row in ROWS if row["mode"] == "greedy"])
+    assert "sums/greedy" in metrics
+    assert not any("_at_" in name for name in metrics)
+    assert metrics["sums/response_tokens_mean"] == 9
