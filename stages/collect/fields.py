@@ -125,7 +125,12 @@ FieldParams = Annotated[
     | Annotated[Listed, Tag("listed")]
     | Annotated[QuestionWithChoices, Tag("choices")]
     | Annotated[ChoiceLetter, Tag("choice_letter")],
-    Discriminator(_kind_of),
+    Discriminator(
+        _kind_of,
+        custom_error_type="field_kind",
+        custom_error_message="give the name of a field, or a mapping whose kind is joined, after, before, boxed, "
+        "listed, choices or choice_letter",
+    ),
 ]
 
 

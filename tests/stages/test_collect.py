@@ -17,7 +17,6 @@ from stages.collect.params import validate_sources
 from stages.foundations.errors import UserError
 from stages.foundations.tables import read_table
 
-MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 ROWS = [
     {"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"},
     {"question": "2+2?", "answer": "#### 4"},
@@ -319,60 +318,9 @@ def test_params_are_strict(tmp_path):
         validate_sources({"some": source}, Path("params.yaml"))
     assert "rows" in str(error.value) and "colour: unknown key" in str(error.value)
     fields = {**PLAIN, "answer": {"kind": "magic"}}
-    with pytest.raises(UserError, match=r"fields\.answer"):
+    with pytest.raises(UserError, match=r"fields\.answer: give the name of a field"):
         collect(tmp_path, local(tmp_path, b"", fields=fields))
     branch = {"kind": "hub", "repository": "a/b", "revision": "main", "file": "f", "format": "csv",
               "fields": PLAIN, "only": {}, "max_rows": None}  # fmt: skip
     with pytest.raises(UserError, match="revision"):
         collect(tmp_path, branch)
-
-
-PROBLEM = {"problem": "problem", "answer": "answer", "solution": "solution"}
-LISTED = {"kind": "listed", "open": "", "separator": ", ", "close": ""}
-MIRRORED = {
-    "gsm8k/train": (GSM8K, 7473, "72"),
-    "gsm8k/test": (GSM8K, 1319, "18"),
-    "math/math500": (PROBLEM, 500, "\\left( 3, \\frac{\\pi}{2} \\right)"),
-    "math/train": (PLAIN, 7470, "0"),
-    "math/test": ({**PROBLEM, "answer": {"kind": "boxed", "field": "solution"}}, 5000, "2"),
-    "aime/aime_1983_2023": (PROBLEM, 975, "60"),
-    "aime/aime24": (PROBLEM, 30, "204"),
-    "aime/aime25": (
-        {"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"}, 30, "70",
-    ),
-    "amc/amc23": (PLAIN, 40, "27"),
-    "theoremqa/test": (
-        {"problem": "Question", "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"}, "solution": None},
-        747, "11760",
-    ),
-    "mmlu_stem/test": (
-        {"problem": {"kind": "choices", "field": "question", "choices": "choices"},
-         "answer": {"kind": "choice_letter", "field": "answer"}, "solution": None}, 3018, "C",
-    ),
-    "svamp/test": (
-        {"problem": {"kind": "joined", "fields": ["Body", "Question"], "separator": " "}, "answer": "Answer",
-         "solution": None}, 1000, "145",
-    ),
-    "olympiadbench/test": (
-        {"problem": "question", "answer": {**LISTED, "field": "final_answer"},
-         "solution": {**LISTED, "field": "solution", "separator": "\n\n"}}, 675, "2",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the files of {MIRROR}")
-@pytest.mark.parametrize("name", MIRRORED)
-def test_each_file_of_the_mirror_has_a_field_map(tmp_path, name):
-    known = {entry["name"]: entry for entry in json.loads((MIRROR / "sources.json").read_text())}
-    assert set(known) == set(MIRRORED)
-    fields, rows, first_answer = MIRRORED[name]
-    origin = {
-        "kind": "url", **{key: known[name][key] for key in ("url", "sha256", "format")}, "fields": fields,
-        "only": {"Picture": [None]} if name == "theoremqa/test" else {}, "max_rows": None,
-    }  # fmt: skip
-    problems, dropped, _ = collect(tmp_path, origin, mirror=str(MIRROR))
-    assert len(problems) == rows and problems["answer"][0] == first_answer
-    assert set(dropped["reason"]) <= {"missing_answer", "not_selected"}
-    if fields["solution"]:
-        assert problems["solution"].notna().mean() > 0.9
-        assert not problems["solution"].str.contains("<<[0-9]").any()
