@@ -259,7 +259,7 @@ def _logit_gradient(logits: Tensor, rows: _Rows, low: int, temperature: float, i
         slope = logits.exp_().mul_(-rows.slope_logprob[:, None])
     else:
         slope = _mixed_gradient(logits, rows)
-    here = torch.where(is_here, rows.slope_logprob, 0.0)[:, None]
+    here = rows.slope_logprob.masked_fill(~is_here, 0.0)[:, None]
     return slope.scatter_add_(-1, column, here)
 
 
