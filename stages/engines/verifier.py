@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import re
 import select
 import subprocess
 import sys
@@ -29,7 +28,8 @@ from pathlib import Path
 from pydantic import Field
 
 from stages.algorithms.answers.equivalence import exact_verdict
-from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, Extraction, extract_answer, is_prose
+from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, Extraction, extract_answer
+from stages.algorithms.answers.math_verify_texts import math_verify_texts
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines import verifier_worker
 from stages.foundations.params import StrictParams
@@ -42,8 +42,6 @@ _START_SECONDS = 120.0
 """Importing sympy takes half a second; this is for machines that are busy with something else."""
 
 
-_BARE_PERCENT = re.compile(r"(?<!\\)%")
-"""In LaTeX it starts a comment; in an answer it is a percent sign."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """All that a worker gets to see of the environment."""
 
@@ -166,20 +164,10 @@ def _decide(gold: str, found: Extraction, require_marker: bool) -> Judgement | _
         return Judgement(decision[0], found.text, "exact", decision[1])
     if require_marker and not found.is_marked:
         return Judgement(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
-    question = _Question(_for_math_verify(gold_found), _for_math_verify(found))
+    question = _Question(*math_verify_texts(gold_found, found))
     if max(len(question.gold), len(question.prediction)) > _MAX_QUESTION_CHARACTERS:
         return Judgement(Verdict.UNPARSED, found.text, "extraction", "answer_too_long")
     return question
-
-
-def _for_math_verify(found: Extraction) -> str:
-    """math-verify reads mathematics only between delimiters, so a bare answer gets them; prose stays as it is."""
-    text = found.text or ""
-    has_delimiters = "$" in text or "\\(" in text or "\\[" in text
-    if not found.rule.startswith("box") and (has_delimiters or is_prose(text)):
-        return _BARE_PERCENT.sub(r"\\%", found.context or text)
-    formula = _BARE_PERCENT.sub(r"\\%", text.replace("$", " "))
-    return "$" + " ".join(formula.split()) + "$"
 
 
 class _WorkerPool:

@@ -37,6 +37,14 @@ def confine(parent: int, memory_mib: int) -> None:
         resource.setrlimit(limit, (value, value))
 
 
+def mend_percent() -> None:
+    r"""Lets latex2sympy2_extended 1.11.0 read `28\%`: its converter asks an atom for a rule that its grammar lacks."""
+    from latex2sympy2_extended.antlr_parser import PSParser
+
+    if not hasattr(PSParser.AtomContext, "FUNC_GAMMA"):
+        PSParser.AtomContext.FUNC_GAMMA = lambda self: None
+
+
 def compare(gold: str, prediction: str) -> tuple[str, str]:
     """Verdict and reason for two texts in which math-verify finds the answer.
 
@@ -112,6 +120,7 @@ def main() -> None:
     confine(parent=int(sys.argv[1]), memory_mib=int(sys.argv[2]))
     try:
         logging.disable(logging.CRITICAL)
+        mend_percent()
         compare("$1$", "$1$")
     except Exception as error:
         answers.write(

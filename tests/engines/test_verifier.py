@@ -61,6 +61,8 @@ def test_plain_answers_start_no_worker():
     [
         (r"\frac{x+2}{7}", r"\boxed{\frac{x}{7}+\frac{2}{7}}", "correct"),
         ("7", r"\boxed{3+4}", "correct"),
+        (r"100\%", "Therefore the smallest error must increase by 100%.", "correct"),
+        (r"I_{\max} = \frac{q}{\sqrt{2LC}}", r"\boxed{\frac{q}{\sqrt{2CL}}}", "correct"),
         ("1/3", r"\boxed{0.333333}", "correct"),
         ("x^2+y^2=1", r"\boxed{x^2=1-y^2}", "correct"),
         (r"\{2,3\}", r"\boxed{2} and \boxed{3}", "correct"),
@@ -70,6 +72,8 @@ def test_plain_answers_start_no_worker():
         ("4, 12, 2", "10, 4, 2", "wrong"),
         ("9", r"\boxed{9 ... 10}", "unparsed"),
         ("18", r"\boxed{9 9}", "unparsed"),
+        ("9", r"9\[%\int\[", "unparsed"),
+        ("9", "9$A: ^eval(|eval(", "unparsed"),
     ],
 )
 def test_math_verify_decides_the_rest(verifier, gold, response, verdict):

@@ -25,7 +25,10 @@ from stages.algorithms.answers.verdicts import Verdict
 
 _TOLERANCE = Fraction(1, 10**6)
 _MAX_ELEMENTS = 50
-_ASSIGNMENT = re.compile(r"([a-zA-Z](?:_\{?[0-9a-zA-Z]{1,3}\}?)?) ?= ?([^=<>]+)")
+_ASSIGNMENT = re.compile(
+    r"(\\?[a-zA-Z]+(?: ?_ ?(?:\{[^{}]{1,20}\}|[0-9a-zA-Z]))?(?: ?\([^()=]{1,20}\))?) ?= ?([^=<>]+)"
+)
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
@@ -60,10 +63,7 @@ def _clean_gold(gold: str) -> str:
 
 
 def _compare_numbers(gold: str, prediction: str) -> Decision | None:
-    gold_variable, gold_value = _split_assignment(gold)
-    variable, value = _split_assignment(prediction)
-    if gold_variable and variable and gold_variable != variable:
-        return None
+    gold_value, value = without_name(gold, prediction)
     gold_number = read_number(gold_value)
     if gold_number is None:
         return _compare_decimal_comma(gold_value, value)
@@ -77,9 +77,17 @@ def _compare_numbers(gold: str, prediction: str) -> Decision | None:
     return _compare_decimal_comma(value, gold_value)
 
 
-def _split_assignment(text: str) -> tuple[str, str]:
-    found = _ASSIGNMENT.fullmatch(text)
-    return (found.group(1), found.group(2)) if found else ("", text)
+def without_name(gold: str, prediction: str) -> tuple[str, str]:
+    """Both cleaned answers without `x =`, `a_{n} =` or `f(x) =`, where both name the same or one is no equation."""
+    gold_named, named = _ASSIGNMENT.fullmatch(gold), _ASSIGNMENT.fullmatch(prediction)
+    if gold_named and named:
+        is_same = compact(gold_named.group(1)) == compact(named.group(1))
+        return (gold_named.group(2), named.group(2)) if is_same else (gold, prediction)
+    if gold_named and not _RELATION.search(prediction):
+        return gold_named.group(2), prediction
+    if named and not _RELATION.search(gold):
+        return gold, named.group(2)
+    return gold, prediction
 
 
 def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
