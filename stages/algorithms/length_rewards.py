@@ -95,7 +95,7 @@ def discounted_to_go(
         raise ValueError(f"gamma must lie in [0, 1], not {gamma}")
     mask = response_mask.bool()
     total = torch.where(mask, rewards.double(), 0.0)
-    discount = torch.where(mask, float(gamma), 1.0).double()
+    discount = torch.ones_like(total).masked_fill_(mask, gamma)
     reach = 1
     # Doubling: after each turn `total[t]` covers `2 * reach` positions, and `discount[t]` what lies past them.
     while reach < total.shape[1]:

@@ -57,7 +57,7 @@ def effective_sample_fraction(weights: PerToken, response_mask: Mask) -> Float[T
 def logprob_gap(
     policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask
 ) -> dict[str, Tensor]:
-    """How far trainer and sampler are apart on the sampled tokens, in nats; all 0 for an empty mask.
+    """How far trainer and sampler are apart on the sampled tokens, in nats; an empty mask counts as no gap.
 
     mean_abs and max_abs of log pi - log mu; k3 = r - 1 - log r with r = pi / mu, whose mean estimates KL(mu || pi);
     perplexity_ratio = exp(mean(log mu - log pi)), above 1 when the trainer thinks less of the tokens.

@@ -1,0 +1,147 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
+
+
+def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):
+    baseline = np.zeros_like(returns)
+    size, tokens = returns.shape
+    for i in range(size):
+        for t in range(tokens):
+            if not mask[i, t]:
+                continue
+            alive = [j for j in range(size) if group_ids[j] == group_ids[i] and mask[j, t]]
+            if len(alive) == 1:
+                baseline[i, t] = returns[i, t] if lone_tail == "zero" else 0.0
+                continue
+            above, below = 0.0, 0.0
+            for j in alive:
+                energy = sum(mask[j, s] * proxy[j, s] * weights[j, s] ** 2 for s in range(t + 1))
+                above += energy * returns[j, t]
+                below += energy
+            baseline[i, t] = above / (below + 1e-8)
+    return baseline
+
+
+@pytest.fixture
+def batch():
+    rng = np.random.default_rng(0)
+    lengths = [6, 4, 5, 2, 6, 3, 0]
+    mask = np.arange(6)[None, :] < np.array(lengths)[:, None]
+    mask[0, 2] = False  # tool output in the middle of a response
+    group_ids = np.array([3, 3, 3, 8, 8, 5, 3])
+    return rng.normal(size=(7, 6)), mask, rng.random((7, 6)), group_ids, rng.random((7, 6)) * 2
+
+
+def test_by_hand():
+    returns = torch.tensor([[1.0, 1.0, 1.0], [-1.0, -1.0, 0.0]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    proxy = torch.tensor([[0.25, 0.5, 0.5], [0.75, 0.5, 9.0]])
+    group_ids = torch.tensor([0, 0])
+    # t=0: W = (0.25, 0.75): (0.25 - 0.75) / 1 = -0.5. t=1: W = (0.75, 1.25): (0.75 - 1.25) / 2 = -0.25.
+    # t=2: only the first is alive: its return 1 under "zero" (advantage 0), 0 under "return" (advantage 1).
+    zero = optimal_token_baseline(returns, mask, proxy, group_ids)
+    torch.testing.assert_close(zero, torch.tensor([[-0.5, -0.25, 1.0], [-0.5, -0.25, 0.0]]))
+    full = optimal_token_baseline(returns, mask, proxy, group_ids, lone_tail="return")
+    torch.testing.assert_close(full, torch.tensor([[-0.5, -0.25, 0.0], [-0.5, -0.25, 0.0]]))
+    # Weight 2 on the first response quadruples its energy at t=0: (1 - 0.75) / 1.75.
+    weights = torch.tensor([[2.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    weighted = optimal_token_baseline(returns, mask, proxy, group_ids, weights)
+    assert weighted[0, 0].item() == pytest.approx(0.25 / 1.75)
+
+
+@pytest.mark.parametrize("lone_tail", ["zero", "return"])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_against_loops(lone_tail, is_weighted, batch):
+    returns, mask, proxy, group_ids, weights = batch
+    ours = optimal_token_baseline(
+        torch.tensor(returns),
+        torch.tensor(mask),
+        torch.tensor(proxy),
+        torch.tensor(group_ids),
+        torch.tensor(weights) if is_weighted else None,
+        lone_tail,
+    )
+    used = weights if is_weighted else np.ones_like(weights)
+    np.testing.assert_allclose(
+        ours, slow_baseline(returns, mask, proxy, group_ids, used, lone_tail), atol=1e-12
+    )
+
+
+def test_padding_and_order_change_nothing(batch):
+    returns, mask, proxy, group_ids, _ = (torch.tensor(array) for array in batch)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    dirty = [torch.where(mask, tensor, math.nan) for tensor in (returns, proxy)]
+    torch.testing.assert_close(optimal_token_baseline(dirty[0], mask, dirty[1], group_ids), baseline)
+    order = torch.tensor([4, 2, 6, 0, 5, 3, 1])
+    permuted = optimal_token_baseline(returns[order], mask[order], proxy[order], group_ids[order])
+    torch.testing.assert_close(permuted, baseline[order])
+
+
+def test_a_constant_added_to_the_returns_moves_the_baseline_with_it(batch):
+    returns, mask, proxy, group_ids, _ = (torch.tensor(array) for array in batch)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    shifted = optimal_token_baseline(returns + 5.0, mask, proxy, group_ids)
+    torch.testing.assert_close(shifted[mask], baseline[mask] + 5.0, atol=1e-5, rtol=0)
+    scaled = optimal_token_baseline(returns, mask, 4.0 * proxy, group_ids)
+    torch.testing.assert_close(scaled, baseline, atol=1e-6, rtol=1e-6)
+
+
+def test_a_group_without_signal_has_no_advantage():
+    returns = torch.full((4, 5), 0.7)
+    proxy = torch.rand(4, 5, generator=torch.Generator().manual_seed(0)) + 0.1
+    mask = torch.arange(5)[None] < torch.tensor([5, 4, 4, 2])[:, None]
+    baseline = optimal_token_baseline(returns, mask, proxy, torch.zeros(4, dtype=torch.long))
+    torch.testing.assert_close((returns - baseline)[mask], torch.zeros(15), atol=1e-6, rtol=0)
+
+
+def test_it_minimises_the_weighted_square_of_the_advantage(batch):
+    returns, _, proxy, _, _ = (torch.tensor(array) for array in batch)
+    mask, group_ids = torch.ones(7, 6), torch.zeros(7, dtype=torch.long)
+    baseline = optimal_token_baseline(returns, mask, proxy, group_ids)
+    energy = proxy.cumsum(-1)
+
+    def power(candidate):
+        return (energy * (returns - candidate).square()).sum(0)
+
+    for step in (-0.01, 0.01):
+        assert (power(baseline + step) > power(baseline)).all()
+
+
+def test_group_of_one_and_a_group_that_is_sure_of_itself():
+    returns, mask, one = torch.tensor([[2.0, 1.0]]), torch.ones(1, 2), torch.tensor([0])
+    assert torch.equal(optimal_token_baseline(returns, mask, torch.ones(1, 2), one), returns)
+    assert (optimal_token_baseline(returns, mask, torch.ones(1, 2), one, lone_tail="return") == 0).all()
+    pair = optimal_token_baseline(
+        returns.repeat(2, 1), torch.ones(2, 2), torch.zeros(2, 2), torch.tensor([0, 0])
+    )
+    assert (pair == 0).all()
+    with pytest.raises(ValueError, match="lone_tail"):
+        optimal_token_baseline(returns, mask, mask, one, lone_tail="none")
+
+
+def test_proxy_is_the_squared_norm_of_the_logit_gradient():
+    # Two tokens with p = 0.75 and 0.25, the first sampled: 1 - 1.5 + (0.5625 + 0.0625) = 0.125 = 0.25^2 + 0.25^2.
+    by_hand = logit_gradient_proxy(torch.tensor([[math.log(0.75)]]), torch.tensor([[0.625]]))
+    assert by_hand.item() == pytest.approx(0.125)
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, 11, generator=generator, dtype=torch.float64, requires_grad=True)
+    ids = torch.randint(11, (3, 4), generator=generator)
+    logprobs = logits.log_softmax(-1)
+    chosen = logprobs.gather(-1, ids[..., None])[..., 0]
+    (gradient,) = torch.autograd.grad(chosen.sum(), logits, retain_graph=True)
+    proxy = logit_gradient_proxy(chosen, logprobs.exp().square().sum(-1))
+    torch.testing.assert_close(proxy, gradient.square().sum(-1))
+    assert not proxy.requires_grad
+    expected = (
+        logprobs.exp() * logit_gradient_proxy(logprobs, logprobs.exp().square().sum(-1, keepdim=True))
+    ).sum(-1)
+    torch.testing.assert_close(expected, 1 - logprobs.exp().square().sum(-1))  # E_a[s2] = 1 - sum p^2
+
+
+def test_proxy_of_a_certain_token_is_not_negative():
+    assert logit_gradient_proxy(torch.zeros(1, 1), torch.tensor([[1 - 1e-7]])).item() == 0.0

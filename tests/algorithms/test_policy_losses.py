@@ -1,0 +1,261 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from stages.algorithms.policy_losses import aggregate, cispo, clipped_surrogate, gspo, reinforce
+
+LOSSES = [clipped_surrogate, gspo, cispo, reinforce]
+MODES = ["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
+
+
+def slow_loss(name, policy, proximal, advantages, mask, low, high, dual_clip=None):
+    loss = np.zeros_like(policy)
+    for b in range(policy.shape[0]):
+        inside = [t for t in range(policy.shape[1]) if mask[b, t]]
+        mean = np.mean([policy[b, t] - proximal[b, t] for t in inside]) if inside else 0.0
+        for t in inside:
+            a = advantages[b, t]
+            ratio = math.exp(mean) if name == "gspo" else math.exp(policy[b, t] - proximal[b, t])
+            clipped = min(max(ratio, 1 - low), 1 + high)
+            if name == "reinforce":
+                loss[b, t] = -a * policy[b, t]
+            elif name == "cispo":
+                loss[b, t] = -clipped * a * policy[b, t]
+            else:
+                loss[b, t] = -min(ratio * a, clipped * a)
+                if dual_clip is not None and a < 0:
+                    loss[b, t] = min(loss[b, t], -dual_clip * a)
+    return loss
+
+
+def slow_aggregate(loss, mask, how, divisor):
+    sums = [sum(loss[b, t] for t in range(loss.shape[1]) if mask[b, t]) for b in range(len(loss))]
+    counts = [int(mask[b].sum()) for b in range(len(loss))]
+    if how == "token_mean":
+        return sum(sums) / (divisor or sum(counts))
+    if how == "sequence_mean_token_mean":
+        return sum(s / max(c, 1) for s, c in zip(sums, counts, strict=True)) / (divisor or len(loss))
+    if how == "sequence_mean_token_sum":
+        return sum(sums) / (divisor or len(loss))
+    return sum(sums) / divisor
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    policy = -torch.rand(5, 9, generator=generator, dtype=torch.float64) * 4
+    proximal = policy + 0.5 * torch.randn(5, 9, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(5, 9, generator=generator, dtype=torch.float64)
+    mask = torch.rand(5, 9, generator=generator) < 0.7
+    mask[3] = False  # a response that a mask has emptied
+    return policy, proximal, advantages, mask
+
+
+def test_clipped_surrogate_by_hand():
+    ratios = torch.tensor([[1.5, 1.5, 0.5, 0.5, 1.1]])
+    advantages = torch.tensor([[2.0, -2.0, 2.0, -2.0, 1.0]])
+    loss, diagnostics = clipped_surrogate(
+        ratios.log(), torch.zeros(1, 5), advantages, torch.ones(1, 5), 0.2, 0.28
+    )
+    # A > 0, r = 1.5: min(3, 1.28 * 2) = 2.56. A < 0, r = 1.5: min(-3, -2.56) = -3. A > 0, r = 0.5: min(1, 1.6) = 1.
+    # A < 0, r = 0.5: min(-1, 0.8 * -2) = -1.6. r = 1.1 lies inside: 1.1.
+    torch.testing.assert_close(loss, torch.tensor([[-2.56, 3.0, -1.0, 1.6, -1.1]]))
+    assert diagnostics["clip_fraction/high"].item() == pytest.approx(1 / 5)
+    assert diagnostics["clip_fraction/low"].item() == pytest.approx(1 / 5)
+    assert diagnostics["ratio/mean"].item() == pytest.approx(5.1 / 5)
+    assert diagnostics["ratio/max"].item() == pytest.approx(1.5)
+
+
+def test_dual_clip_by_hand():
+    ratios = torch.tensor([[8.0, 2.0, 8.0]])
+    advantages = torch.tensor([[-1.0, -1.0, 1.0]])
+    loss, diagnostics = clipped_surrogate(
+        ratios.log(), torch.zeros(1, 3), advantages, torch.ones(1, 3), 0.2, 0.2, dual_clip=3.0
+    )
+    # A < 0: the loss r |A| = 8 is capped at 3 * 1; 2 is below the cap. A > 0 is capped by the clip alone, at 1.2.
+    torch.testing.assert_close(loss, torch.tensor([[3.0, 2.0, -1.2]]))
+    assert diagnostics["clip_fraction/dual"].item() == pytest.approx(1 / 3)
+
+
+def test_gspo_and_cispo_by_hand():
+    policy = torch.tensor([[-1.0, -2.0, -3.0]])
+    proximal = torch.tensor([[-1.3, -2.1, 9.0]])
+    mask = torch.tensor([[1.0, 1.0, 0.0]])
+    # Log-ratios 0.3 and 0.1: s = exp(0.2) = 1.221403, clipped to 1.2 for A > 0; unclipped for A < 0.
+    loss, _ = gspo(policy, proximal, torch.tensor([1.0]), mask, 0.2, 0.2)
+    torch.testing.assert_close(loss, torch.tensor([[-1.2, -1.2, 0.0]]))
+    loss, _ = gspo(policy, proximal, torch.tensor([-1.0]), mask, 0.2, 0.2)
+    torch.testing.assert_close(loss, torch.tensor([[1.221403, 1.221403, 0.0]]))
+    # Ratios exp(0.3) = 1.349859 -> 1.2 and exp(0.1) = 1.105171; times -A log pi = -2 * -1 and -2 * -2.
+    loss, diagnostics = cispo(policy, proximal, torch.tensor([2.0]), mask, 0.2, 0.2)
+    torch.testing.assert_close(loss, torch.tensor([[2.4, 4.420684, 0.0]]))
+    assert diagnostics["clip_fraction/high"].item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("function", LOSSES)
+@pytest.mark.parametrize("dual_clip", [None, 1.2])
+def test_against_loops(function, dual_clip, batch):
+    loss, _ = function(*batch, 0.2, 0.28, dual_clip)
+    arrays = [tensor.numpy() for tensor in batch]
+    np.testing.assert_allclose(loss, slow_loss(function.__name__, *arrays, 0.2, 0.28, dual_clip), atol=1e-12)
+
+
+@pytest.mark.parametrize("function", LOSSES)
+def test_what_lies_outside_the_mask_changes_nothing(function, batch):
+    policy, proximal, advantages, mask = batch
+
+    def outcome(fill):
+        inputs = [torch.where(mask, tensor, fill) for tensor in (policy, proximal, advantages)]
+        inputs[0] = inputs[0].requires_grad_()
+        loss, diagnostics = function(*inputs, mask, 0.2, 0.28)
+        (gradient,) = torch.autograd.grad(aggregate(loss, mask, "token_mean"), inputs[0])
+        return loss.detach(), gradient, diagnostics
+
+    for fill in (math.nan, -math.inf, 1e30):
+        for ours, clean in zip(outcome(fill)[:2], outcome(-1.0)[:2], strict=True):
+            assert torch.equal(ours, clean) and (ours[~mask] == 0).all()
+        assert outcome(fill)[2] == outcome(-1.0)[2]
+
+
+@pytest.mark.parametrize("function", LOSSES)
+@pytest.mark.parametrize("how", MODES)
+def test_one_step_raises_the_rewarded_token_and_lowers_the_other(function, how):
+    logits = torch.zeros(2, 3, 4, requires_grad=True)
+    chosen = torch.tensor([[0, 1, 2], [3, 3, 3]])
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+
+    def logprobs():
+        return logits.log_softmax(-1).gather(-1, chosen[..., None])[..., 0]
+
+    before = logprobs().detach()
+    loss, _ = function(logprobs(), before, torch.tensor([1.0, -1.0]), mask, 0.2, 0.28)
+    aggregate(loss, mask, how, divisor=3.0).backward()
+    with torch.no_grad():
+        logits -= 0.1 * logits.grad
+    change = logprobs().detach() - before
+    assert (change[0] > 0).all() and (change[1, :2] < 0).all() and change[1, 2] == 0
+
+
+@pytest.mark.parametrize("function", LOSSES)
+def test_on_policy_gradient_is_that_of_reinforce(function, batch):
+    policy, _, advantages, mask = batch
+    gradients = []
+    for loss_function in (function, reinforce):
+        leaf = policy.clone().requires_grad_()
+        # GSPO's ratio belongs to a response, so an advantage has to as well.
+        loss, _ = loss_function(leaf, policy, advantages[:, 0], mask, 0.2, 0.28)
+        gradients.append(torch.autograd.grad(loss.sum(), leaf)[0])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("function", [clipped_surrogate, gspo])
+def test_a_clipped_token_has_no_gradient(function):
+    policy = torch.tensor([[math.log(1.5), math.log(1.5)]], requires_grad=True)
+    loss, _ = function(policy, torch.zeros(1, 2), torch.tensor([1.0]), torch.ones(1, 2), 0.2, 0.28)
+    (gradient,) = torch.autograd.grad(loss.sum(), policy)
+    assert (gradient == 0).all()
+    loss, _ = cispo(policy, torch.zeros(1, 2), torch.tensor([1.0]), torch.ones(1, 2), 0.2, 0.28)
+    (gradient,) = torch.autograd.grad(loss.sum(), policy)
+    torch.testing.assert_close(
+        gradient, torch.full((1, 2), -1.28)
+    )  # CISPO keeps the token, at the capped weight
+
+
+@pytest.mark.parametrize("function", LOSSES)
+def test_scalar_and_per_token_advantages_agree(function, batch):
+    policy, proximal, advantages, mask = batch
+    spread = advantages[:, :1].expand_as(policy).contiguous()
+    torch.testing.assert_close(
+        function(policy, proximal, advantages[:, 0], mask, 0.2, 0.28)[0],
+        function(policy, proximal, spread, mask, 0.2, 0.28)[0],
+    )
+
+
+@pytest.mark.parametrize("function", LOSSES)
+def test_zero_advantage_has_no_loss_and_no_gradient(function, batch):
+    policy, proximal, advantages, mask = batch
+    leaf = policy.clone().requires_grad_()
+    loss, diagnostics = function(leaf, proximal, torch.zeros_like(advantages), mask, 0.2, 0.28)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    assert (loss == 0).all() and (gradient == 0).all()
+    assert not any(value.requires_grad for value in diagnostics.values())
+
+
+@pytest.mark.parametrize("function", LOSSES)
+def test_far_apart_log_probabilities_stay_finite(function):
+    policy = torch.tensor([[-1000.0, -0.1]], requires_grad=True)
+    proximal = torch.tensor([[-0.1, -1000.0]])
+    loss, diagnostics = function(policy, proximal, torch.tensor([-1.0]), torch.ones(1, 2), 0.2, 0.28, 10.0)
+    loss.sum().backward()
+    assert loss.isfinite().all() and policy.grad.isfinite().all()
+    assert all(value.isfinite() for value in diagnostics.values())
+
+
+def test_dual_clip_of_one_or_less_is_refused(batch):
+    with pytest.raises(ValueError, match="dual_clip"):
+        clipped_surrogate(*batch, 0.2, 0.28, dual_clip=1.0)
+
+
+def test_aggregate_by_hand():
+    loss = torch.tensor([[1.0, 2.0, 3.0], [4.0, 100.0, 100.0]])
+    mask = torch.tensor([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
+    # Sums 6 and 4 over 3 + 1 tokens: 10 / 4; (6 / 3 + 4 / 1) / 2; (6 + 4) / 2; 10 / 8.
+    assert aggregate(loss, mask, "token_mean").item() == 2.5
+    assert aggregate(loss, mask, "sequence_mean_token_mean").item() == 3.0
+    assert aggregate(loss, mask, "sequence_mean_token_sum").item() == 5.0
+    assert aggregate(loss, mask, "constant", divisor=8).item() == 1.25
+
+
+@pytest.mark.parametrize("how", MODES)
+@pytest.mark.parametrize("divisor", [None, 7.0])
+def test_aggregate_against_loops(how, divisor, batch):
+    loss, _, _, mask = batch
+    if how == "constant" and divisor is None:
+        with pytest.raises(ValueError, match="divisor"):
+            aggregate(loss, mask, how)
+        return
+    ours = aggregate(loss, mask, how, divisor).item()
+    assert ours == pytest.approx(slow_aggregate(loss.numpy(), mask.numpy(), how, divisor))
+
+
+@pytest.mark.parametrize("how", MODES)
+def test_micro_batches_add_up_to_the_batch(how, batch):
+    loss, _, _, mask = batch
+    divisor = {"token_mean": float(mask.sum()), "constant": 11.0}.get(how, float(len(loss)))
+    parts = sum(aggregate(loss[rows], mask[rows], how, divisor) for rows in ([0, 3], [1], [2, 4]))
+    torch.testing.assert_close(parts, aggregate(loss, mask, how, divisor))
+
+
+@pytest.mark.parametrize("how", MODES)
+def test_masking_a_response_out_does_not_weigh_the_others_up(how, batch):
+    loss, _, _, mask = batch
+    kept = mask.clone()
+    kept[0] = False
+    divisor = {"token_mean": float(mask.sum()), "constant": 11.0}.get(
+        how
+    )  # the sequence modes count every row
+
+    def weights(chosen_mask):
+        leaf = loss.clone().requires_grad_()
+        return torch.autograd.grad(aggregate(leaf, chosen_mask, how, divisor), leaf)[0]
+
+    torch.testing.assert_close(weights(kept)[1:], weights(mask)[1:])
+    assert (weights(kept)[0] == 0).all()
+
+
+@pytest.mark.parametrize("how", MODES)
+@pytest.mark.parametrize("value", [1.0, math.nan])
+def test_an_empty_mask_gives_zero_and_a_zero_gradient(how, value):
+    loss = torch.full((2, 3), value, requires_grad=True)
+    total = aggregate(loss, torch.zeros(2, 3), how, divisor=4.0 if how == "constant" else None)
+    (gradient,) = torch.autograd.grad(total, loss)
+    assert total.item() == 0.0 and (gradient == 0).all()
+
+
+def test_unknown_modes_and_divisors_are_refused():
+    with pytest.raises(ValueError, match="token_sum"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "token_sum")
+    with pytest.raises(ValueError, match="positive"):
+        aggregate(torch.ones(1, 1), torch.ones(1, 1), "token_mean", divisor=0)
