@@ -65,6 +65,7 @@ class _Walk:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.pieces: list[str] = []
+        self.is_blank = True
         self.lead = ""
         self.kind, self.level = "paragraph", 0
 
@@ -77,7 +78,13 @@ class _Walk:
             if self.kind == "item":
                 self.kind = "paragraph"
         self.pieces.clear()
+        self.is_blank = True
         self.lead = ""
+
+    def add(self, text: str) -> None:
+        """Appends to the block in progress."""
+        self.pieces.append(text)
+        self.is_blank = self.is_blank and not text.strip()
 
     def container(self, element: _Element, depth: int) -> None:
         """A block-level element: its text becomes blocks, its extent a span."""
@@ -102,36 +109,36 @@ class _Walk:
     def inline(self, element: _Element, depth: int) -> None:
         """The element's own text and children, in order."""
         if element.text:
-            self.pieces.append(element.text.replace("\n", " "))
+            self.add(element.text.replace("\n", " "))
         for child in element:
             self.child(child, depth)
             if child.tail:
-                self.pieces.append(child.tail.replace("\n", " "))
+                self.add(child.tail.replace("\n", " "))
 
     def child(self, element: _Element, depth: int) -> None:
         """One child by its kind: formula, noise, block or inline."""
         name = name_of(element)
         if name == "math":
             latex, after = mathml_to_latex(element)
-            self.pieces.append((f" ${latex}$" if latex else " ") + after)
+            self.add((f" ${latex}$" if latex else " ") + after)
         elif not name or depth > MAX_DEPTH:
             return
         elif name == "script" and MATH_SCRIPT.search(element.get("type") or ""):
-            self.pieces.append(f" ${(element.text or '').strip()}$ ")
+            self.add(f" ${(element.text or '').strip()}$ ")
         elif name in DROPPED or _is_noise(element, name):
             if name in BLOCKS:
                 self.flush()
         elif name == "img":
-            self.pieces.append(_image(element))
+            self.add(_image(element))
         elif name == "br":
-            self.pieces.append("\n")
+            self.add("\n")
         elif name == "button" and not is_whole_label(tidy("".join(element.itertext()))):
             self.flush()
         elif name in BLOCKS:
             self.container(element, depth)
         elif name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif _is_emphasis(element, name) and not "".join(self.pieces).strip():
+        elif self.is_blank and _is_emphasis(element, name):
             first = len(self.pieces)
             self.inline(element, depth + 1)
             self.lead = "".join(self.pieces[first:])
@@ -142,7 +149,7 @@ class _Walk:
         """x<sup>2</sup> as x^2: without the mark it would read x2."""
         text = tidy("".join(element.itertext()))
         if re.fullmatch(r"[\w+\-−*/().]{1,12}", text) and self.pieces and self.pieces[-1][-1:].strip():
-            self.pieces.append(mark + (text if len(text) == 1 else "{" + text.replace("−", "-") + "}"))
+            self.add(mark + (text if len(text) == 1 else "{" + text.replace("−", "-") + "}"))
         else:
             self.inline(element, depth + 1)
 

@@ -51,7 +51,7 @@ _WORDS = {
     Part.ASIDE: r"(?:(?:show\s+|see\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?|source"
     r"|remarks?|notes?|strategy)",
 }
-_NUMBERED = r"\s*(?:no\.?\s*|number\s*|#\s*)?"
+_NUMBERED = r"(?:\.(?=\s?\d))?\s*(?:no\.?\s*|number\s*|#\s*)?"
 _TAIL = r"(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*\([^()]{0,40}\))?"
 _WHOLE = {
     part: re.compile(rf"(?:{words}){_NUMBERED}(?:{_NUMBER})?{_TAIL}\s*[.:)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)

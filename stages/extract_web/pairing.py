@@ -61,12 +61,12 @@ def find_exercises(page: Page) -> list[Exercise]:
             index += 1 + len(own)
             continue
         if sections[index].part in (Part.SOLUTION, Part.ANSWER):
-            own = _owned(sections, index - 1)
+            own = _adjoining(sections, index)
             problem = _unlabelled_problem(page, sections, index)
             if problem:
                 head = _Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), 0, 0, problem)
                 exercises.append(_exercise(head, own))
-            index += max(1, len(own))
+            index += len(own)
             continue
         index += 1
     return [exercise for exercise in exercises if exercise.problem]
@@ -141,14 +141,22 @@ def _owned(sections: list[_Section], head: int) -> list[_Section]:
     They must follow without a gap: prose between an exercise and a solution means that they are strangers.
     """
     own: list[_Section] = []
-    end = sections[head].end if head >= 0 else None
+    end = sections[head].end
     for section in sections[head + 1 :]:
-        if section.part is Part.PROBLEM or (end is not None and section.start > end):
+        if section.part is Part.PROBLEM or section.start > end:
             break
         own.append(section)
         end = section.end
-        if head < 0 or sections[head].part is not Part.PROBLEM:
+    return own
+
+
+def _adjoining(sections: list[_Section], first: int) -> list[_Section]:
+    """The section `first` and those that follow it without a block between, each part once."""
+    own = [sections[first]]
+    for section in sections[first + 1 :]:
+        if section.start != own[-1].end or section.part in {Part.PROBLEM, *(earlier.part for earlier in own)}:
             break
+        own.append(section)
     return own
 
 

@@ -11,6 +11,8 @@ _CONCLUDES = re.compile(
     r"\b(?:so|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
+_SUM = re.compile(r"[-\d+*/().,\s]*\d[-\d+*/().,\s]*=\s*([-+]?\d[\d,]*(?:\.\d+)?)")
+"""An equation of numbers only, `9-4=5`: its right side is the answer."""
 _VALUE = re.compile(r"(?<![\w.^_])[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?(?![\w^])")
 
 
@@ -31,11 +33,18 @@ def _stated(text: str, max_characters: int) -> str | None:
     found = extract_answer(text)
     if found.is_marked:
         answer = _bare(found.text or "")
-    elif len(text) <= max_characters and "\n" not in text.strip() and not is_prose(_FORMULA.sub(" ", text)):
+    elif _is_answer_itself(text, max_characters):
         answer = _bare(text)
     else:
         answer = _conclusion(text)
     return answer if answer and len(answer) <= max_characters and "![" not in answer else None
+
+
+def _is_answer_itself(text: str, max_characters: int) -> bool:
+    """True for one short line that neither is a sentence nor draws a conclusion."""
+    if len(text) > max_characters or "\n" in text.strip():
+        return False
+    return not _CONCLUDES.search(text) and not is_prose(_FORMULA.sub(" ", text))
 
 
 def _conclusion(text: str) -> str | None:
@@ -49,7 +58,9 @@ def _conclusion(text: str) -> str | None:
 
 
 def _bare(answer: str) -> str:
-    """The answer without the dollar signs of a single formula and without the full stop of its sentence."""
+    """The answer without the dollar signs of a single formula, the sentence's full stop and the left side of a sum."""
     answer = answer.strip().rstrip(".;,").strip()
     formula = _FORMULA.fullmatch(answer)
-    return (formula[1] if formula else answer).strip().rstrip(".;,").strip()
+    answer = (formula[1] if formula else answer).strip().rstrip(".;,").strip()
+    numbers = _SUM.fullmatch(answer)
+    return numbers[1] if numbers else answer

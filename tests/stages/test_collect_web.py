@@ -1,0 +1,174 @@
+"""collect_web: every kind of source, every reason for a drop, equal bytes on a second run."""
+
+import gzip
+import json
+import random
+
+import pytest
+import yaml
+
+from stages.algorithms.arithmetic_tasks import generate_problems
+from stages.collect_web.__main__ import main
+from stages.collect_web.arithmetic_pages import STYLES, render_pages
+from stages.collect_web.params import ArithmeticPages
+from stages.collect_web.sources import decode
+from stages.foundations.errors import UserError
+from stages.foundations.tables import read_table
+
+ARITHMETIC = {
+    "kind": "arithmetic_pages", "exercises": 120, "exercises_per_page": 10, "answer_only": 0.4, "rambling": 0.1,
+    "unfinished": 0.05, "rambling_without_end": 0.25, "step_error": 0.1, "missing_solution": 0.05,
+    "missing_answer": 0.1, "wrong_answer": 0.05, "repeated": 0.1, "licence": "generated",
+}  # fmt: skip
+HTML = "<html><body><p>Exercise 1: 1+1?</p></body></html>"
+
+
+def collect(tmp_path, max_page_kib=64, **sources):
+    (tmp_path / "params.yaml").write_text(
+        yaml.safe_dump({"seed": 3, "collect_web": {"max_page_kib": max_page_kib, "sources": sources}})
+    )
+    out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("pages", "dropped")}
+    metrics = tmp_path / "out" / "metrics.json"
+    flags = [f"--{name}={path}" for name, path in out.items()]
+    main([f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
+    pages, dropped = read_table(out["pages"], "page"), read_table(out["dropped"], "dropped")
+    return (
+        pages,
+        dict(zip(dropped["row_id"], dropped["reason"], strict=True)),
+        json.loads(metrics.read_text()),
+    )
+
+
+def jsonl(path, **changes):
+    return {
+        "kind": "jsonl", "path": str(path), "content_field": "html", "url_field": "url", "id_field": "page",
+        "format": "html", "licence": "CC BY 4.0", "max_pages": None,
+    } | changes  # fmt: skip
+
+
+def test_folder(tmp_path):
+    folder = tmp_path / "site"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "good.html").write_text(HTML)
+    (folder / "latin.htm").write_bytes("<p>caf\u00e9 \u00bd</p>".encode("cp1252"))
+    (folder / "notes.md").write_text("# Exercise 1\n2+2?")
+    (folder / "letter.html").write_text("Dear sir, 3 < 4.")
+    (folder / "empty.html").write_text(" \n")
+    (folder / "big.html").write_text("<p>" + "x" * 70_000)
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / "binary.html").write_bytes(b"<p>" + bytes(range(32)) * 40)
+    pages, reasons, metrics = collect(
+        tmp_path, site={"kind": "folder", "path": str(folder), "glob": "**/*", "licence": "CC0"}
+    )
+    assert pages["page_id"].tolist() == ["site/deep/good.html", "site/latin.htm", "site/notes.md"]
+    assert pages["format"].tolist() == ["html", "html", "markdown"]
+    assert "caf\u00e9 \u00bd" in pages["content"][1]
+    assert reasons == {
+        "site/big.html": "too_large", "site/binary.html": "undecodable", "site/empty.html": "empty",
+        "site/letter.html": "not_html", "site/picture.png": "format_not_known",
+    }  # fmt: skip
+    assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3 == metrics["pages/site"]
+
+
+def test_jsonl_counts_what_it_cannot_use(tmp_path):
+    rows = [
+        json.dumps({"page": "a", "url": "u", "html": HTML}),
+        "{not json",
+        json.dumps({"page": "b", "url": "u"}),
+        json.dumps({"page": "a", "url": "u2", "html": HTML}),
+        json.dumps({"page": "huge", "url": "u", "html": "<p>" + "x" * 2_000}),
+        json.dumps({"page": "broken", "url": "u", "html": "<p>\ud800</p>"}),
+        json.dumps({"page": "c", "url": "u", "html": "<p>" + "y" * 20_000}),
+    ]
+    path = tmp_path / "pages.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode()))
+    pages, reasons, metrics = collect(tmp_path, max_page_kib=1, web=jsonl(path))
+    assert pages["page_id"].tolist() == ["web/a"]
+    assert reasons == {
+        "web/line-2": "row_malformed", "web/line-3": "row_malformed", "web/a": "duplicate_page_id",
+        "web/huge": "too_large", "web/broken": "undecodable", "web/line-7": "too_large",
+    }  # fmt: skip
+    assert metrics["rows/in"] == 7
+
+
+def test_truncated_archive_keeps_what_came_before(tmp_path):
+    rng = random.Random(0)
+    rows = [
+        json.dumps({"page": str(i), "url": "u", "html": HTML + str(rng.getrandbits(4_000))})
+        for i in range(200)
+    ]
+    path = tmp_path / "pages.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode())[:60_000])
+    pages, reasons, _ = collect(tmp_path, web=jsonl(path))
+    assert 0 < len(pages) < 200
+    assert set(reasons.values()) == {"archive_damaged"}
+
+
+def warc_record(url, body, status="200 OK", kind="text/html; charset=utf-8"):
+    http = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\n\r\n".encode() + body
+    head = (
+        f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: {url}\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
+        f"WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-{abs(hash(url)) % 10**12:012d}>\r\n"
+        f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
+    )
+    return head.encode() + http + b"\r\n\r\n"
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_warc(tmp_path, is_compressed):
+    records = [
+        warc_record("http://a/1", "<p>\u00bd</p>".encode()),
+        warc_record("http://a/2", b"gone", status="404 Not Found"),
+        warc_record("http://a/3", b"%PDF", kind="application/pdf"),
+        warc_record("http://a/4", b"<p>" + b"x" * 70_000),
+    ]
+    path = tmp_path / "crawl.warc"
+    path.write_bytes(b"".join(gzip.compress(record) if is_compressed else record for record in records))
+    source = {"kind": "warc", "path": str(path), "licence": "various", "max_pages": None}
+    pages, reasons, _ = collect(tmp_path, crawl=source)
+    assert pages["url"].tolist() == ["http://a/1"] and "\u00bd" in pages["content"][0]
+    assert list(reasons.values()) == ["http_status", "not_html", "too_large"]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"kind": "folder", "path": "/nowhere", "glob": "*", "licence": "x"}, "does not exist"),
+        (jsonl("/nowhere.jsonl"), "does not exist"),
+        ({"kind": "arithmetic_pages"}, "missing"),
+        (ARITHMETIC | {"answer_only": 0.9}, "more than 1"),
+        (ARITHMETIC | {"colour": "red"}, "unknown key"),
+    ],
+)
+def test_user_errors_name_the_remedy(tmp_path, source, message):
+    with pytest.raises(UserError, match=message):
+        collect(tmp_path, web=source)
+
+
+def test_nothing_usable_is_an_error_that_leaves_no_table(tmp_path):
+    path = tmp_path / "pages.jsonl"
+    path.write_text("nonsense\n")
+    with pytest.raises(UserError, match="no usable page"):
+        collect(tmp_path, web=jsonl(path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_arithmetic_pages_are_reproducible_and_complete(tmp_path):
+    pages, _, _ = collect(tmp_path, arithmetic=ARITHMETIC)
+    first = (tmp_path / "out" / "pages.parquet").read_bytes()
+    again, _, _ = collect(tmp_path, arithmetic=ARITHMETIC)
+    assert (tmp_path / "out" / "pages.parquet").read_bytes() == first
+    assert len(pages) == len(again) == 14  # 120 exercises and 12 repeated ones, 10 a page
+    source = ArithmeticPages(**ARITHMETIC)
+    text = "".join(found.content for found in render_pages(source, seed=3))
+    assert len({found.content for found in render_pages(source, seed=4)} & set(pages["content"])) == 0
+    assert "Let me check." in text and "ad-slot" in text and len(STYLES) == 6
+    assert len(generate_problems(0, 120)) == 120
+
+
+def test_decode_tries_transport_then_page_then_cp1252():
+    assert decode("\u00bd".encode(), "") == "\u00bd"
+    assert decode(b"<meta charset='iso-8859-7'>\xe1", "") == "<meta charset='iso-8859-7'>\u03b1"
+    assert decode("\u03b1".encode("iso-8859-7"), "iso-8859-7") == "\u03b1"
+    assert decode("a\u03b1".encode("utf-16"), "") == "a\u03b1"
+    assert decode(b"\x81\x8d", "no-such-charset") is None
