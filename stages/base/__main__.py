@@ -1,6 +1,6 @@
 """Makes the base policy: from a hub, a folder, a GGUF file in a Python package, or random numbers.
 
-    python -m stages.base --params params.yaml --policy data/policies/base --metrics data/metrics/base.json
+python -m stages.base --params params.yaml --policy data/policies/base --metrics data/metrics/base.json
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ def main(argv: list[str] | None = None) -> None:
     from stages.base.sources import make_base_policy
     from stages.engines.policies import count_policy
 
-    with track(stage="base", params={"seed": seed, "base": params.model_dump()}, inputs={}, policy="base") as run:
+    with track(
+        stage="base", params={"seed": seed, "base": params.model_dump()}, inputs={}, policy="base"
+    ) as run:
         with replace_folder(paths.policy) as folder:
             make_base_policy(params, seed, folder)
             metrics = count_policy(folder)

@@ -8,7 +8,13 @@ from typing import Protocol
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
 from transformers.utils.quantization_config import GgufConfig
 
 from stages.engines.policies import save_policy
@@ -55,7 +61,10 @@ def random_policy(
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer that keeps runs of digits together; every byte has a token, so any text can be read."""
+    """A byte-level BPE tokenizer that keeps runs of digits together.
+
+    Every byte has a token, so any text can be read.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -68,7 +77,9 @@ def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTo
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left"
+    )
 
 
 def dequantise_policy(gguf_file: Path, folder: Path) -> None:

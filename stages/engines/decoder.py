@@ -89,7 +89,9 @@ def _fuse(layer: torch.nn.Module) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     if any(projection.bias is not None for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
-        raise UserError("the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`")
+        raise UserError(
+            "the torch sampler reads feed-forward layers without biases: set `sampler.kind: vllm`"
+        )
     biases = [projection.bias for projection in projections]
     return _Layer(
         qkv=torch.cat([projection.weight for projection in projections]),

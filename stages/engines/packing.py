@@ -69,7 +69,9 @@ class ResponseBatch:
         return mask.masked_fill_(~(same & causal), torch.finfo(dtype).min)[:, None]
 
 
-def pack(sequences: Sequence[TokenSequence], temperature: float = 1.0, row_tokens: int | None = None) -> ResponseBatch:
+def pack(
+    sequences: Sequence[TokenSequence], temperature: float = 1.0, row_tokens: int | None = None
+) -> ResponseBatch:
     """Packs `sequences` into rows of at most `row_tokens` (default: the longest), first fit, longest first.
 
     The order of responses is that of `sequences`. ValueError for an empty prompt or an empty list.
@@ -100,7 +102,13 @@ def pack(sequences: Sequence[TokenSequence], temperature: float = 1.0, row_token
             start = end
     is_packed = len(rows) < len(sequences)
     return ResponseBatch(
-        row_ids, position_ids, segment_ids if is_packed else None, source, response_ids, response_mask, temperature
+        row_ids,
+        position_ids,
+        segment_ids if is_packed else None,
+        source,
+        response_ids,
+        response_mask,
+        temperature,
     )
 
 

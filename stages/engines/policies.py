@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import ChatPrompt, PlainPrompt, format_problem
+
+transformers.utils.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -18,9 +21,13 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer") from error
+        raise UserError(
+            f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer"
+        ) from error
     if tokenizer.eos_token_id is None:
-        raise UserError(f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config")
+        raise UserError(
+            f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config"
+        )
     return tokenizer
 
 
@@ -98,5 +105,7 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch")
+        raise UserError(
+            "device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch"
+        )
     return torch.device(name)

@@ -49,4 +49,6 @@ def policy_statistics(
 
 
 def _spread(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(counted.shape, dtype=values.dtype, device=values.device).masked_scatter(counted, values)
+    return torch.zeros(counted.shape, dtype=values.dtype, device=values.device).masked_scatter(
+        counted, values
+    )

@@ -16,10 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from stages.engines.decoder import Decoder
-from stages.engines.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies import DTYPES, load_policy, pick_device
 from stages.engines.sampling import SamplingSettings, TorchSamplerParams
-from stages.engines.statistics import policy_statistics
 from stages.foundations.progress import progress
 from stages.foundations.records import Sample, StopReason
 from stages.foundations.seeds import derive_seed
@@ -28,8 +26,6 @@ KEEP_FRACTION = 0.8
 """Share of unfinished sequences below which the cache is compacted: copying costs about one decoding step."""
 SMALL_BATCH = 16
 """At or below this many unfinished sequences, compacting is always worth it."""
-LOGPROB_TOKENS = 8192
-"""Tokens of one forward pass of `logprobs`."""
 
 
 class TorchSampler:
@@ -82,14 +78,15 @@ class TorchSampler:
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """Log-probs of given responses; see the protocol."""
-        sequences = [TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)]
-        found: list[list[float]] = [[] for _ in sequences]
-        for group in split_by_tokens([sequence.tokens for sequence in sequences], LOGPROB_TOKENS):
-            batch = pack([sequences[index] for index in group]).to(self.device)
-            logprobs = policy_statistics(self.model, batch).logprobs.cpu()
-            for row, index in enumerate(group):
-                found[index] = logprobs[row, : len(sequences[index].response)].tolist()
+        """Log-probs of given responses, one at a time; see the protocol."""
+        decoder = Decoder(self.model)
+        found: list[list[float]] = []
+        for prompt, response in zip(prompts, responses, strict=True):
+            ids = torch.tensor([[*prompt, *response]], device=self.device)
+            positions = torch.arange(ids.shape[1], device=self.device)[None]
+            hidden = decoder.hidden(ids[:, :-1], positions[:, :-1], _attend_causally)[0, len(prompt) - 1 :]
+            logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
+            found.append(logprobs.gather(-1, ids[0, len(prompt) :, None])[:, 0].tolist())
         return found
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -105,6 +102,12 @@ class TorchSampler:
     def close(self) -> None:
         """Frees the model."""
         del self.model
+
+
+def _attend_causally(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=query.shape[1] != key.shape[1]
+    )
 
 
 class _DecodingLoop:
@@ -153,10 +156,17 @@ class _DecodingLoop:
             open_count = int(is_open.sum())
             if open_count == 0 or step == limit - 1:
                 break
-            if open_count < len(rows) and (open_count <= SMALL_BATCH or open_count < KEEP_FRACTION * len(rows)):
+            if open_count < len(rows) and (
+                open_count <= SMALL_BATCH or open_count < KEEP_FRACTION * len(rows)
+            ):
                 kept = is_open.nonzero()[:, 0]
                 self._compact(kept)
-                rows, token, next_position, is_open = rows[kept], token[kept], next_position[kept], is_open[kept]
+                rows, token, next_position, is_open = (
+                    rows[kept],
+                    token[kept],
+                    next_position[kept],
+                    is_open[kept],
+                )
             logits = self._read_token(token, next_position, self.width + step)
             next_position = next_position + 1
         return self._collect(tokens.cpu(), logprobs.cpu(), lengths.cpu())
@@ -165,7 +175,9 @@ class _DecodingLoop:
         """Logits [sequences, vocab] after the prompts and the next position of each sequence; fills the cache."""
         decoder = self.decoder
         causal = torch.ones(self.width, self.width, dtype=torch.bool, device=self.device).tril()
-        visible = self.is_token[:, None, :] & causal | torch.eye(self.width, dtype=torch.bool, device=self.device)
+        visible = self.is_token[:, None, :] & causal | torch.eye(
+            self.width, dtype=torch.bool, device=self.device
+        )
         shape = (self.prompt_count * self.repeats, decoder.kv_heads, self.columns, decoder.head_size)
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []

@@ -64,7 +64,9 @@ class TorchTrainer:
             add_diagnostics(diagnostics, shown)
         norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.max_gradient_norm))
         if not (math.isfinite(total) and math.isfinite(norm)):
-            raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
+            raise FloatingPointError(
+                f"loss {total}, gradient norm {norm}: the weights were left as they were"
+            )
         for opt, rates in zip(self.optimizers, self.peak_rates, strict=True):
             for group, rate in zip(opt.param_groups, rates, strict=True):
                 group["lr"] = rate * learning_rate_scale

@@ -27,11 +27,17 @@ def run_respond(paths: Namespace) -> None:
     sampler_params = load_section(paths.params, "sampler", SamplerParams)
     prompt = load_section(paths.params, "prompt", PromptParams)
     seed = load_value(paths.params, "seed")
-    frame = require_rows(read_table(paths.benchmarks, "benchmark"), paths.benchmarks, "name a benchmark in `sources`")
+    frame = require_rows(
+        read_table(paths.benchmarks, "benchmark"), paths.benchmarks, "name a benchmark in `sources`"
+    )
     if params.max_problems is not None:
         frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
     tokenizer = load_tokenizer(paths.policy)
-    shown = {"respond": params.model_dump(), "sampler": sampler_params.model_dump(), "prompt": prompt.model_dump()}
+    shown = {
+        "respond": params.model_dump(),
+        "sampler": sampler_params.model_dump(),
+        "prompt": prompt.model_dump(),
+    }
     inputs = {"policy": paths.policy, "benchmarks": paths.benchmarks}
     with track(stage="respond", params=shown, inputs=inputs, seed=seed, policy=paths.name) as run:
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
@@ -72,7 +78,12 @@ def _pieces(scratch: Path) -> list[Path]:
 
 
 def _respond_to(
-    piece: list[dict], params: RespondParams, prompt: PlainPrompt | ChatPrompt, seed: int, sampler: Sampler, tokenizer
+    piece: list[dict],
+    params: RespondParams,
+    prompt: PlainPrompt | ChatPrompt,
+    seed: int,
+    sampler: Sampler,
+    tokenizer,
 ) -> list[dict]:
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in piece]
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, params.max_response_tokens)

@@ -69,8 +69,12 @@ def draw_batch(
         groups = draw(wanted, 0)
         state.cursor += wanted
         return Batch(groups, groups, [], 1, 0)
-    fresh = [group for group in state.carried if policy_version - group.policy_version <= sampling.max_staleness]
-    stale = [group for group in state.carried if policy_version - group.policy_version > sampling.max_staleness]
+    fresh = [
+        group for group in state.carried if policy_version - group.policy_version <= sampling.max_staleness
+    ]
+    stale = [
+        group for group in state.carried if policy_version - group.policy_version > sampling.max_staleness
+    ]
     drawn: list[Group] = []
     draws = 0
     while len(fresh) < wanted and draws < sampling.max_draws:

@@ -63,12 +63,19 @@ def learn(learner: Learner) -> RoundState:
         with run.phase("sample"):
             batch = trainer.broadcast(_draw(learner, state) if sampler else None)
         row = {"step": step + 1}
-        trained = with_advantages(batch.groups, params)
+        trained = with_advantages(batch.groups, params, state.policy_version)
         if trained:
             with run.phase("train"):
                 scale = min(1.0, (step + 1) / max(1, learner.round.warmup_steps))
                 updates = update_policy(
-                    trained, params, learner.micro_batch_tokens, scale, trainer, learner.seed, learner.name, step
+                    trained,
+                    params,
+                    learner.micro_batch_tokens,
+                    scale,
+                    trainer,
+                    learner.seed,
+                    learner.name,
+                    step,
                 )
             row |= summarise(updates)
             state.policy_version += 1
@@ -105,13 +112,17 @@ def _draw(learner: Learner, state: RoundState) -> Batch:
             derive_seed(learner.seed, learner.name, state.step, number),
         )
 
-    batch = draw_batch(params.dynamic_sampling, params.problems_per_step, state.policy_version, state.drawing, draw)
+    batch = draw_batch(
+        params.dynamic_sampling, params.problems_per_step, state.policy_version, state.drawing, draw
+    )
     _stop_when_undecided(batch, learner.abort_undecided_fraction)
     return batch
 
 
 def _stop_when_undecided(batch: Batch, allowed_fraction: float) -> None:
-    verdicts = [rollout.verdict for group in batch.drawn for rollout in group.rollouts if not rollout.is_decided]
+    verdicts = [
+        rollout.verdict for group in batch.drawn for rollout in group.rollouts if not rollout.is_decided
+    ]
     total = sum(len(group.rollouts) for group in batch.drawn)
     if total and len(verdicts) > allowed_fraction * total:
         raise UserError(

@@ -121,7 +121,10 @@ class RlParams(StrictParams):
 
     @model_validator(mode="after")
     def _buffer_fits(self) -> RlParams:
-        if isinstance(self.overlong, SoftOverlong) and self.overlong.buffer_tokens >= self.max_response_tokens:
+        if (
+            isinstance(self.overlong, SoftOverlong)
+            and self.overlong.buffer_tokens >= self.max_response_tokens
+        ):
             raise ValueError(
                 f"overlong.buffer_tokens {self.overlong.buffer_tokens} must be less than "
                 f"max_response_tokens {self.max_response_tokens}"

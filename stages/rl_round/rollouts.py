@@ -35,7 +35,7 @@ class Rollout:
     @property
     def is_decided(self) -> bool:
         """False when the verifier failed: the response is then neither good nor bad."""
-        return self.verdict not in (Verdict.TIMED_OUT, Verdict.CRASHED)
+        return not self.verdict.is_failure
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ def draw_groups(
     drawn = sampler.sample([problem.prompt for problem in problems], params.group_size, settings, seed)
     texts = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in drawn]
     pairs = [(problem.answer, text) for problem, group in zip(problems, texts, strict=True) for text in group]
-    verdicts = iter([judgement.verdict for judgement in verifier.judge(pairs)])
+    truncated = [sample.is_truncated for samples in drawn for sample in samples]
+    judgements = verifier.judge(pairs, truncated=truncated, require_marker=True)
+    verdicts = iter([judgement.verdict for judgement in judgements])
     groups = []
     for problem, samples, responses in zip(problems, drawn, texts, strict=True):
         rollouts = tuple(

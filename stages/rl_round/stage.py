@@ -33,7 +33,9 @@ def run_rl_round(paths: Namespace) -> None:
     shown |= {name: section.model_dump() for name, section in sections.items()}
     inputs = {"policy": paths.policy, "problems": paths.problems}
     tokenizer = load_tokenizer(paths.policy)
-    problems = slice_problems(_read_problems(paths, sections["prompt"], tokenizer), this_round.problem_slice, seed)
+    problems = slice_problems(
+        _read_problems(paths, sections["prompt"], tokenizer), this_round.problem_slice, seed
+    )
     if len(problems) < params.problems_per_step:
         raise UserError(
             f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
@@ -45,7 +47,14 @@ def run_rl_round(paths: Namespace) -> None:
             closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
         )
         run = stack.enter_context(
-            track(stage="rl_round", params=shown, inputs=inputs, seed=seed, policy=paths.round, round=paths.round)
+            track(
+                stage="rl_round",
+                params=shown,
+                inputs=inputs,
+                seed=seed,
+                policy=paths.round,
+                round=paths.round,
+            )
         )
         sampler = verifier = None
         if trainer.rank == 0:
@@ -58,7 +67,12 @@ def run_rl_round(paths: Namespace) -> None:
         _write(paths, trainer, learn(learner), run)
 
 
-_SHARED = {"trainer": TrainerParams, "sampler": SamplerParams, "verifier": VerifierParams, "prompt": PromptParams}
+_SHARED = {
+    "trainer": TrainerParams,
+    "sampler": SamplerParams,
+    "verifier": VerifierParams,
+    "prompt": PromptParams,
+}
 
 
 def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:
@@ -90,7 +104,13 @@ def _write(paths: Namespace, trainer: Trainer, state: RoundState, run: Run) -> N
 
 def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
     """`<name>_first` and `<name>_last` of the numbers that a round should move, the worst gap, and totals."""
-    moved = ("accuracy/mean", "reward/mean", "entropy/mean", "length/response_tokens_mean", "length/truncated_fraction")
+    moved = (
+        "accuracy/mean",
+        "reward/mean",
+        "entropy/mean",
+        "length/response_tokens_mean",
+        "length/truncated_fraction",
+    )
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
     for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):

@@ -72,7 +72,11 @@ class RolloutLog:
     def add(self, step: int, trained: Sequence[Group], left_out: Sequence[Group]) -> None:
         """Keeps the rollouts whose fate `step` decided, each once; `policy_version` says when they were drawn."""
         fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
-        rows = [_row(step, group, index, is_used) for group, is_used in fates for index in range(len(group.rollouts))]
+        rows = [
+            _row(step, group, index, is_used)
+            for group, is_used in fates
+            for index in range(len(group.rollouts))
+        ]
         write_table(rows, self.folder / f"{step:09d}.parquet", "rollout")
 
     def forget_after(self, step: int) -> None:

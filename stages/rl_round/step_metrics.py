@@ -24,7 +24,9 @@ def batch_metrics(
         "reward/mean": _mean([rollout.reward for rollout in rollouts if rollout.is_decided]),
         "accuracy/mean": _mean([float(rollout.verdict is Verdict.CORRECT) for rollout in rollouts]),
         "verdict/undecided_fraction": _mean([float(not rollout.is_decided) for rollout in rollouts]),
-        "verdict/unparsed_fraction": _mean([float(rollout.verdict is Verdict.UNPARSED) for rollout in rollouts]),
+        "verdict/unparsed_fraction": _mean(
+            [float(rollout.verdict is Verdict.UNPARSED) for rollout in rollouts]
+        ),
         "length/response_tokens_mean": _mean(tokens),
         "length/truncated_fraction": _mean([float(rollout.sample.is_truncated) for rollout in rollouts]),
         "length/punished_fraction": _mean([float(_is_punished(rollout, params)) for rollout in rollouts]),

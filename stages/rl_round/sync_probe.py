@@ -33,7 +33,12 @@ class SyncProbe:
 
     @classmethod
     def drawn(
-        cls, params: SyncProbeParams, prompts: list[list[int]], max_response_tokens: int, sampler: Sampler, seed: int
+        cls,
+        params: SyncProbeParams,
+        prompts: list[list[int]],
+        max_response_tokens: int,
+        sampler: Sampler,
+        seed: int,
     ) -> SyncProbe:
         """A probe on one response of `sampler` to each of the first `params.sequences` prompts."""
         chosen = prompts[: params.sequences]

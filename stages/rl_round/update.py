@@ -31,6 +31,8 @@ class TrainedRollout:
     advantage: float
     is_masked: bool
     """True when it gives no gradient (overlong filtering); the divisors still count it."""
+    is_fresh: bool
+    """True when it was drawn with the weights that the step starts from; false for surplus of earlier steps."""
     proximal_logprobs: list[float] | None = None
 
     @property
@@ -44,7 +46,7 @@ class TrainedRollout:
         return len(self.rollout.sample.token_ids)
 
 
-def with_advantages(groups: Sequence[Group], params: RlParams) -> list[TrainedRollout]:
+def with_advantages(groups: Sequence[Group], params: RlParams, policy_version: int) -> list[TrainedRollout]:
     """The decided rollouts of `groups` with their advantages; undecided ones are neither rewarded nor a baseline."""
     decided = [(number, group, rollout) for number, group in enumerate(groups) for rollout in group.rollouts
                if rollout.is_decided]  # fmt: skip
@@ -58,7 +60,13 @@ def with_advantages(groups: Sequence[Group], params: RlParams) -> list[TrainedRo
         case LeaveOneOut():
             advantages = leave_one_out(rewards, group_ids)
     return [
-        TrainedRollout(group.prompt, rollout, advantage, params.is_overlong_filtered and rollout.sample.is_truncated)
+        TrainedRollout(
+            group.prompt,
+            rollout,
+            advantage,
+            is_masked=params.is_overlong_filtered and rollout.sample.is_truncated,
+            is_fresh=group.policy_version == policy_version,
+        )
         for (_, group, rollout), advantage in zip(decided, advantages.tolist(), strict=True)
     ]
 
@@ -100,7 +108,9 @@ def _shares(rollouts: Sequence[TrainedRollout], micro_batch_tokens: int, trainer
 
 
 def _pack(rollouts: Sequence[TrainedRollout], temperature: float) -> ResponseBatch:
-    batch = pack([TokenSequence(item.prompt, item.rollout.sample.token_ids) for item in rollouts], temperature)
+    batch = pack(
+        [TokenSequence(item.prompt, item.rollout.sample.token_ids) for item in rollouts], temperature
+    )
     shape = batch.response_mask.shape
     fields = {
         "rollout_logprobs": _rows([item.rollout.sample.logprobs for item in rollouts], shape),
@@ -110,7 +120,9 @@ def _pack(rollouts: Sequence[TrainedRollout], temperature: float) -> ResponseBat
         "advantages": torch.tensor([item.advantage for item in rollouts])[:, None].expand(shape).contiguous(),
     }
     kept = torch.tensor([float(not item.is_masked) for item in rollouts])[:, None]
-    return replace(batch, fields={**fields, "loss_mask": batch.response_mask * kept})
+    fresh = torch.tensor([float(item.is_fresh) for item in rollouts])[:, None]
+    masks = {"loss_mask": batch.response_mask * kept, "fresh_mask": batch.response_mask * fresh}
+    return replace(batch, fields={**fields, **masks})
 
 
 def _rows(rows: Sequence[Sequence[float]], shape: torch.Size) -> Tensor:
@@ -141,6 +153,7 @@ def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFu
     A masked rollout stays in the divisor, so leaving it out does not up-weight the rest.
     """
     tokens = sum(item.response_tokens for item in minibatch)
+    fresh_tokens = sum(item.response_tokens for item in minibatch if item.is_fresh)
     divisor = {
         "token_mean": tokens,
         "sequence_mean_token_mean": len(minibatch),
@@ -149,7 +162,9 @@ def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFu
     }[params.aggregation]
     clip = params.policy_loss
 
-    def loss(statistics: TokenStatistics, batch: ResponseBatch) -> tuple[Tensor, Mapping[str, Tensor | float]]:
+    def loss(
+        statistics: TokenStatistics, batch: ResponseBatch
+    ) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         mask = batch.fields["loss_mask"]
         token_loss, shown = clipped_surrogate(
             statistics.logprobs, batch.fields["proximal_logprobs"], batch.fields["advantages"], mask,
@@ -158,7 +173,12 @@ def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFu
         share = mask.sum() / tokens
         diagnostics = {name: value * share for name, value in shown.items()}
         diagnostics["entropy/mean"] = (statistics.entropy.detach() * mask).sum() / tokens
-        diagnostics |= logprob_gap(statistics.logprobs.detach(), batch.fields["rollout_logprobs"], mask, tokens)
+        diagnostics |= logprob_gap(
+            statistics.logprobs.detach(),
+            batch.fields["rollout_logprobs"],
+            batch.fields["fresh_mask"],
+            fresh_tokens,
+        )
         return aggregate(token_loss, mask, params.aggregation, divisor=divisor), diagnostics
 
     return loss
@@ -169,12 +189,13 @@ def logprob_gap(
 ) -> dict[str, Tensor]:
     """How far the trainer's log-probs are from the sampler's: shares of the mean gap and of k3, and the maximum.
 
+    Taken over fresh rollouts in a step's first update, where both sides should hold the same weights.
     k3 = r - 1 - log r with r = policy / rollout, an estimate of KL(rollout || policy) that is never negative.
     """
     gap = (policy_logprobs - rollout_logprobs) * mask
     return {
-        "logprob_gap/mean": gap.abs().sum() / tokens,
-        "logprob_gap/k3": ((gap.exp() - 1 - gap) * mask).sum() / tokens,
+        "logprob_gap/mean": gap.abs().sum() / max(1, tokens),
+        "logprob_gap/k3": ((gap.exp() - 1 - gap) * mask).sum() / max(1, tokens),
         "logprob_gap/token_max": gap.abs().max(),
     }
 
@@ -188,7 +209,9 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     for update in updates:
         add_diagnostics(total, update.diagnostics)
     means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
-    means |= {name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")}
+    means |= {
+        name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")
+    }
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
     means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
     return means

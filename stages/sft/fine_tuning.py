@@ -58,7 +58,9 @@ def fine_tune(
         done = step + 1
         if done % params.validate_every_steps == 0 or done == params.steps:
             with run.phase("validate"):
-                row["loss/validation"] = mean_loss(validation, micro_batch_tokens, params.max_sequence_tokens, trainer)
+                row["loss/validation"] = mean_loss(
+                    validation, micro_batch_tokens, params.max_sequence_tokens, trainer
+                )
         curve.append(row)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
         if done % params.checkpoint_every_steps == 0 and done < params.steps:
@@ -98,7 +100,9 @@ def micro_batches(
     ]
 
 
-def mean_loss(sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer) -> float:
+def mean_loss(
+    sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
+) -> float:
     """Mean cross-entropy in nats per response token, over all ranks."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(sequences, max_tokens, row_tokens, trainer):

@@ -29,7 +29,11 @@ def run_sft(paths: Namespace) -> None:
     prompt = load_section(paths.params, "prompt", PromptParams)
     seed = load_value(paths.params, "seed")
     inputs = {name: getattr(paths, name) for name in ("policy", "train", "validation")}
-    shown = {"sft": params.model_dump(), "trainer": trainer_params.model_dump(), "prompt": prompt.model_dump()}
+    shown = {
+        "sft": params.model_dump(),
+        "trainer": trainer_params.model_dump(),
+        "prompt": prompt.model_dump(),
+    }
     funnel, train, validation = _encode(paths, params, prompt)
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy)
     with track(stage="sft", params=shown, inputs=inputs, seed=seed, policy="sft") as run:
@@ -51,7 +55,8 @@ def _encode(
     ]
     funnel = Funnel("sft", sum(map(len, frames)))
     encoded = [
-        encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel) for frame in frames
+        encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel)
+        for frame in frames
     ]
     if not all(encoded):
         raise UserError(
@@ -72,7 +77,9 @@ def _metrics(curve: Curve) -> dict[str, float]:
     }
 
 
-def _write(paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]) -> None:
+def _write(
+    paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]
+) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_policy(folder)
     if trainer.rank == 0:
