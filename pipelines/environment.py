@@ -27,6 +27,7 @@ from pathlib import Path
 from stages.foundations.command import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
+LAST_LINES = 12
 STAMP = "retrace-set-up.json"
 # Measured, unpacked and with what pip needs besides while it works (CPU builds; CUDA's come on top).
 GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "test": 0.3, "bench": 0.3}
@@ -35,7 +36,7 @@ REMEDIES = {
     r"No space left|not enough space|Errno 28": "free some disk space",
     r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy":
         "the package index could not be reached: check the network (and pip's settings: `pip config list`)",
-    r"No matching distribution|Could not find a version":
+    r"No matching distribution|Could not find a version|no matching distributions":
         "the package index has no build of it for this machine and Python: try another (make PYTHON=python3.12 ...)",
     r"[Pp]ermission denied": "the folder .venv cannot be written: check its owner",
 }  # fmt: skip
@@ -97,6 +98,12 @@ def read_lock(text: str) -> dict[str, list[str]]:
     return groups
 
 
+def override(pins: list[str], others: list[str]) -> list[str]:
+    """`pins` with those of `others` in place of the same packages' and added."""
+    named = {pin.partition("==")[0]: pin for pin in pins}
+    return list((named | {pin.partition("==")[0]: pin for pin in others}).values())
+
+
 def has_nvidia_gpu() -> bool:
     """Whether a driver shows a GPU (its device file, or the one of WSL)."""
     return Path("/dev/nvidia0").exists() or (Path("/dev/dxg").exists() and bool(shutil.which("nvidia-smi")))
@@ -141,8 +148,7 @@ class Environment:
 
     def _install_group(self, group: str) -> None:
         if group == "vllm" and has_nvidia_gpu():
-            version = self.pins["vllm-wheel"][0].partition("==")[2]
-            self._pip(group, [f"vllm=={version}"])
+            self._pip(group, override(self.pins["vllm"], self.pins["vllm-cuda"]))
             return
         # deepspeed's build looks for the torch that is installed; it compiles nothing here.
         self._pip(group, [*(["--no-build-isolation"] if group == "deepspeed" else []), *self.pins[group]])
@@ -224,36 +230,34 @@ class Environment:
         self._run_pip(group, [*command, *arguments], environment)
 
     def _run_pip(self, group: str, command: list, environment: dict[str, str]) -> None:
-        last: deque[str] = deque(maxlen=12)
-        said, downloads = time.monotonic(), 0
-        with subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            cwd=self.project,
-        ) as pip:
+        last: deque[str] = deque(maxlen=300)
+        said, packages = time.monotonic(), 0
+        pip = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            cwd=self.project, preexec_fn=die_with_parent,
+        )  # fmt: skip
+        with pip:
             for line in pip.stdout:
                 last.append(line.rstrip())
-                downloads += line.lstrip().startswith(("Downloading", "Using cached"))
+                packages += line.lstrip().startswith(("Downloading", "Using cached"))
                 if line.startswith("Installing collected packages"):
                     say(f"  {group}: unpacking")
                 elif time.monotonic() - said > 10:
                     said = time.monotonic()
-                    say(f"  {group}: {downloads} packages fetched")
+                    say(f"  {group}: {packages} packages fetched")
         if pip.returncode:
-            text = "\n".join(last)
-            found = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)]
+            found = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, "\n".join(last))]
+            text = "\n".join([*last][-LAST_LINES:])
             raise SetUpError(
                 f"pip could not install {group}: {found[0] if found else 'its last lines say why'}\n{text}"
             )
 
     def _constraints(self) -> Path:
-        """All pins but those of the CPU wheel, as a file for pip."""
+        """The pins that hold on this machine, as a file for pip."""
+        special = ("vllm-wheel", "vllm-cuda")
+        pins = [pin for group, pins in self.pins.items() if group not in special for pin in pins]
         file = self.folder / "retrace-constraints.txt"
-        pins = [pin for group, pins in self.pins.items() if group != "vllm-wheel" for pin in pins]
-        file.write_text("\n".join(pins) + "\n")
+        file.write_text("\n".join(override(pins, self.pins["vllm-cuda"] if has_nvidia_gpu() else [])) + "\n")
         return file
 
     def _forget_half_installed(self) -> None:
