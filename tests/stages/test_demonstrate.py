@@ -1,0 +1,133 @@
+"""demonstrate: what becomes a response, where rows come from, why they go, and the split by problem."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from stages.demonstrate.__main__ import main
+from stages.demonstrate.responses import as_response
+from stages.engines.policies import encode_prompt, encode_response, load_policy, save_policy
+from stages.foundations.errors import UserError
+from stages.foundations.prompts import PlainPrompt
+from stages.foundations.tables import read_table, write_table
+from tests.fakes.tiny_policy import write_tiny_policy
+
+PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+def table(path, source, rows):
+    write_table(
+        [
+            {"problem_id": f"{source}/{i}", "source": source, "problem": problem, "answer": answer,
+             "solution": solution, "licence": "MIT"}
+            for i, (problem, answer, solution) in enumerate(rows)
+        ],
+        path, "problem",
+    )  # fmt: skip
+
+
+def demonstrate(
+    tmp_path, policy, sources, problems=(), solutions=(), validation_rows=0, max_response_tokens=100, seed=0
+):
+    table(tmp_path / "problems.parquet", "gsm", problems)
+    table(tmp_path / "solutions.parquet", "site", solutions)
+    params = {
+        "seed": seed, "prompt": PROMPT,
+        "demonstrate": {"sources": sources, "max_response_tokens": max_response_tokens,
+                        "validation_rows": validation_rows},
+        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
+        "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
+    }  # fmt: skip
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics")}
+    main([f"--params={tmp_path / 'params.yaml'}", f"--problems={tmp_path / 'problems.parquet'}",
+          f"--solutions={tmp_path / 'solutions.parquet'}", f"--policy={policy}",
+          *(f"--{name}={path}" for name, path in out.items())])  # fmt: skip
+    tables = {name: read_table(out[name], "demonstration") for name in ("train", "validation")}
+    return tables, read_table(out["dropped"], "dropped"), json.loads(out["metrics"].read_text())
+
+
+@pytest.mark.parametrize(
+    ("solution", "answer", "response"),
+    [
+        ("1+2=3\nThe answer is \\boxed{3}.", "3", "1+2=3\nThe answer is \\boxed{3}."),
+        ("48/2 = <<48/2=24>>24\n#### 24", "24", "48/2 = 24\nThe answer is \\boxed{24}."),
+        ("3", "3", "The answer is \\boxed{3}."),
+        ("$x=5$.", "x=5", "The answer is \\boxed{x=5}."),
+        ("The answer is 7.", "7", "The answer is \\boxed{7}."),
+        ("So $x=5$.", "$5$", "So $x=5$.\nThe answer is \\boxed{5}."),
+        ("Cut off \\boxed{3", "3", "Cut off \\boxed{3\nThe answer is \\boxed{3}."),
+    ],
+)
+def test_solutions_become_responses(solution, answer, response):
+    assert as_response(solution, answer) == response
+
+
+def test_sources_and_reasons(tmp_path, policy):
+    tables, dropped, metrics = demonstrate(
+        tmp_path, policy,
+        [{"kind": "web", "max_rows": None}, {"kind": "given", "sources": ["gsm"], "max_rows": 2}],
+        problems=[("A?", "1", "one\n#### 1"), ("B?", "2", None), ("C?", "3", "x" * 200), ("D?", "4", "four"),
+                  ("E?", "5", "five")],
+        solutions=[("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."), ("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."),
+                   ("long?", "3", "y" * 300)],
+    )  # fmt: skip
+    assert set(tables["train"]["kind"]) == {"web", "given"}
+    assert metrics["rows/in"] == 7 == metrics["rows/kept"] + len(dropped)
+    assert metrics["dropped/repeated"] == 1 and metrics["dropped/beyond_max_rows"] == 2
+    assert metrics["dropped/response_too_long"] >= 1
+    assert metrics["rows/train"] == len(tables["train"]) and metrics["rows/validation"] == 0
+
+
+def test_validation_shares_no_problem_with_train_and_runs_repeat(tmp_path, policy):
+    solutions = [(f"Compute {i % 30}+1.", str(i % 30 + 1), f"way {i}\n") for i in range(60)]
+
+    def run(seed):
+        return demonstrate(tmp_path, policy, [{"kind": "web", "max_rows": 50}], (), solutions, 9, seed=seed)
+
+    tables, _, metrics = run(1)
+    assert 9 <= metrics["rows/validation"] <= 10
+    assert not set(tables["train"]["problem"]) & set(tables["validation"]["problem"])
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    run(1)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == first
+    run(2)
+    assert (tmp_path / "out" / "validation").read_bytes() != first["validation"]
+
+
+def test_nothing_left_is_an_error_with_the_counts(tmp_path, policy):
+    with pytest.raises(UserError, match="response_too_long"):
+        demonstrate(tmp_path, policy, [{"kind": "web", "max_rows": None}], (), [("A?", "1", "x" * 300)])
+    assert not (tmp_path / "out").exists()
+
+
+def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("taught")
+    model, tokenizer = load_policy(policy, torch.float32)
+    texts = ["\\boxed{3}", "= \\boxed{3}", "no idea"]
+    prompt = encode_prompt(tokenizer, PlainPrompt(**PROMPT), "Compute 1+2.")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(150):
+        response = encode_response(tokenizer, texts[step % 3])
+        ids = torch.tensor([prompt + response])
+        labels = ids.clone()
+        labels[:, : len(prompt)] = -100
+        model.train()(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save_policy(model.eval(), tokenizer, folder)
+    source = {"kind": "rejection_sampled", "samples": 24, "kept_per_problem": 2, "temperature": 1.0,
+              "max_response_tokens": 24, "max_problems": None}  # fmt: skip
+    tables, dropped, metrics = demonstrate(tmp_path, folder, [source], [("Compute 1+2.", "3", None)])
+    assert len(tables["train"]) == 2 == tables["train"]["response"].nunique()
+    assert all("\\boxed{3}" in response for response in tables["train"]["response"])
+    assert metrics["rows/in"] == 24 == len(dropped) + 2
+    assert {"repeated", "beyond_kept_per_problem"} & set(dropped["reason"])
+    assert "correct" not in set(dropped["reason"])

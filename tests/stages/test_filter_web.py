@@ -1,0 +1,202 @@
+"""filter_web: every rule objects to what it is for and to nothing else; agreement with a real, tiny policy."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from stages.engines.policies import encode_prompt, encode_response, load_policy, save_policy
+from stages.filter_web.__main__ import main
+from stages.filter_web.filtering import tidy_functions
+from stages.filter_web.params import LengthLimits
+from stages.filter_web.rules import RULES, Candidate, too_long
+from stages.foundations.errors import UserError
+from stages.foundations.prompts import PlainPrompt
+from stages.foundations.tables import read_table, write_table
+from tests.fakes.tiny_policy import write_tiny_policy
+
+RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]
+ALL_RULES = dict.fromkeys(RULE_NAMES, True) | {
+    "too_long": {"problem_characters": 300, "solution_characters": 300, "answer_characters": 30},
+    "near_duplicate": {"shingle_words": 2, "similarity": 0.7, "permutations": 64, "same_numbers": True},
+    "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None},
+}
+PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
+SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
+
+
+def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, benchmark=("Compute 5+5.",)):
+    write_table(
+        [
+            {"candidate_id": f"web/1#{i}", "page_id": "web/1", "url": "u", "problem": problem,
+             "solution": solution, "answer": answer, "licence": "MIT"}
+            for i, (problem, solution, answer) in enumerate(rows)
+        ],
+        tmp_path / "candidates.parquet", "candidate",
+    )  # fmt: skip
+    write_table(
+        [{"problem_id": str(i), "source": "b", "problem": text, "answer": "1", "solution": None, "licence": "MIT",
+          "benchmark": "held_out"} for i, text in enumerate(benchmark)],
+        tmp_path / "benchmarks.parquet", "benchmark",
+    )  # fmt: skip
+    params = {
+        "seed": 0, "prompt": PROMPT, "filter_web": {"rules": rules, "agreement": agreement or {"kind": "none"}},
+        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
+        "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
+    }  # fmt: skip
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    out = {name: tmp_path / "out" / name for name in ("solutions", "dropped", "metrics")}
+    (tmp_path / "policy").mkdir(exist_ok=True)
+    main([f"--params={tmp_path / 'params.yaml'}", f"--candidates={tmp_path / 'candidates.parquet'}",
+          f"--benchmarks={tmp_path / 'benchmarks.parquet'}", f"--policy={policy or tmp_path / 'policy'}",
+          *(f"--{name}={path}" for name, path in out.items())])  # fmt: skip
+    dropped = read_table(out["dropped"], "dropped")
+    numbers = [int(row_id.rpartition("#")[2]) for row_id in dropped["row_id"]]
+    reasons = dict(zip(numbers, dropped["reason"], strict=True))
+    return read_table(out["solutions"], "problem"), reasons, json.loads(out["metrics"].read_text())
+
+
+CASES = {
+    "no_solution": ("What is 1+2 then?", "", "3"),
+    "no_short_answer": ("What is 1+2 then?", "It is what it is.", ""),
+    "unfinished": ("What is 1+2+4 then?", "1+2=3\n3+4=8", "7"),
+    "solution_disagrees_with_answer": ("What is 1+2 then?", "The answer is \\boxed{4}.", "3"),
+    "no_question": ("$x^2+1$", "$2$", "2"),
+    "multi_part": ("Compute:\n- the mean\n- the mode", "3", "3"),
+    "refers_to_figure_or_other": ("Using the graph shown, find its slope.", "3", "3"),
+    "proof_or_opinion": ("Prove that the answer is 3.", "3", "3"),
+    "wrong_language": ("Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?",
+                       "17", "17"),
+}  # fmt: skip
+
+
+def test_every_rule_has_a_case():
+    assert CASES.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
+    rows = [SUM, CASES[name]]
+    _, reasons, metrics = filter_web(tmp_path, rows)
+    assert reasons == {1: name} and metrics[f"dropped/{name}"] == 1
+    _, reasons, _ = filter_web(tmp_path, rows, rules=ALL_RULES | {name: False})
+    assert name not in reasons.values()
+
+
+@pytest.mark.parametrize(
+    ("problem", "solution", "answer"),
+    [
+        SUM,
+        (
+            "Tom has 3 apples. Tom buys 4 more. How many apples does Tom have?",
+            "3+4=7\nThe answer is \\boxed{7}.",
+            "7",
+        ),
+        ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
+        ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
+        ("Simplify $\\frac{2}{4}$.", "$\\frac{1}{2}$", "\\frac{1}{2}"),
+        (
+            "A table costs 40 dollars and a chair 10. What do both cost?",
+            "40+10=50\nThe answer is \\boxed{50}.",
+            "50",
+        ),
+    ],
+)
+def test_good_exercises_pass_every_rule(problem, solution, answer):
+    row = Candidate("1", problem, solution, answer)
+    assert {name: rule(row) for name, rule in RULES.items() if rule(row)} == {}
+
+
+def test_too_long_names_the_text():
+    limits = LengthLimits(problem_characters=10, solution_characters=10, answer_characters=2)
+    assert too_long(Candidate("1", "short", "short", "long"), limits) == "answer of 4 characters, at most 2"
+    assert too_long(Candidate("1", "short", "short", "42"), limits) is None
+
+
+def test_duplicates_conflicts_and_benchmarks(tmp_path):
+    rows = [
+        ("Compute 1+2+3 now.", "6", "6"),
+        ("compute 1 + 2 + 3 now", "6", "6"),
+        ("What is the p-value?", "0.5", "0.5"),
+        ("What is the p-value?", "0.7", "0.7"),
+        ("compute 5+5.", "10", "10"),
+        ("Tom has 3 red apples and buys 4 more apples. How many apples?", "7", "7"),
+        ("Tom has 3 red apples and buys 4 more apples. How many apples now?", "7", "7"),
+        ("Tom has 3 red apples and buys 5 more apples. How many apples?", "8", "8"),
+    ]
+    kept, reasons, metrics = filter_web(tmp_path, rows)
+    assert reasons == {1: "exact_duplicate", 4: "contaminated", 6: "near_duplicate"} | dict.fromkeys(
+        (2, 3), "conflicting_answers"
+    )
+    assert kept["problem_id"].tolist() == ["web/1#0", "web/1#5", "web/1#7"]
+    assert kept["source"].unique().tolist() == ["web"]
+    assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3
+    dropped = read_table(tmp_path / "out" / "dropped", "dropped").set_index("row_id")
+    assert "held_out 0" in dropped.loc["web/1#4", "detail"]
+    assert json.loads(dropped.loc["web/1#4", "row"])["problem"] == "compute 5+5."
+
+
+def test_second_run_gives_equal_bytes(tmp_path):
+    rows = [SUM, *CASES.values()]
+    filter_web(tmp_path, rows)
+    first = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    filter_web(tmp_path, rows)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == first
+
+
+def test_an_empty_table_is_an_error(tmp_path):
+    with pytest.raises(UserError, match="no rows"):
+        filter_web(tmp_path, [])
+
+
+def test_function_names_as_policies_know_them():
+    assert (
+        tidy_functions(r"\operatorname{sin}x+\operatorname{log}_2(\operatorname{foo})")
+        == r"\sin x+\log_2(\operatorname{foo})"
+    )
+
+
+@pytest.fixture(scope="module")
+def stubborn_policy(tmp_path_factory):
+    """A tiny policy trained to answer every prompt with a boxed 3."""
+    folder = write_tiny_policy(tmp_path_factory.mktemp("policy"))
+    model, tokenizer = load_policy(folder, torch.float32)
+    response = encode_response(tokenizer, "\\boxed{3}")
+    prompts = [
+        encode_prompt(tokenizer, PlainPrompt(**PROMPT), text)
+        for text in ("Compute 1+2.", "Compute 9-2 for me please.")
+    ]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step in range(80):
+        ids = torch.tensor([prompts[step % 2] + response])
+        labels = ids.clone()
+        labels[:, : -len(response)] = -100
+        model.train()(input_ids=ids, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    save_policy(model.eval(), tokenizer, folder)
+    return folder
+
+
+def test_agreement_keeps_what_the_policy_reaches(tmp_path, stubborn_policy):
+    rows = [
+        SUM,
+        ("Compute 9-2 for me please.", "9-2=7\nThe answer is \\boxed{7}.", "7"),
+        ("Compute 2+1 please.", "3", "3"),
+    ]
+    agreement = {
+        "kind": "policy",
+        "samples": 2,
+        "temperature": 0.2,
+        "max_response_tokens": 16,
+        "max_candidates": None,
+    }
+    kept, reasons, metrics = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
+    assert reasons == {1: "no_agreement"} and kept["answer"].tolist() == ["3", "3"]
+    assert metrics["dropped/no_agreement"] == 1
+    first = (tmp_path / "out" / "solutions").read_bytes()
+    filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
+    assert (tmp_path / "out" / "solutions").read_bytes() == first
+    _, reasons, _ = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement | {"max_candidates": 1})
+    assert list(reasons.values()).count("not_sampled") == 2
