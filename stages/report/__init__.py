@@ -1,0 +1,1 @@
+"""Stage `report`: one self-contained HTML page about a run; equal inputs give equal bytes."""

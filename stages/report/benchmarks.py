@@ -1,0 +1,174 @@
+"""What the page says about each benchmark: the headline, the table of policies, the plots, published figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stages.algorithms.estimators import Interval
+from stages.report.charts import Chart, score_chart, value_chart
+from stages.report.inputs import Inputs, Metrics
+from stages.report.params import PublishedFigure, ReportParams
+from stages.report.scores import (
+    FEWEST_PROBLEMS,
+    Comparison,
+    benchmark_names,
+    compare,
+    last_policy,
+    metric_label,
+    metric_names,
+    score,
+)
+
+_TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
+_OTHER = ("unparsed_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
+
+
+@dataclass(frozen=True)
+class PolicyRow:
+    """A line of the table."""
+
+    policy: str
+    scores: list[Interval | None]
+    difference: Comparison | None
+    """To the baseline, on the headline's metric."""
+    response_tokens: float | None
+    truncated_fraction: float | None
+    undecided_fraction: float | None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark's part of the page."""
+
+    name: str
+    number: int
+    problems: int | None
+    metrics: list[str]
+    """Score names, in the order of the table's columns."""
+    headline_metric: str
+    headline: list[tuple[str, Interval]]
+    """First, baseline and last policy with the headline's score."""
+    comparisons: list[Comparison]
+    """Last policy against the baseline: the headline's metric, then greedy."""
+    rows: list[PolicyRow]
+    clean_problems: int | None
+    """Problems without those that training data held; None when none was held."""
+    clean_rows: list[PolicyRow]
+    charts: list[Chart]
+    other: dict[str, list[tuple[str, float | None]]]
+    """Further measures by name: policy and value."""
+    published: list[PublishedFigure]
+    beside_published: list[tuple[str, Interval]]
+    """The last policy's scores on the published metrics and on the headline's."""
+
+
+def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]:
+    """One entry for each benchmark that some policy was graded on."""
+    return [_describe(inputs, params, name, number) for number, name in enumerate(benchmark_names(inputs), start=1)]
+
+
+def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> Benchmark:
+    metrics = metric_names(inputs, name)
+    headline_metric = next((metric for metric in metrics if metric.startswith("avg")), metrics[0])
+    last = last_policy(inputs)
+    baseline = params.baseline_policy
+    differences = {
+        policy: compare(inputs, name, headline_metric, baseline, policy, params.bootstrap_draws)
+        for policy in inputs.graded
+    }
+    comparisons = [differences.get(last)]
+    if "greedy" in metrics and headline_metric != "greedy":
+        comparisons.append(compare(inputs, name, "greedy", baseline, last, params.bootstrap_draws))
+    shown = dict.fromkeys([inputs.graded[0], *([baseline] if baseline in inputs.graded else []), last])
+    scores = {policy: score(inputs.grades(policy), name, headline_metric) for policy in shown}
+    clean = [_value(inputs, policy, name, "clean_problems") for policy in inputs.graded]
+    return Benchmark(
+        name=name,
+        number=number,
+        problems=next((int(n) for policy in inputs.graded if (n := _value(inputs, policy, name, "problems"))), None),
+        metrics=metrics,
+        headline_metric=headline_metric,
+        headline=[(policy, own) for policy, own in scores.items() if own],
+        comparisons=[found for found in comparisons if found],
+        rows=[_row(inputs, policy, name, metrics, "", differences[policy]) for policy in inputs.graded],
+        clean_problems=next((int(count) for count in clean if count is not None), None),
+        clean_rows=[_row(inputs, policy, name, metrics, "clean_", None) for policy in inputs.graded if any(clean)],
+        charts=_charts(inputs, name, number, metrics),
+        other=_other_measures(inputs, name),
+        published=params.published.get(name, []),
+        beside_published=_beside(inputs.grades(last), name, headline_metric, params),
+    )  # fmt: skip
+
+
+def _beside(
+    grades: Metrics, benchmark: str, headline_metric: str, params: ReportParams
+) -> list[tuple[str, Interval]]:
+    wanted = sorted({headline_metric, *(figure.metric for figure in params.published.get(benchmark, []))})
+    scores = {metric: score(grades, benchmark, metric) for metric in wanted}
+    return [(metric, own) for metric, own in scores.items() if own]
+
+
+def _value(inputs: Inputs, policy: str, benchmark: str, quantity: str) -> float | None:
+    return inputs.grades(policy).get(f"{benchmark}/{quantity}")
+
+
+def _row(
+    inputs: Inputs, policy: str, benchmark: str, metrics: list[str], prefix: str, difference: Comparison | None
+) -> PolicyRow:
+    described = (_value(inputs, policy, benchmark, name) for name in
+                 ("response_tokens_mean", "truncated_fraction", "undecided_fraction"))  # fmt: skip
+    scores = [score(inputs.grades(policy), benchmark, metric, prefix) for metric in metrics]
+    return PolicyRow(policy, scores, difference, *described)
+
+
+def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> list[Chart]:
+    charts = []
+    for metric in metrics:
+        scores = {policy: score(inputs.grades(policy), benchmark, metric) for policy in inputs.graded}
+        found = {policy: own for policy, own in scores.items() if own}
+        if found:
+            family = metric.partition("_at_")[0]
+            title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
+            charts.append(score_chart(f"score-{number}-{family}", title, found))
+    lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
+    if lengths:
+        charts.append(value_chart(f"length-{number}", "Response length", "tokens", {"mean": lengths}))
+    shares = {"cut off": "truncated_fraction", "undecided": "undecided_fraction"}
+    series = {label: _by_policy(inputs, benchmark, name) for label, name in shares.items()}
+    series = {label: values for label, values in series.items() if values}
+    if series:
+        charts.append(value_chart(f"shares-{number}", "Cut off, or without a verdict", "%", series))
+    return charts
+
+
+def _by_policy(inputs: Inputs, benchmark: str, quantity: str) -> dict[str, float]:
+    values = {policy: _value(inputs, policy, benchmark, quantity) for policy in inputs.graded}
+    return {policy: value for policy, value in values.items() if value is not None}
+
+
+def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str, float | None]]]:
+    """Shares without opinion and the emergence measures, those that some policy has."""
+    keys = {key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")}
+    names = sorted(key.rpartition("/")[2] for key in keys)
+    wanted = [name for name in _OTHER if name in names] + [name for name in names if name.startswith("keyword_rate_")]
+    return {
+        name.replace("_", " "): [(policy, _value(inputs, policy, benchmark, name)) for policy in inputs.graded]
+        for name in wanted
+    }
+
+
+def points(fraction: float) -> str:
+    """A difference of fractions in percentage points, with its sign."""
+    return f"{100 * fraction:+.1f}".replace("-", "−")
+
+
+def verdict_sentence(comparison: Comparison) -> str:
+    """The finding in one sentence; `better` and `worse` appear only where the interval leaves out 0."""
+    low, high = map(points, comparison.interval[1:])
+    paired = f"on the same {comparison.problems} problems, 95% interval {low} to {high} points"
+    names = f"{comparison.policy} and {comparison.baseline}"
+    if comparison.problems < FEWEST_PROBLEMS:
+        return f"Too few problems to compare {names}: {paired}."
+    if comparison.word == "undecided":
+        return f"No difference between {names} is shown: {paired}."
+    return f"{comparison.policy} is {comparison.word} than {comparison.baseline}: {paired}."

@@ -1,0 +1,135 @@
+"""A few problems with what each policy answered. Problems and responses are hostile text until they are escaped."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pandas
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.report.inputs import Inputs
+from stages.report.params import ReportParams
+
+_OUTCOMES = {
+    (False, True): "{last} right, {first} wrong",
+    (False, False): "both wrong",
+    (True, False): "{last} wrong, {first} right",
+    (True, True): "both right",
+}
+"""Keys: the first policy is right, the last one is. In the order in which problems of each kind are taken."""
+
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+"""Control characters, and those that turn the direction of text or take no room."""
+
+
+@dataclass(frozen=True)
+class ExampleResponse:
+    """What one policy said."""
+
+    policy: str
+    text: str
+    verdict: str
+    is_correct: bool
+    tokens: int
+    is_truncated: bool
+    correct_samples: int
+    samples: int
+    """Sampled responses of this policy to the problem; 0 when it was only asked greedily."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One problem."""
+
+    benchmark: str
+    problem_id: str
+    problem: str
+    answer: str
+    outcome: str
+    responses: list[ExampleResponse]
+
+
+def choose_examples(inputs: Inputs, params: ReportParams, last: str | None) -> list[Example]:
+    """Problems of each outcome in turn, the first of each in the benchmark's order: an illustration, no sample.
+
+    Shown is the greedy response, or the first sampled one where there is no greedy one.
+    """
+    shown = {policy: _shown(rows) for policy, rows in inputs.responses.items()}
+    if not shown or not params.example_problems:
+        return []
+    last = last if last in shown else list(shown)[-1]
+    first = params.baseline_policy if params.baseline_policy in shown else next(iter(shown))
+    chosen = _in_turn(shown[first], shown[last], params.example_problems)
+    return [_example(inputs, params, shown, key, outcome, first, last) for key, outcome in chosen]
+
+
+def legible(text: str, characters: int) -> str:
+    """At most `characters` of the text, with what cannot be seen named by its code point."""
+    cut = text.replace("\r\n", "\n")[:characters]
+    seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", cut)
+    return seen if len(cut) >= len(text.replace("\r\n", "\n")) else f"{seen} … [cut: {len(text):,} characters in all]"
+
+
+def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """One response of each problem, by (benchmark, problem id), in the table's order of problems."""
+    ranked = rows.assign(is_sampled=rows["mode"] != "greedy", place=range(len(rows)))
+    ranked = ranked.sort_values(["is_sampled", "sample_index", "place"])
+    picked = ranked.drop_duplicates(["benchmark", "problem_id"]).sort_values("place")
+    return picked.set_index(["benchmark", "problem_id"])
+
+
+def _in_turn(
+    first: pandas.DataFrame, last: pandas.DataFrame, count: int
+) -> list[tuple[tuple[str, str], tuple[bool, bool]]]:
+    kinds: dict[tuple[bool, bool], list[tuple[str, str]]] = {outcome: [] for outcome in _OUTCOMES}
+    was_correct = (first["verdict"] == Verdict.CORRECT.value).to_dict()
+    for key, verdict in last["verdict"].items():
+        if key in was_correct:
+            kinds[was_correct[key], verdict == Verdict.CORRECT.value].append(key)
+    chosen = []
+    while len(chosen) < count and any(kinds.values()):
+        chosen += [(keys.pop(0), outcome) for outcome, keys in kinds.items() if keys]
+    return chosen[:count]
+
+
+def _example(
+    inputs: Inputs,
+    params: ReportParams,
+    shown: dict[str, pandas.DataFrame],
+    key: tuple[str, str],
+    outcome: tuple[bool, bool],
+    first: str,
+    last: str,
+) -> Example:
+    words = _OUTCOMES[outcome].format(first=first, last=last)
+    if first == last:
+        words = "right" if outcome[1] else "wrong"
+    row = shown[last].loc[key]
+    return Example(
+        benchmark=key[0],
+        problem_id=legible(key[1], params.example_characters),
+        problem=legible(row["problem"], params.example_characters),
+        answer=legible(row["answer"], params.example_characters),
+        outcome=words,
+        responses=[
+            _response(policy, rows.loc[key], inputs.responses[policy], params.example_characters)
+            for policy, rows in shown.items()
+            if key in rows.index
+        ],
+    )
+
+
+def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame, characters: int) -> ExampleResponse:
+    benchmark, problem_id = row.name
+    own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
+    return ExampleResponse(
+        policy=policy,
+        text=legible(row["response"], characters),
+        verdict=row["verdict"].replace("_", " "),
+        is_correct=row["verdict"] == Verdict.CORRECT.value,
+        tokens=int(row["response_tokens"]),
+        is_truncated=bool(row["is_truncated"]),
+        correct_samples=int((own["verdict"] == Verdict.CORRECT.value).sum()),
+        samples=len(own),
+    )

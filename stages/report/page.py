@@ -1,0 +1,109 @@
+"""Puts the page together. What a run lacks is said in the section where it would stand."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from stages.algorithms.estimators import Interval
+from stages.report.benchmarks import Benchmark, describe_benchmarks, points, verdict_sentence
+from stages.report.charts import curve_charts, join_rounds, sft_chart
+from stages.report.examples import choose_examples
+from stages.report.funnels import contamination, data_funnels, work_by_stage
+from stages.report.inputs import Inputs
+from stages.report.params import ReportParams
+from stages.report.scores import last_policy, metric_label
+
+FOLDER = Path(__file__).parent
+
+
+def render_page(inputs: Inputs, params: ReportParams) -> str:
+    """The whole page as HTML. Equal arguments give equal text."""
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "bare": lambda fraction: f"{100 * fraction:.1f}",
+        "points": points,
+        "count": lambda number: f"{number:,}",
+        "metric": metric_label,
+        "sentence": verdict_sentence,
+    }
+    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "time_table.js"))
+    return environment.get_template("template.html").render(
+        _content(inputs, params), style=Markup(style), script=Markup(script), script_hash=_source_hash(script)
+    )
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction as people read it; a dash when there is none."""
+    return "–" if fraction is None else f"{100 * fraction:.1f}%"
+
+
+def _source_hash(script: str) -> str:
+    """The hash by which the page's content policy knows its own script, so that no other inline script can run."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
+    benchmarks = describe_benchmarks(inputs, params)
+    segments = join_rounds(inputs.round_curves, inputs.rounds)
+    label, held_out = _held_out(benchmarks)
+    last = last_policy(inputs)
+    return {
+        "title": params.title,
+        "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
+        "baseline": params.baseline_policy,
+        "draws": params.bootstrap_draws,
+        "last": last,
+        "seed": inputs.seed,
+        "policies": inputs.policies,
+        "rounds": inputs.rounds,
+        "sources": inputs.sources,
+        "ungraded": [policy for policy in inputs.policies if policy not in inputs.graded],
+        "benchmarks": benchmarks,
+        "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
+        "curves": curve_charts(segments, held_out, label) if segments else [],
+        "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
+        "sft": sft_chart(inputs.sft_curve) if inputs.sft_curve is not None else None,
+        "funnels": data_funnels(inputs),
+        "contamination": contamination(inputs),
+        "examples": choose_examples(inputs, params, last),
+        "work": work_by_stage(inputs),
+        "metrics": inputs.metrics,
+        "params_text": inputs.params_text,
+        "graph": graph_lanes(inputs),
+    }
+
+
+def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
+    """The first benchmark's headline score of every policy, to stand beside training accuracy."""
+    if not benchmarks:
+        return "", {}
+    first = benchmarks[0]
+    place = first.metrics.index(first.headline_metric)
+    scores = {row.policy: row.scores[place] for row in first.rows}
+    label = f"held out, {metric_label(first.headline_metric)}"
+    return label, {policy: own for policy, own in scores.items() if own}
+
+
+def graph_lanes(inputs: Inputs) -> list[tuple[str, list[list[str]]]]:
+    """The graph as lanes of stages: each list of names runs after the one before it."""
+    return [
+        ("Problems", [[f"collect@{name}" for name in inputs.sources], ["curate"]]),
+        ("Web solutions", [["collect_web"], ["extract_web"], ["filter_web"]]),
+        ("Policies", [["base"], ["demonstrate"], ["sft"], *([f"rl_round@{name}"] for name in inputs.rounds)]),
+        ("Evaluation", [[f"respond@{name}" for name in inputs.policies], [f"grade@{name}" for name in inputs.policies],
+                        ["report"]]),
+    ]  # fmt: skip

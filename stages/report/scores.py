@@ -1,0 +1,119 @@
+"""Scores of policies on benchmarks, as the `grade` stage wrote them, and which of their differences are real."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pandas
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.estimators import Interval, paired_bootstrap
+from stages.report.inputs import Inputs, Metrics
+
+FAMILIES = ("greedy", "avg", "pass", "maj")
+"""Scores in the order in which they are shown."""
+FEWEST_PROBLEMS = 10
+"""With fewer problems a bootstrap interval is too narrow to call anything better (30 of AIME are few already)."""
+
+_SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy against the baseline on the problems that both answered."""
+
+    benchmark: str
+    metric: str
+    """`greedy` or `avg_at_<k>`."""
+    baseline: str
+    policy: str
+    problems: int
+    interval: Interval
+    """Mean of policy minus baseline, as fractions, with its paired 95% interval."""
+
+    @property
+    def word(self) -> str:
+        """`better` or `worse` only where the interval leaves out 0."""
+        if self.problems < FEWEST_PROBLEMS:
+            return "undecided"
+        if self.interval.low > 0:
+            return "better"
+        return "worse" if self.interval.high < 0 else "undecided"
+
+
+def benchmark_names(inputs: Inputs) -> list[str]:
+    """Benchmarks that some policy has a score on, sorted."""
+    names = set()
+    for policy in inputs.graded:
+        for key in inputs.grades(policy):
+            benchmark, _, metric = key.rpartition("/")
+            if benchmark and _SCORE.fullmatch(metric):
+                names.add(benchmark)
+    return sorted(names)
+
+
+def metric_names(inputs: Inputs, benchmark: str) -> list[str]:
+    """One metric of each family that some policy has, the one with the largest k, in the order of `FAMILIES`."""
+    largest: dict[str, int] = {}
+    for policy in inputs.graded:
+        for key in inputs.grades(policy):
+            name, _, metric = key.rpartition("/")
+            match = _SCORE.fullmatch(metric)
+            if match and name == benchmark:
+                family, k = match["family"], int(match["k"] or 0)
+                largest[family] = max(k, largest.get(family, 0))
+    return [
+        "greedy" if family == "greedy" else f"{family}_at_{largest[family]}"
+        for family in FAMILIES
+        if family in largest
+    ]
+
+
+def metric_label(metric: str) -> str:
+    """`avg_at_8` as people write it: avg@8."""
+    return metric.replace("_at_", "@")
+
+
+def score(grades: Metrics, benchmark: str, metric: str, prefix: str = "") -> Interval | None:
+    """A score with its interval, as fractions; None when it or its interval is missing."""
+    name = f"{benchmark}/{prefix}{metric}"
+    values = [grades.get(name + end) for end in ("", "_low", "_high")]
+    return None if None in values else Interval(*values)
+
+
+def last_policy(inputs: Inputs) -> str | None:
+    """The graded policy of the last RL round; without one, the last graded policy."""
+    graded = inputs.graded
+    of_rounds = [name for name in inputs.rounds if name in graded]
+    return (of_rounds or graded or [None])[-1]
+
+
+def compare(
+    inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: str, draws: int
+) -> Comparison | None:
+    """The paired difference; None when a policy is missing or they have no problem in common.
+
+    Problems are paired and resampled; a problem's score is the mean over its responses, so that all responses of a
+    problem stay together. An undecided verdict counts as not correct, as it does in the scores.
+    """
+    mode = "greedy" if metric == "greedy" else "sampled"
+    scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
+    if baseline == policy or any(own is None for own in scores):
+        return None
+    both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
+    if both.empty:
+        return None
+    interval = paired_bootstrap(both["first"], both["second"], draws=draws, seed=inputs.seed)
+    return Comparison(benchmark, metric, baseline, policy, len(both), interval)
+
+
+def problem_scores(inputs: Inputs, policy: str, benchmark: str, mode: str) -> pandas.Series | None:
+    """Share of correct responses of each problem, by problem id; None without responses."""
+    rows = inputs.responses.get(policy)
+    if rows is None:
+        return None
+    rows = rows[(rows["benchmark"] == benchmark) & (rows["mode"] == mode)]
+    if rows.empty:
+        return None
+    return (rows["verdict"] == Verdict.CORRECT.value).groupby(rows["problem_id"]).mean()

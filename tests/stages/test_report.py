@@ -1,0 +1,309 @@
+"""The report: numbers equal their files, bytes are stable, hostile text stays text, parts may be missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from argparse import Namespace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy
+import pandas
+import pytest
+import yaml
+
+from stages.algorithms.estimators import Interval, clustered_bootstrap, paired_bootstrap
+from stages.foundations.errors import UserError
+from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.tables import write_table
+from stages.report.__main__ import main
+from stages.report.benchmarks import verdict_sentence
+from stages.report.charts import join_rounds
+from stages.report.examples import legible
+from stages.report.inputs import read_inputs
+from stages.report.page import graph_lanes
+from stages.report.scores import Comparison, compare
+
+PROJECT = Path(__file__).resolve().parents[2]
+HOSTILE = "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
+PARAMS = {
+    "seed": 3,
+    "policies": ["base", "sft", "rl_1"],
+    "sources": {"sums": {"role": "train"}},
+    "rl_rounds": {"rl_1": {"start_from": "sft", "steps": 4}},
+    "report": {
+        "title": "Sums <on a laptop>",
+        "notes": "All splits share templates & number facts.\n\nSecond paragraph.",
+        "baseline_policy": "sft",
+        "bootstrap_draws": 200,
+        "example_problems": 4,
+        "example_characters": 400,
+        "published": {"sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]},
+    },
+}
+SAMPLES = 4
+CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "rl_1": lambda number: 3 + number % 2}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run: 12 problems, three policies, one round, one funnel with drops and one without."""
+    write_params(tmp_path, PARAMS)
+    for policy in PARAMS["policies"]:
+        write_policy(tmp_path, policy, CORRECT_OF_FOUR[policy])
+    data = tmp_path / "data"
+    write_metrics(data / "metrics/collect/sums.json", {"rows/in": 50, "rows/kept": 50})
+    write_metrics(
+        data / "metrics/curate.json",
+        {
+            "rows/in": 1050, "rows/kept": 1000, "dropped/duplicate": 47, "dropped/contaminated": 3,
+            "contamination/pairs": 5, "sums_heldout/rows": 12, "sums_heldout/rows_hit": 2,
+        },
+    )  # fmt: skip
+    write_metrics(data / "metrics/rl_round/rl_1.json", {"progress/steps": 4, "tokens/sampled": 8191})
+    write_curves(data / "curves/sft.csv", [{"step": n, "loss/train": 3 / n} for n in range(1, 9)])
+    steps = range(1, 5)
+    rows = [{"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n} for n in steps]
+    write_curves(data / "curves/rl_round/rl_1.csv", rows)
+    return tmp_path
+
+
+def write_params(folder: Path, params: dict) -> None:
+    (folder / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    for name in ("metrics", "curves", "verdicts", "responses"):
+        (folder / "data" / name).mkdir(parents=True, exist_ok=True)
+
+
+def write_policy(folder: Path, policy: str, correct_of_four) -> None:
+    responses, verdicts, shares = [], [], []
+    for number in range(12):
+        key = {"problem_id": f"sums/{number}", "benchmark": "sums_heldout"}
+        correct = correct_of_four(number)
+        shares.append(correct / SAMPLES)
+        for mode, index in [("greedy", 0), *(("sampled", index) for index in range(SAMPLES))]:
+            key |= {"mode": mode, "sample_index": index}
+            is_hostile = policy == "rl_1" and mode == "greedy"
+            response = HOSTILE if is_hostile else f"So \\boxed{{{number}}}"
+            responses.append({**key, "problem": f"Is {number} < {number + 1}?", "answer": str(number),
+                              "response": response, "response_tokens": 9, "is_truncated": False})  # fmt: skip
+            verdict = "correct" if index < correct else "wrong"
+            verdicts.append({**key, "verdict": verdict, "extracted": None, "path": "exact", "reason": ""})
+    write_table(responses, folder / f"data/responses/{policy}.parquet", "response")
+    write_table(verdicts, folder / f"data/verdicts/{policy}.parquet", "verdict")
+    own = clustered_bootstrap(shares, draws=200)
+    greedy = clustered_bootstrap([float(share > 0) for share in shares], draws=200)
+    grades = {f"sums_heldout/{name}{end}": value for name, interval in (("greedy", greedy), ("avg_at_4", own))
+              for end, value in zip(("", "_low", "_high"), interval, strict=True)}  # fmt: skip
+    grades |= {"rows/in": 60, "rows/kept": 60, "sums_heldout/problems": 12, "sums_heldout/response_tokens_mean": 9.25,
+               "sums_heldout/truncated_fraction": 0.0625, "sums_heldout/undecided_fraction": 0.0}  # fmt: skip
+    write_metrics(folder / f"data/metrics/grade/{policy}.json", grades)
+
+
+def flags(folder: Path) -> Namespace:
+    data = folder / "data"
+    return Namespace(params=folder / "params.yaml", metrics=data / "metrics", curves=data / "curves",
+                     verdicts=data / "verdicts", responses=data / "responses")  # fmt: skip
+
+
+def make_page(folder: Path, name: str = "index.html") -> str:
+    out = folder / "reports" / name
+    named = [text for flag, path in vars(flags(folder)).items() for text in (f"--{flag}", str(path))]
+    main([*named, "--out", str(out)])
+    return out.read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    """What a browser would see: tags with attributes, and the text outside of styles and scripts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self._raw = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._raw = tag if tag in ("style", "script") else ""
+
+    def handle_endtag(self, tag):
+        self._raw = ""
+
+    def handle_data(self, data):
+        if not self._raw:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def test_numbers_on_the_page_are_those_of_the_metric_files(run):
+    text = Reader(make_page(run)).text
+    for policy in PARAMS["policies"]:
+        grades = json.loads((run / f"data/metrics/grade/{policy}.json").read_text())
+        for metric in ("greedy", "avg_at_4"):
+            value, low, high = (100 * grades[f"sums_heldout/{metric}{end}"] for end in ("", "_low", "_high"))
+            assert f"{value:.1f}% {low:.1f} to {high:.1f}%" in text
+    assert "9.2" in text and "6.2%" in text
+    assert "1,050 in, 1,000 kept (95.2%)" in text
+    assert "duplicate 47 4.5%" in text
+    assert "5 pairs of a training problem and a benchmark problem were found alike; curate dropped 3 rows" in text
+    assert "sums_heldout 12 2" in text
+    assert "8,191" in text
+    assert "Model <X> greedy 12.5% table 3" in text
+
+
+def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run):
+    first = numpy.array([number % 3 / SAMPLES for number in range(12)])
+    second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])
+    order = numpy.argsort([f"sums/{number}" for number in range(12)])
+    wanted = paired_bootstrap(first[order], second[order], draws=200, seed=3)
+    assert wanted.estimate == pytest.approx((second - first).mean())
+    found = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1", draws=200)
+    assert found.interval == pytest.approx(wanted) and found.problems == 12
+    text = Reader(make_page(run)).text
+    assert f"{100 * wanted.estimate:+.1f} points from sft to rl_1" in text
+    assert f"95% interval {100 * wanted.low:+.1f} to {100 * wanted.high:+.1f} points" in text
+    assert "rl_1 is better than sft" in text
+
+
+@pytest.mark.parametrize(
+    "interval, problems, start",
+    [
+        (Interval(0.2, 0.1, 0.3), 300, "rl_1 is better than sft"),
+        (Interval(-0.2, -0.3, -0.1), 300, "rl_1 is worse than sft"),
+        (Interval(0.1, -0.01, 0.21), 300, "No difference between rl_1 and sft is shown"),
+        (Interval(0.1, 0.0, 0.2), 300, "No difference between rl_1 and sft is shown"),
+        (Interval(1.0, 1.0, 1.0), 9, "Too few problems to compare rl_1 and sft"),
+    ],
+)
+def test_better_is_said_only_where_the_interval_leaves_out_zero(interval, problems, start):
+    sentence = verdict_sentence(Comparison("b", "avg_at_8", "sft", "rl_1", problems, interval))
+    assert sentence.startswith(start)
+    assert ("better" in sentence) == (interval.low > 0 and problems >= 10)
+
+
+def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_setting(run, tmp_path):
+    first = make_page(run)
+    assert str(run) not in first
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(run / "data", copy / "data")
+    shutil.copy(run / "params.yaml", copy)
+    (copy / "matplotlibrc").write_text("lines.linewidth: 9\nsvg.fonttype: path\n")
+    named = [f"--{flag}={path.relative_to(copy)}" for flag, path in vars(flags(copy)).items()]
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
+    command = [sys.executable, "-m", "stages.report", *named, "--out=reports/index.html"]
+    subprocess.run(command, cwd=copy, env=environment, check=True)
+    assert (copy / "reports/index.html").read_text(encoding="utf-8") == first
+
+
+def test_hostile_responses_stay_text_and_are_cut(run):
+    page = make_page(run)
+    reader = Reader(page)
+    scripts = [attributes for tag, attributes in reader.tags if tag == "script"]
+    assert scripts == [{"src": "timings.js"}, {}]
+    assert not [tag for tag, _ in reader.tags if tag in ("img", "iframe", "object")]
+    assert not [name for _, attributes in reader.tags for name in attributes if name.startswith("on")]
+    shown = HOSTILE.rstrip("A").replace("\u202e", "⟨U+202E⟩").replace("\x07", "⟨U+0007⟩")
+    assert shown in reader.text
+    assert f"[cut: {len(HOSTILE):,} characters in all]" in reader.text
+    assert "A" * 400 not in page and "\u202e" not in page and "\x07" not in page
+    assert "Sums <on a laptop>" in reader.text
+
+
+def test_legible_keeps_lines_and_short_texts():
+    assert legible("a\r\nb\tc\n", 100) == "a\nb\tc\n"
+    assert legible("abcdef", 6) == "abcdef"
+    assert legible("abcdefg", 6) == "abcdef … [cut: 7 characters in all]"
+    assert legible("a\u200bb", 10) == "a⟨U+200B⟩b"
+
+
+def test_page_asks_nobody_for_anything_but_its_times(run):
+    page = make_page(run)
+    loaded = [value for tag, attributes in Reader(page).tags for name, value in attributes.items()
+              if name in ("src", "srcset", "data", "poster") or (name == "href" and tag == "link")]  # fmt: skip
+    assert loaded == ["data:,", "timings.js"]
+    assert not re.search(r"https?://|@import|url\((?!#)", page)
+    ids = [attributes["id"] for _, attributes in Reader(page).tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    targets = set(re.findall(r"(?:xlink:href=\"#|url\(#|href=\"#)([^\")]+)", page))
+    assert targets <= set(ids)
+
+
+def test_plots_speak_and_follow_the_theme(run):
+    page = make_page(run)
+    labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
+    assert len(labels) == 8 and all(labels)
+    assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
+    colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))))
+    assert {color for color in colors if color.startswith("#")} == set()
+
+
+@pytest.mark.parametrize("missing", ["sft_curve", "rounds", "grades", "responses", "metrics"])
+def test_what_is_missing_is_said(run, missing):
+    data, params = run / "data", dict(PARAMS)
+    match missing:
+        case "sft_curve":
+            (data / "curves/sft.csv").unlink()
+            told = "This run has no loss curve of supervised fine-tuning."
+        case "rounds":
+            params |= {"rl_rounds": {}, "policies": ["sft"]}
+            told = "This run has no RL rounds. "
+        case "grades":
+            (data / "metrics/grade/rl_1.json").unlink()
+            told = "Not graded: rl_1."
+        case "responses":
+            (data / "responses/sft.parquet").unlink()
+            told = "No paired difference: it needs graded responses of both sft and rl_1."
+        case "metrics":
+            (data / "metrics/curate.json").unlink()
+            told = "curate has not counted contamination yet."
+    write_params(run, params)
+    assert told in Reader(make_page(run)).text
+
+
+def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
+    report = {**PARAMS["report"], "notes": "", "published": {}}
+    write_params(tmp_path, {"seed": 0, "policies": ["base"], "rl_rounds": None, "sources": {}, "report": report})
+    text = Reader(make_page(tmp_path)).text
+    assert "No policy is graded yet" in text and "No data stage has counted its rows yet." in text
+    assert "better" not in text
+
+
+def test_a_policy_may_be_its_own_baseline(run):
+    write_params(run, {**PARAMS, "policies": ["sft"], "rl_rounds": {}})
+    text = Reader(make_page(run)).text
+    assert "sft is the last policy and the baseline: there is nothing to compare it with." in text
+    assert "is better" not in text
+
+
+def test_rounds_that_branch_start_where_their_parent_ends():
+    curve = pandas.DataFrame({"step": [1, 2, 3]})
+    rounds = {"wide": "first", "first": "sft", "narrow": "first", "last": "narrow", "absent": "last"}
+    segments = join_rounds({name: curve for name in rounds if name != "absent"}, rounds)
+    assert {part.name: part.start for part in segments} == {"wide": 3, "first": 0, "narrow": 3, "last": 6}
+
+
+def test_broken_files_are_named_with_the_remedy(run):
+    place = run / "data/metrics/curate.json"
+    place.write_text('{"rows/in": "many"}')
+    with pytest.raises(UserError, match=r"curate\.json is not a metrics file .*dvc repro"):
+        make_page(run)
+    place.unlink()
+    verdicts = run / "data/verdicts/sft.parquet"
+    write_table(pandas.read_parquet(verdicts).iloc[1:], verdicts, "verdict")
+    with pytest.raises(UserError, match=r"lacks verdicts .* `dvc repro grade@sft`"):
+        make_page(run)
+
+
+def test_graph_on_the_page_has_every_stage_of_the_graph(run):
+    shown = {name.partition("@")[0] for _, groups in graph_lanes(read_inputs(flags(run))) for names in groups
+             for name in names}  # fmt: skip
+    stages = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert shown == set(stages) - {"code"}
