@@ -76,6 +76,8 @@ class Segment:
     start: int
     """Steps of the rounds before it."""
     curve: pandas.DataFrame
+    is_on_line: bool
+    """True on the line of rounds that leads to the last one; the others are drawn faintly."""
 
     @property
     def end(self) -> int:
@@ -84,14 +86,22 @@ class Segment:
 
 
 def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str]) -> list[Segment]:
-    """Rounds one after another, each where the round that it starts from ends; rounds that branch lie together."""
+    """Rounds one after another, each where the round that it starts from ends; rounds that branch lie together.
+
+    Rounds without a curve are left out.
+    """
     segments: dict[str, Segment] = {}
+    line: list[str] = []
+    ahead = next((name for name in reversed(rounds) if name in curves), None)
+    while ahead in curves and ahead not in line:
+        line.append(ahead)
+        ahead = rounds[ahead]
     waiting = [name for name in rounds if name in curves]
     while waiting:
         ready = [name for name in waiting if rounds[name] not in waiting] or waiting[:1]
         for name in ready:
             before = segments.get(rounds[name])
-            segments[name] = Segment(name, before.end if before else 0, curves[name])
+            segments[name] = Segment(name, before.end if before else 0, curves[name], name in line)
         waiting = [name for name in waiting if name not in segments]
     return [segments[name] for name in rounds if name in segments]
 
@@ -126,11 +136,13 @@ def _curve_chart(
 
     def paint(axes: Axes) -> None:
         for number, (column, label) in enumerate(columns.items()):
-            for count, segment in enumerate(part for part in segments if column in part.curve):
+            parts = sorted((part for part in segments if column in part.curve), key=lambda part: not part.is_on_line)
+            for count, segment in enumerate(parts):
                 own = segment.curve[["step", column]].dropna()
                 own = own[own[column] > 0] if is_logarithmic else own
                 axes.plot(segment.start + own["step"], own[column] * factor, color=SERIES[number],
-                          linestyle=DASHES[number], label=None if count else label, marker="o" if len(own) == 1 else "")
+                          linestyle=DASHES[number], label=None if count else label, marker="o" if len(own) == 1 else "",
+                          alpha=1 if segment.is_on_line else 0.35)  # fmt: skip
         _mark_rounds(axes, segments)
         _mark_held_out(axes, segments, held_out, held_out_label)
         axes.set_yscale("log" if is_logarithmic else "linear")
@@ -147,20 +159,19 @@ def _curve_chart(
 
 
 def _mark_rounds(axes: Axes, segments: Sequence[Segment]) -> None:
-    starts: dict[int, list[str]] = {}
-    for segment in segments:
-        starts.setdefault(segment.start, []).append(segment.name)
-    for start, names in starts.items():
-        if start:
-            axes.axvline(start + 0.5, color=LINE, linewidth=1.2)
-        text = plain_text(", ".join(names))
-        axes.text(start + 0.8, 1.0, text, color=MUTED, fontsize=10, va="bottom", clip_on=False,
+    steps = max(segment.end for segment in segments)
+    for segment in (part for part in segments if part.is_on_line):
+        if segment.start:
+            axes.axvline(segment.start + 0.5, color=LINE, linewidth=1.2)
+        room = max(3, 46 * (segment.end - segment.start) // steps)  # letters that fit over the plot
+        name = segment.name if len(segment.name) <= room else segment.name[: room - 1] + "…"
+        axes.text(segment.start + 0.8, 1.0, plain_text(name), color=MUTED, fontsize=10, va="bottom", clip_on=False,
                   transform=axes.get_xaxis_transform())  # fmt: skip
-    axes.set_xlim(0, max(segment.end for segment in segments) + 1)
+    axes.set_xlim(0, steps + 1)
 
 
 def _mark_held_out(axes: Axes, segments: Sequence[Segment], held_out: Mapping[str, Interval], label: str) -> None:
-    places = {segment.name: segment.end for segment in segments}
+    places = {segment.name: segment.end for segment in segments if segment.is_on_line}
     points = [(places[name], own) for name, own in held_out.items() if name in places]
     if points:
         x, intervals = zip(*points, strict=True)
@@ -169,7 +180,9 @@ def _mark_held_out(axes: Axes, segments: Sequence[Segment], held_out: Mapping[st
 
 
 def _first_to_last(panel: Panel, column: str, label: str, segments: Sequence[Segment], factor: int) -> str:
-    own = pandas.concat([part.curve[column].dropna() for part in segments if column in part.curve])
+    parts = [part for part in segments if column in part.curve and part.curve[column].notna().any()]
+    line = sorted((part for part in parts if part.is_on_line), key=lambda part: part.start) or parts
+    own = pandas.concat([part.curve[column].dropna() for part in line])
     first, last = (f"{value * factor:.3g}" for value in (own.iloc[0], own.iloc[-1]))
     unit = "%" if panel.unit == "%" else ""
     return f"{label} {first}{unit} → {last}{unit}"

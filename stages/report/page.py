@@ -75,6 +75,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "benchmarks": benchmarks,
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
+        "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "sft": sft_chart(inputs.sft_curve) if inputs.sft_curve is not None else None,
         "funnels": data_funnels(inputs),

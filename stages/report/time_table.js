@@ -13,8 +13,9 @@
   const duration = (seconds) => {
     if (seconds < 10) return `${seconds.toFixed(1)} s`;
     if (seconds < 100) return `${Math.round(seconds)} s`;
+    const whole = Math.round(seconds);
+    if (whole < 6000) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
     const minutes = Math.round(seconds / 60);
-    if (minutes < 100) return `${Math.floor(seconds / 60)} min ${Math.round(seconds % 60)} s`;
     return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
   };
   const total = runs.reduce((sum, run) => sum + run.seconds, 0);

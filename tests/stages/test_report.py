@@ -288,6 +288,7 @@ def test_rounds_that_branch_start_where_their_parent_ends():
     rounds = {"wide": "first", "first": "sft", "narrow": "first", "last": "narrow", "absent": "last"}
     segments = join_rounds({name: curve for name in rounds if name != "absent"}, rounds)
     assert {part.name: part.start for part in segments} == {"wide": 3, "first": 0, "narrow": 3, "last": 6}
+    assert [part.name for part in segments if part.is_on_line] == ["first", "narrow", "last"]
 
 
 def test_broken_files_are_named_with_the_remedy(run):
