@@ -11,6 +11,7 @@ ranks on CPU, a run resumed from a checkpoint gives the same bits as one that wa
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import logging
 import math
@@ -44,6 +45,7 @@ BUCKET_ELEMENTS = 100_000_000
 """Gradients reduced at once; DeepSpeed's own 500 million would take 2 GB beside a small policy."""
 NO_RESPONSES = pack([TokenSequence([0], [0])])
 """Goes through the model in place of an empty micro-batch: ranks must take part in the same reductions."""
+_group_numbers = itertools.count()
 
 
 class DeepspeedTrainer:
@@ -114,11 +116,15 @@ class DeepspeedTrainer:
             if is_last:
                 total, diagnostics = self._sum_over_ranks(total, diagnostics)
                 if not math.isfinite(total):
-                    share = share * math.nan  # poisons the gradient: DeepSpeed then clears it and takes no step
+                    share = (
+                        share * math.nan
+                    )  # poisons the gradient: DeepSpeed then clears it and takes no step
             self._engine.backward(share * self.world_size)
         norm = self._step()
         if not (math.isfinite(total) and math.isfinite(norm)):
-            raise FloatingPointError(f"loss {total}, gradient norm {norm}: the weights were left as they were")
+            raise FloatingPointError(
+                f"loss {total}, gradient norm {norm}: the weights were left as they were"
+            )
         return Update(total, norm, diagnostics)
 
     def _share(self, micro_batch: ResponseBatch, loss: LossFunction, diagnostics: Diagnostics) -> Tensor:
@@ -149,7 +155,9 @@ class DeepspeedTrainer:
         dist.all_reduce(extremes, op=dist.ReduceOp.MAX)
         most, least = int(extremes[0]), -int(extremes[1])
         if most != least or most == 0:
-            raise ValueError(f"ranks bring {least} to {most} micro-batches: they must bring the same, at least 1")
+            raise ValueError(
+                f"ranks bring {least} to {most} micro-batches: they must bring the same, at least 1"
+            )
 
     def _sum_over_ranks(self, total: float, diagnostics: Diagnostics) -> tuple[float, Diagnostics]:
         shares: list[Any] = [None] * self.world_size
@@ -246,7 +254,9 @@ def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonP
             "or train with `trainer.kind: torch`"
         )
     if params.zero_stage == 0 and params.dtype != "float32":
-        raise UserError("trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for bfloat16")
+        raise UserError(
+            "trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for bfloat16"
+        )
     if params.zero_stage == 0 and params.offload_optimizer:
         raise UserError("trainer.offload_optimizer needs ZeRO: set zero_stage to 1, 2 or 3")
     return optimizer
@@ -283,7 +293,10 @@ def _join_process_group(has_gpu: bool) -> bool:
         return False
     backend = "nccl" if has_gpu else "gloo"
     if "RANK" in os.environ:
-        dist.init_process_group(backend)
+        # torchrun's store outlives a group: a second trainer would meet the addresses that the first one left.
+        store, rank, world_size = next(dist.rendezvous("env://"))
+        own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
+        dist.init_process_group(backend, store=own_keys, rank=rank, world_size=world_size)
     else:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asserts that a launcher has set it
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)

@@ -276,7 +276,9 @@ def _config(policy_folder: Path) -> Any:
     try:
         config = AutoConfig.from_pretrained(policy_folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+        raise UserError(
+            f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one"
+        ) from error
     return config.get_text_config()
 
 
@@ -298,7 +300,9 @@ def _check_policy(policy_folder: Path, params: VllmSamplerParams) -> int:
             f"{config.max_position_embeddings} positions: lower it to that"
         )
     if not _weight_names(policy_folder):
-        raise UserError(f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy")
+        raise UserError(
+            f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy"
+        )
     return tokenizer.eos_token_id
 
 
