@@ -127,9 +127,6 @@ def main(argv: list[str]) -> int:
     for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
         signal.signal(name, signal.SIG_IGN)
     os.nice(5)
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
     ended = _watch_stage()
     with open(Path(argv[0]) / "tracking.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
@@ -149,7 +146,8 @@ def _follow(delivery: Delivery, ended: threading.Event) -> int:
     is_complete = is_delivered and not delivery.state["refused"]
     error = "" if is_complete else delivery.error or "some numbers were refused"
     run_id = delivery.state["run_id"] or delivery.state.get("last_run_id", "")
-    print(json.dumps({"run_id": run_id, "error": error}), flush=True)
+    experiment_id = delivery.store.experiment_id if delivery.store else ""
+    print(json.dumps({"run_id": run_id, "experiment_id": experiment_id, "error": error}), flush=True)
     return 1 if error else 0
 
 

@@ -44,7 +44,9 @@ class Funnel:
     def metrics(self, kept: int) -> dict[str, int]:
         """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
         if self.rows_in != kept + len(self._dropped):
-            raise ValueError(f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost")
+            raise ValueError(
+                f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost"
+            )
         reasons = Counter(row["reason"] for row in self._dropped)
         counts = {f"dropped/{reason}": count for reason, count in sorted(reasons.items())}
         return {"rows/in": self.rows_in, "rows/kept": kept, **counts}

@@ -15,7 +15,14 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_bytes_atomically
 
 TEXT = pyarrow.string()
-_PROBLEM = {"problem_id": TEXT, "source": TEXT, "problem": TEXT, "answer": TEXT, "solution": TEXT, "licence": TEXT}
+_PROBLEM = {
+    "problem_id": TEXT,
+    "source": TEXT,
+    "problem": TEXT,
+    "answer": TEXT,
+    "solution": TEXT,
+    "licence": TEXT,
+}
 _SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": pyarrow.int32()}
 
 SCHEMAS: dict[str, pyarrow.Schema] = {
@@ -71,12 +78,18 @@ def read_table(path: Path, schema_name: str) -> pandas.DataFrame:
     try:
         table = pyarrow.parquet.read_table(path)
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
+        raise UserError(
+            f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads"
+        ) from None
     except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
+        raise UserError(
+            f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`"
+        ) from None
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
-        raise UserError(f"{path} lacks the columns {missing} of a {schema_name} table; it has {table.column_names}")
+        raise UserError(
+            f"{path} lacks the columns {missing} of a {schema_name} table; it has {table.column_names}"
+        )
     try:
         return table.select(schema.names).cast(schema).to_pandas()
     except pyarrow.ArrowInvalid as error:

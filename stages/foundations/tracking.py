@@ -42,6 +42,12 @@ from stages.foundations.scratch import PROJECT, scratch_folder, state_folder
 SERVER_ANSWERS_SECONDS = 5.0
 DELIVERY_ENDS_SECONDS = 40.0
 LOG_NAME = "tracking.jsonl"
+DELIVERY_SETTINGS = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own patience
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
 
 
 class Run:
@@ -126,11 +132,11 @@ def track(
             times = {f"time/{phase}_seconds": spent for phase, spent in run.seconds.items()}
             run.summary({**times, "time/total_seconds": seconds})
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
-            run_id = _end_delivery(delivery, scratch, uri)
+            mlflow_ids = _end_delivery(delivery, scratch, uri)
     if status == "FINISHED":
         times = {"started": started, "seconds": seconds, "phases": run.seconds}
         names = {"name": name, "stage": stage, "policy": policy, "round": round}
-        add_to_ledger({**names, "stage_hash": stage_hash, "run_id": run_id, **times})
+        add_to_ledger({**names, "stage_hash": stage_hash, **mlflow_ids, **times})
 
 
 def tracking_uri() -> str:
@@ -198,13 +204,13 @@ def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
     # Not spelled out: a module named in full belongs to the code fingerprint, and this one changes no result.
     command = [sys.executable, "-m", f"{__package__}.delivery", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**DELIVERY_SETTINGS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
 
 
-def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> str:
-    """Waits until the log is delivered or given up; returns the MLflow run's id ("" when there is none)."""
+def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> dict[str, str]:
+    """Waits until the log is delivered or given up; returns MLflow's run_id and experiment_id ("" if unknown)."""
     try:
         printed, _ = delivery.communicate(timeout=DELIVERY_ENDS_SECONDS)
     except subprocess.TimeoutExpired:
@@ -218,7 +224,7 @@ def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> s
             f"         The stage's outputs are complete. Deliver the rest later with: "
             f"python -m stages.foundations.delivery {scratch}"
         )
-    return report.get("run_id") or ""
+    return {name: report.get(name, "") for name in ("run_id", "experiment_id")}
 
 
 def _now_ms() -> int:
