@@ -1,0 +1,31 @@
+"""The command `retrace`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def main() -> None:
+    """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
+
+
+@app.command()
+def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
+    """Take a recipe into use: params.yaml becomes its copy."""
+    from pipelines.recipes import clear_strays, use_recipe
+
+    try:
+        use_recipe(PROJECT, recipe)
+        clear_strays(PROJECT)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(f"params.yaml is the recipe {recipe}: run `make repro` or `dvc repro`")

@@ -1,0 +1,128 @@
+"""A command in a process group of its own that ends, with all its children, when we do.
+
+`dvc repro` that is terminated leaves its stage running (it re-parents to init and keeps writing), and Prefect's
+timeout and cancel do not reach a subprocess at all. So: own session, own clock, and the whole group is killed
+whichever way the block is left. Should this process be killed outright, the kernel kills the command
+(`die_with_parent`), and each stage asks for the same.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from stages.foundations.command import die_with_parent
+
+SECONDS_TO_END = 5.0
+
+
+class TimedOut(Exception):
+    """The command ran longer than it may."""
+
+
+def run_in_group(
+    command: Sequence[str | Path],
+    folder: Path,
+    on_line: Callable[[str], None] | None = None,
+    timeout_seconds: float | None = None,
+) -> int:
+    """Runs `command` in `folder` and returns its exit code.
+
+    With `on_line` each line of its output (standard error included) is handed over as it comes, in this thread;
+    without, the command writes where we write. Raises TimedOut; on any exception no process of the group is left.
+    """
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
+    process = subprocess.Popen(
+        command, cwd=folder, text=True, errors="replace", env=environment(), start_new_session=True,
+        preexec_fn=die_with_parent, **output,
+    )  # fmt: skip
+    deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
+    try:
+        if on_line:
+            for line in _lines(process, deadline):
+                on_line(line)
+        return process.wait(None if deadline == float("inf") else max(0.1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"stopped after {timeout_seconds:.0f} s: {' '.join(map(str, command))}") from error
+    finally:
+        end_group(process)
+
+
+def dvc(*arguments: str) -> list[str]:
+    """The command line of DVC in this interpreter's environment. It waits for another DVC instead of failing."""
+    return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+
+
+def environment() -> Mapping[str, str]:
+    """This process's environment with the interpreter's folder first on PATH: stages are run as `python -m ...`."""
+    here = os.path.dirname(sys.executable)
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([here, os.environ.get("PATH", "")]),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@contextmanager
+def terminated_as_interrupt() -> Iterator[None]:
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, so that `finally` blocks run. Main thread only."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {name: signal.signal(name, interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
+
+
+def _lines(process: subprocess.Popen[str], deadline: float) -> Iterator[str]:
+    """Lines as they come. Waiting stays interruptible, and ends at `deadline` (monotonic seconds)."""
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in process.stdout:
+            lines.put(line.rstrip("\n"))
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=min(1.0, max(0.01, deadline - time.monotonic())))
+        except queue.Empty:
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(process.args, deadline) from None
+            continue
+        if line is None:
+            return
+        yield line
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """Asks the group to end, and kills what is left of it after some seconds."""
+    _signal_group(process, signal.SIGTERM)
+    until = time.monotonic() + SECONDS_TO_END
+    while time.monotonic() < until and _signal_group(process, 0):
+        process.poll()
+        time.sleep(0.02)
+    _signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def _signal_group(process: subprocess.Popen[str], number: int) -> bool:
+    """False when no process of the group is left."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True

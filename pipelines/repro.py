@@ -1,0 +1,32 @@
+"""What `make repro [RECIPE=name]` runs after set-up: takes the recipe into use and runs `dvc repro`.
+
+Ctrl-C, SIGTERM or the end of this process end DVC and its stage with it; the next call goes on.
+
+    python -m pipelines.repro [RECIPE]
+"""
+
+from __future__ import annotations
+
+import sys
+
+from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
+from pipelines.recipes import clear_strays, use_recipe
+from stages.foundations.command import run_stage
+from stages.foundations.scratch import PROJECT
+
+
+def main() -> None:
+    """Exits with DVC's code."""
+    if sys.argv[1:]:
+        use_recipe(PROJECT, sys.argv[1])
+    clear_strays(PROJECT)
+    with terminated_as_interrupt():
+        code = run_in_group(dvc("repro"), PROJECT)
+    if code:
+        sys.exit(code)
+    if (PROJECT / "reports" / "index.html").exists():
+        print(f"report: {PROJECT / 'reports' / 'index.html'}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,145 @@
+"""`make ui`: Prefect and MLflow on loopback, their databases under state/, and the flow `reproduce` ready to start.
+
+Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it. Logs are in state/logs/.
+
+    make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from pipelines.process_group import end_group, environment, terminated_as_interrupt
+from stages.foundations.command import die_with_parent, run_stage
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT, state_folder
+
+HOST = "127.0.0.1"
+SECONDS_TO_START = 120.0
+
+
+def main() -> None:
+    """Starts the servers and the flow, prints the addresses and waits for Ctrl-C."""
+    prefect_port, mlflow_port = port("PREFECT_PORT", 4200), port("MLFLOW_PORT", 5000)
+    state = state_folder()
+    (state / "logs").mkdir(parents=True, exist_ok=True)
+    started: dict[str, subprocess.Popen] = {}
+    settings = server_settings(state, prefect_port, mlflow_port)
+    try:
+        with terminated_as_interrupt():
+            make_tracking_database(state)
+            started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
+            started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
+            wait_until_up(f"http://{HOST}:{prefect_port}/api/health", "prefect", started)
+            started["reproduce"] = start("reproduce", ["-m", "pipelines.reproduce", "--serve"], settings)
+            wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
+            print(f"Prefect: http://{HOST}:{prefect_port}   start the flow: Deployments > reproduce > Run")
+            print(f"MLflow:  http://{HOST}:{mlflow_port}\nCtrl-C ends both.", flush=True)
+            while True:
+                time.sleep(1)
+                require_alive(started)
+    except KeyboardInterrupt:
+        print("\nending the servers", flush=True)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
+        for process in started.values():
+            end_group(process)
+
+
+def port(name: str, default: int) -> int:
+    """The port from the environment; UserError when it is no number or something listens there."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise UserError(f"{name}={text} is no port number")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, int(text)))
+        except OSError as error:
+            raise UserError(
+                f"port {text} on {HOST} cannot be used ({error.strerror}): end what listens there, "
+                f"or choose another: make ui {name}={int(text) + 1}"
+            ) from error
+    return int(text)
+
+
+def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping[str, str]:
+    """Environment of the servers and of the flow's runs, for which MLflow's database is the tracking address."""
+    home = state / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **environment(),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
+        "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "RETRACE_MLFLOW_URL": f"http://{HOST}:{mlflow_port}",
+    }
+
+
+def make_tracking_database(state: Path) -> None:
+    """Makes MLflow's database under the lock that stages use too, before a server could make it beside one."""
+    from stages.foundations.mlflow_store import MlflowStore
+
+    MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
+
+
+def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
+    return ["-m", "mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1",
+            "--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}",
+            "--default-artifact-root", (state / "mlartifacts").as_uri()]  # fmt: skip
+
+
+def prefect_command(prefect_port: int) -> list[str]:
+    return ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+
+
+def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
+    """Starts `python ARGUMENTS` in a process group of its own, writing to state/logs/<name>.log."""
+    with open(state_folder() / "logs" / f"{name}.log", "w") as log:
+        return subprocess.Popen([sys.executable, *arguments], cwd=PROJECT, env=settings, stdout=log,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
+                                preexec_fn=die_with_parent)  # fmt: skip
+
+
+def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
+    """Waits until the server answers; UserError with its last log lines when it ends or takes too long."""
+    until = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < until:
+        require_alive(started)
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+            return
+        except OSError:  # not yet
+            time.sleep(0.3)
+    raise UserError(
+        f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}"
+    )
+
+
+def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
+    """UserError with the last log lines of a process that ended."""
+    for name, process in started.items():
+        if process.poll() is not None:
+            raise UserError(f"{name} ended with exit code {process.returncode}:\n{last_lines(name)}")
+
+
+def last_lines(name: str, count: int = 15) -> str:
+    log = state_folder() / "logs" / f"{name}.log"
+    return "\n".join([*log.read_text(errors="replace").splitlines()[-count:], f"(all of it: {log})"])
+
+
+if __name__ == "__main__":
+    run_stage(main)
