@@ -1,0 +1,239 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from stages.algorithms.token_statistics import token_statistics
+from stages.algorithms.vocabulary_pruning import pruned_logprobs
+
+
+def naive(hidden, head, token_ids, temperature=1.0, log_threshold=None):
+    """The same statistics with the whole tensor of logits, by autograd."""
+    logits = hidden @ head.T / temperature
+    chosen = token_ids[..., None]
+    if log_threshold is not None:
+        safe = logits >= logits.amax(-1, keepdim=True) + log_threshold
+        logits = torch.where(safe.scatter(-1, chosen, True), logits, -torch.inf)
+    logprobs = logits.log_softmax(-1)
+    probs = logprobs.exp()
+    entropy = -(probs * logprobs.clamp_min(-1e4)).sum(-1)
+    return logprobs.gather(-1, chosen)[..., 0], entropy, probs.square().sum(-1)
+
+
+def slow(hidden, head, token_ids, temperature, log_threshold):
+    out = np.zeros((3, *token_ids.shape))
+    for b, t in np.ndindex(token_ids.shape):
+        z = [float(hidden[b, t] @ row) / temperature for row in head]
+        a = token_ids[b, t]
+        members = [v for v in range(len(z)) if v == a or z[v] >= max(z) + log_threshold]
+        total = sum(math.exp(z[v]) for v in members)
+        probs = {v: math.exp(z[v]) / total for v in members}
+        entropy = -sum(p * math.log(p) for p in probs.values())
+        out[:, b, t] = math.log(probs[a]), entropy, sum(p * p for p in probs.values())
+    return out
+
+
+def make(batch=3, tokens=11, width=16, vocab=37, dtype=torch.float32, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(batch, tokens, width, generator=generator, dtype=dtype)
+    head = torch.randn(vocab, width, generator=generator, dtype=dtype) * 2 * width**-0.5
+    token_ids = torch.randint(vocab, (batch, tokens), generator=generator)
+    return hidden.requires_grad_(), head.requires_grad_(), token_ids
+
+
+def gradients(statistics, inputs, which=(0, 1, 2), seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    total = 0.0
+    for index, values in enumerate(statistics):
+        weights = torch.randn(values.shape, generator=generator, dtype=torch.float64).to(values.dtype)
+        total = total + (values * weights).sum() * (index in which)
+    return torch.autograd.grad(total, inputs)
+
+
+def test_by_hand():
+    # Logits log(0.5), log(0.25), log(0.25). Log-probability of the second: log 0.25. Entropy: 0.5 log 2 + 2 * 0.25 *
+    # log 4 = 1.5 log 2. Sum of squares: 0.25 + 0.0625 + 0.0625 = 0.375.
+    head = torch.tensor([[0.5], [0.25], [0.25]]).log()
+    hidden, token_ids = torch.tensor([[[1.0]]]), torch.tensor([[1]])
+    logprobs, entropy, sum_squared_probs = token_statistics(hidden, head, token_ids)
+    assert logprobs.item() == pytest.approx(math.log(0.25))
+    assert entropy.item() == pytest.approx(1.5 * math.log(2))
+    assert sum_squared_probs.item() == pytest.approx(0.375)
+    # Temperature 0.5 squares the odds to 4 : 1 : 1.
+    assert token_statistics(hidden, head, token_ids, 0.5).logprobs.item() == pytest.approx(math.log(1 / 6))
+    # Threshold log 0.6: the others (half as likely as the best) are out. The sampled one joins: 0.25 / 0.75.
+    pruned = token_statistics(hidden, head, token_ids, 1.0, math.log(0.6))
+    assert pruned.logprobs.item() == pytest.approx(math.log(1 / 3)) and pruned.outside.item() is True
+    best = token_statistics(hidden, head, torch.tensor([[0]]), 1.0, math.log(0.6))
+    assert (best.logprobs.item(), best.entropy.item(), best.outside.item()) == (0.0, 0.0, False)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("log_threshold", [-math.inf, -13.0, -1.5, 0.0])
+def test_against_loops(temperature, log_threshold):
+    hidden, head, token_ids = make(dtype=torch.float64)
+    arrays = (hidden.detach().numpy(), head.detach().numpy(), token_ids.numpy())
+    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold)
+    expected = slow(*arrays, temperature, log_threshold)
+    np.testing.assert_allclose(torch.stack(list(ours)).detach(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("log_threshold", [None, -13.0, -1.5])
+@pytest.mark.parametrize("chunk_tokens", [None, 1, 7, 1000])
+def test_values_and_gradients_in_float32(temperature, log_threshold, chunk_tokens):
+    hidden, head, token_ids = make()
+    ours = token_statistics(hidden, head, token_ids, temperature, log_threshold, chunk_tokens)
+    exact = [tensor.detach().double().requires_grad_() for tensor in (hidden, head)]
+    expected = naive(*exact, token_ids, temperature, log_threshold)
+    for left, right in zip(ours, expected, strict=True):
+        assert left.dtype == torch.float32
+        torch.testing.assert_close(left.double(), right, atol=1e-5, rtol=0)
+    for which in ((0,), (1,), (2,), (0, 1, 2)):
+        again = token_statistics(hidden, head, token_ids, temperature, log_threshold, chunk_tokens)
+        left = gradients(again, (hidden, head), which)
+        right = gradients(naive(*exact, token_ids, temperature, log_threshold), exact, which)
+        for ours_gradient, exact_gradient in zip(left, right, strict=True):
+            torch.testing.assert_close(ours_gradient.double(), exact_gradient, atol=1e-5, rtol=1e-5)
+
+
+def test_many_tiles_of_tokens_and_vocabulary():
+    hidden, head, token_ids = make(batch=2, tokens=600, width=8, vocab=2500, dtype=torch.float64)
+    ours = token_statistics(hidden, head, token_ids, 0.9, -4.0)
+    expected = naive(hidden, head, token_ids, 0.9, -4.0)
+    for left, right in zip(ours, expected, strict=True):
+        torch.testing.assert_close(left, right)
+    for left, right in zip(gradients(ours, (hidden, head)), gradients(expected, (hidden, head)), strict=True):
+        torch.testing.assert_close(left, right)
+
+
+@pytest.mark.parametrize("log_threshold", [None, -1.0])
+def test_gradcheck(log_threshold):
+    hidden, head, token_ids = make(batch=2, tokens=3, width=4, vocab=7, dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda h, w: tuple(token_statistics(h, w, token_ids, 0.8, log_threshold, 2)), (hidden, head)
+    )
+
+
+def test_the_tensor_over_the_vocabulary_never_exists():
+    hidden, head, token_ids = make(batch=4, tokens=256, width=2, vocab=3000)
+    largest = 0
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            sizes = [
+                t.numel() for t in (result if isinstance(result, tuple) else (result,)) if torch.is_tensor(t)
+            ]
+            largest = max([largest, *sizes])
+            return result
+
+    for chunk_tokens, most in ((None, 1024 // 8 * 3000), (10, 10 * 3000)):
+        largest = 0
+        with Watch():
+            gradients(token_statistics(hidden, head, token_ids, 1.0, -3.0, chunk_tokens), (hidden, head))
+        assert 0 < largest <= most
+
+
+def test_bfloat16_inputs_with_float32_softmax():
+    hidden, head, token_ids = make(width=64, vocab=301)
+    halves = [tensor.detach().bfloat16().requires_grad_() for tensor in (hidden, head)]
+    exact = [tensor.detach().float().requires_grad_() for tensor in halves]
+    ours, expected = token_statistics(*halves, token_ids), naive(*exact, token_ids)
+    for left, right in zip(ours, expected, strict=True):
+        assert left.dtype == torch.float32
+        torch.testing.assert_close(
+            left, right, atol=0.05, rtol=0.02
+        )  # logits themselves are rounded to 8 bits
+    for left, right in zip(gradients(ours, halves, (0,)), gradients(expected, exact, (0,)), strict=True):
+        assert left.dtype == torch.bfloat16
+        assert (left.float() - right).norm() < 0.02 * right.norm()
+
+
+def test_outputs_unpack_into_three_and_report_what_is_outside():
+    hidden, head, token_ids = make()
+    assert len(token_statistics(hidden, head, token_ids)) == 3
+    assert not token_statistics(hidden, head, token_ids).outside.any()
+    statistics = token_statistics(hidden, head, token_ids, 1.0, -4.0)
+    logprobs, outside = pruned_logprobs(hidden @ head.T, token_ids, -4.0)
+    assert torch.equal(statistics.outside, outside) and 0 < outside.sum() < outside.numel()
+    torch.testing.assert_close(statistics.logprobs, logprobs)
+    assert statistics.logprobs.isfinite().all()
+
+
+def test_no_gradient_is_asked_of_frozen_inputs():
+    hidden, head, token_ids = make()
+    with torch.no_grad():
+        assert not token_statistics(hidden, head, token_ids).logprobs.requires_grad
+    (only_hidden,) = torch.autograd.grad(
+        token_statistics(hidden, head.detach(), token_ids).logprobs.sum(), hidden
+    )
+    (only_head,) = torch.autograd.grad(
+        token_statistics(hidden.detach(), head, token_ids).logprobs.sum(), head
+    )
+    both = torch.autograd.grad(token_statistics(hidden, head, token_ids).logprobs.sum(), (hidden, head))
+    assert torch.equal(only_hidden, both[0]) and torch.equal(only_head, both[1])
+
+
+def test_positions_without_a_gradient_get_none_and_give_none():
+    hidden, head, token_ids = make()
+    mask = torch.rand(3, 11, generator=torch.Generator().manual_seed(2)) < 0.5
+
+    def masked_gradients(values):
+        statistics = token_statistics(values, head, token_ids)
+        return torch.autograd.grad(torch.where(mask, statistics.logprobs, 0.0).sum(), (values, head))
+
+    for_hidden, for_head = masked_gradients(hidden)
+    assert (for_hidden[~mask] == 0).all() and (for_hidden[mask] != 0).any()
+    other = torch.where(mask[..., None], hidden.detach(), 123.0).requires_grad_()
+    torch.testing.assert_close(masked_gradients(other)[1], for_head)
+    nothing = torch.autograd.grad(
+        (token_statistics(hidden, head, token_ids).logprobs * 0).sum(), (hidden, head)
+    )
+    assert all((gradient == 0).all() for gradient in nothing)
+
+
+def test_empty_batch():
+    hidden, head, token_ids = make(tokens=0)
+    statistics = token_statistics(hidden, head, token_ids)
+    assert all(values.shape == (3, 0) for values in statistics)
+    for gradient, tensor in zip(gradients(statistics, (hidden, head)), (hidden, head), strict=True):
+        assert gradient.shape == tensor.shape and (gradient == 0).all()
+
+
+def test_extreme_logits_stay_finite():
+    hidden, head, token_ids = make()
+    statistics = token_statistics(hidden * 1e4, head, token_ids)
+    found = gradients(statistics, (hidden, head))
+    assert all(values.isfinite().all() for values in (*statistics, *found))
+    uniform = token_statistics(torch.zeros_like(hidden), head, token_ids)
+    torch.testing.assert_close(uniform.entropy, torch.full((3, 11), math.log(37)))
+    torch.testing.assert_close(uniform.sum_squared_probs, torch.full((3, 11), 1 / 37))
+
+
+def test_a_step_raises_the_token_and_another_flattens_the_distribution():
+    hidden, head, token_ids = make()
+    for index, pruning in ((0, None), (0, -1.0), (1, None)):
+        before = token_statistics(hidden, head, token_ids, 1.0, pruning)[index]
+        (direction,) = torch.autograd.grad(before.sum(), hidden)
+        after = token_statistics(hidden + 1e-3 * direction, head, token_ids, 1.0, pruning)[index]
+        assert (after > before).float().mean() > 0.95 and after.sum() > before.sum()
+
+
+def test_equal_runs_are_equal_to_the_last_bit():
+    hidden, head, token_ids = make(batch=2, tokens=300, vocab=500)
+    runs = [gradients(token_statistics(hidden, head, token_ids), (hidden, head)) for _ in range(2)]
+    assert all(torch.equal(*pair) for pair in zip(*runs, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [((0.0,), "temperature"), ((1.0, 0.5), "log_threshold"), ((1.0, None, 0), "chunk_tokens")],
+)
+def test_senseless_settings_are_refused(arguments, message):
+    hidden, head, token_ids = make()
+    with pytest.raises(ValueError, match=message):
+        token_statistics(hidden, head, token_ids, *arguments)
