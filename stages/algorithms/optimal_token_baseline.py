@@ -14,8 +14,6 @@ Deviations:
 3. Sums are in float64; the result has the type of `returns`.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -40,7 +38,7 @@ def optimal_token_baseline(
     proxy: PerToken,
     group_ids: Int[Tensor, " batch"],
     importance_weights: PerToken | None = None,
-    lone_tail: Literal["zero", "return"] = "zero",
+    lone_tail: str = "zero",
 ) -> PerToken:
     """Baseline of each token: the mean return at its position over its group, weighted by accumulated gradient energy.
 

@@ -15,8 +15,6 @@ Deviations:
    also the rows that a mask has emptied: masking responses out must not give the others more weight.
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -25,7 +23,6 @@ PerToken = Float[Tensor, "batch tokens"]
 Mask = Shaped[Tensor, "batch tokens"]
 Advantages = Float[Tensor, "batch tokens"] | Float[Tensor, " batch"]
 Diagnostics = dict[str, Tensor]
-Aggregation = Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is about 5e8: far from float32's end, far past any clip
 GSPO_LOG_RATIO_LIMIT = 10.0
@@ -120,7 +117,7 @@ def reinforce(
 
 
 def aggregate(
-    loss: PerToken, response_mask: Mask, how: Aggregation, divisor: float | Tensor | None = None
+    loss: PerToken, response_mask: Mask, how: str, divisor: float | Tensor | None = None
 ) -> Float[Tensor, ""]:
     """One number from the losses of the masked tokens; 0 with a zero gradient when the mask is empty.
 

@@ -7,8 +7,6 @@ Which log-probabilities the caller passes as `policy_logprobs` decides the mode:
 surrogate (decoupled); or the current ones, times REINFORCE (bypass).
 """
 
-from typing import Literal
-
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
@@ -23,10 +21,11 @@ def importance_weights(
     policy_logprobs: PerToken,
     rollout_logprobs: PerToken,
     response_mask: Mask,
-    level: Literal["token", "sequence"],
+    level: str,
     cap: float,
 ) -> PerToken:
-    """min(pi / mu, cap), each token's own ratio or the product over the response given to each of its tokens.
+    """min(pi / mu, cap), each token's own ratio (level "token") or that of the response for all its tokens
+    ("sequence": the product).
 
     Truncated from above only. No gradient. 0 outside the mask, and what lies there has no influence.
     ValueError on another level or a cap that is not positive.
