@@ -12,3 +12,18 @@ def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_TRACKING", "off")
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture(scope="session")
+def taught(tmp_path_factory):
+    """A folder with the inputs of `tests.fakes.taught_policy` and the policy `sft` that the real stage made of them."""
+    from stages.sft.__main__ import main
+    from tests.fakes.taught_policy import sft_flags, write_inputs, write_params
+
+    folder = write_inputs(tmp_path_factory.mktemp("taught"))
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RETRACE_TRACKING", "off")
+    patch.setenv("RETRACE_STATE", str(folder / "state"))
+    main(sft_flags(folder, write_params(folder / "params.yaml"), folder))
+    patch.undo()
+    return folder

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from stages.engines.sampling import SamplingSettings, TorchSamplerParams
 from stages.engines.torch_sampler import TorchSampler, draw
@@ -66,7 +73,9 @@ def test_greedy_responses_equal_transformers_generate():
     drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
     for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
         ids = torch.tensor([prompt])
-        generated = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
+        generated = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False
+        )
         assert sample.token_ids == generated[0, len(prompt) :].tolist()
 
 
@@ -125,5 +134,5 @@ def test_new_weights_change_what_it_says():
 def test_an_unknown_architecture_is_refused_with_the_remedy():
     model = make("llama")
     model.config.model_type = "mamba"
-    with pytest.raises(UserError, match="sampler.kind: vllm"):
+    with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
         TorchSampler(PARAMS, model, END).sample([[2]], 1, SETTINGS, 0)

@@ -14,7 +14,8 @@ from stages.foundations.errors import UserError
 
 
 def run(body):
-    code = f"from stages.foundations.command import run_stage\ndef main():\n{textwrap.indent(body, '    ')}\nrun_stage(main)"
+    main = textwrap.indent(body, "    ")
+    code = f"from stages.foundations.command import run_stage\ndef main():\n{main}\nrun_stage(main)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -22,7 +23,11 @@ def run(body):
     ("body", "code", "told"),
     [
         ("pass", 0, ""),
-        ("from stages.foundations.errors import UserError\nraise UserError('rows: 0, give more')", 2, "error: rows: 0"),
+        (
+            "from stages.foundations.errors import UserError\nraise UserError('rows: 0, give more')",
+            2,
+            "error: rows: 0",
+        ),
         ("import errno\nraise OSError(errno.ENOSPC, 'full', '/data/x')", 1, "no disk space left at /data/x"),
         ("raise ZeroDivisionError('oops')", 1, "Traceback"),
         ("raise KeyboardInterrupt", 130, "goes on from the last checkpoint"),
@@ -36,18 +41,23 @@ def test_exit_codes_and_messages(body, code, told):
 
 def test_a_missing_input_is_told_before_any_work(tmp_path):
     argv = ["--params", "p.yaml", "--train-rows", str(tmp_path / "none"), "--out", "o"]
-    with pytest.raises(UserError, match="--train-rows .*none does not exist"):
+    with pytest.raises(UserError, match=r"--train-rows .*none does not exist"):
         parse_paths("sft", argv, "doc", inputs=["train_rows"], outputs=["out"])
 
 
 def test_flags_become_paths(tmp_path):
-    paths = parse_paths("sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"])
+    paths = parse_paths(
+        "sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"]
+    )
     assert (paths.out.name, paths.round) == ("o", "rl_1")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
 def test_a_stage_dies_with_its_parent():
-    stage = "import os, time; from stages.foundations.command import run_stage; run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
+    stage = (
+        "import os, time; from stages.foundations.command import run_stage; "
+        "run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
+    )
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
         pid = int(process.stdout.readline())

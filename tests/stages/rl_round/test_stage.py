@@ -1,0 +1,116 @@
+"""The whole round on a tiny policy: it learns, repeats bit for bit, resumes bit for bit, and says what is wrong."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables import read_table
+from stages.rl_round.__main__ import main
+from tests.fakes.taught_policy import rl_flags, write_params
+from tests.stages.test_sft import kill_at_first_checkpoint
+
+
+def curve(out):
+    with (out / "rl_1.csv").open() as file:
+        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(file)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(taught, tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RETRACE_STATE", str(out / "state"))
+    patch.setenv("RETRACE_TRACKING", "off")
+    main(rl_flags(taught, taught / "params.yaml", out))
+    patch.undo()
+    return out
+
+
+def test_accuracy_rises(undisturbed):
+    rows = curve(undisturbed)
+    assert [row["step"] for row in rows] == list(range(1, 25))
+    first, last = (sum(row["accuracy/mean"] for row in part) / 4 for part in (rows[:4], rows[-4:]))
+    assert last > first + 0.15
+    metrics = json.loads((undisturbed / "rl_1.json").read_text())
+    assert metrics["accuracy/mean_last"] == pytest.approx(rows[-1]["accuracy/mean"])
+    assert metrics["sync/logprob_gap_max"] < 1e-4 > metrics["logprob_gap/token_max"]
+
+
+def test_every_rollout_is_kept_once_with_its_fate(undisturbed):
+    frame = read_table(undisturbed / "rl_1.parquet", "rollout")
+    rows = curve(undisturbed)
+    assert len(frame) == 8 * sum(row["groups/drawn"] for row in rows)
+    assert frame["is_trained"].sum() == 8 * sum(row["groups/trained"] for row in rows)
+    assert (frame["response_tokens"] == frame["token_ids"].map(len)).all()
+    assert (frame["rollout_logprobs"].map(max) <= 0).all()
+    drawn = frame.groupby(["problem_id", "step"])["sample_index"].agg(list)
+    assert all(sorted(indices) == sorted(list(range(8)) * (len(indices) // 8)) for indices in drawn)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(taught, undisturbed, tmp_path):
+    main(rl_flags(taught, taught / "params.yaml", tmp_path / "again"))
+    main(rl_flags(taught, write_params(tmp_path / "other.yaml", {"seed": 1}), tmp_path / "other"))
+    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+        assert dvc_md5(tmp_path / "again" / name) == dvc_md5(undisturbed / name), name
+    assert dvc_md5(tmp_path / "other" / "rl_1") != dvc_md5(undisturbed / "rl_1")
+
+
+@pytest.mark.slow
+def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(taught, undisturbed, tmp_path):
+    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, taught / "params.yaml", tmp_path)]
+    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
+    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
+    assert not (tmp_path / "rl_1").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "going on from step" in done.stderr
+    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+        assert dvc_md5(tmp_path / name) == dvc_md5(undisturbed / name), name
+
+
+def test_a_zero_learning_rate_is_a_canary(taught, tmp_path):
+    """Nothing may move when nothing is learned: weights stay bit for bit, and so does the sampler."""
+    params = write_params(
+        tmp_path / "params.yaml", {"rl.optimizer.learning_rate": 1e-30, "rl_rounds.rl_1.steps": 2}
+    )
+    main(rl_flags(taught, params, tmp_path))
+    assert dvc_md5(tmp_path / "rl_1" / "model.safetensors") == dvc_md5(taught / "sft" / "model.safetensors")
+
+
+def test_grpo_is_a_setting_of_the_same_code(taught, tmp_path):
+    grpo = {
+        "rl.dynamic_sampling": {"kind": "none"},
+        "rl.overlong": {"kind": "none"},
+        "rl.aggregation": "sequence_mean_token_mean",
+        "rl.policy_loss": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.2, "dual_clip": None},
+        "rl.proximal": "rollout",
+        "rl_rounds.rl_1.steps": 2,
+    }
+    main(rl_flags(taught, write_params(tmp_path / "params.yaml", grpo), tmp_path))
+    assert all(row["groups/trained"] == row["groups/drawn"] == 4 for row in curve(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"rl.problems_per_step": 100}, "fewer than rl.problems_per_step 100: use fewer slices"),
+        ({"rl.policy_loss.clip_low": 0.5}, "DAPO only widens the upper side"),
+        ({"rl.overlong.buffer_tokens": 12}, "must be less than max_response_tokens 12"),
+        ({"rl_rounds.rl_1.problem_slice.index": 1}, "index 1 must be less than count 1"),
+    ],
+)
+def test_contradictory_settings_are_refused(taught, tmp_path, change, told):
+    with pytest.raises(UserError, match=told):
+        main(rl_flags(taught, write_params(tmp_path / "params.yaml", change), tmp_path))
+
+
+def test_an_unknown_round_names_those_there_are(taught, tmp_path):
+    flags = rl_flags(taught, taught / "params.yaml", tmp_path)
+    flags[flags.index("--round") + 1] = "rl_9"
+    with pytest.raises(UserError, match=r"no `rl_rounds\.rl_9`; at that level it has: rl_1"):
+        main(flags)

@@ -1,0 +1,83 @@
+"""Supervised fine-tuning: it learns, drops what does not fit, and a killed run ends with the same weights."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables import read_table, write_table
+from stages.sft.__main__ import main
+from stages.sft.fine_tuning import learning_rate_scale
+from stages.sft.params import SftParams
+from tests.fakes.taught_policy import PARAMS, sft_flags, write_params
+
+
+def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
+    rows = list(csv.DictReader((taught / "sft.csv").open()))
+    validation = [float(row["loss/validation"]) for row in rows if row["loss/validation"]]
+    assert [int(row["step"]) for row in rows] == list(range(1, 61))
+    assert validation[-1] < validation[0]
+    # Nine tokens of which one, the digit, has log 3 nats: 0.11 at best; a uniform policy has log 258 = 5.55.
+    assert 0.1 < validation[-1] < 0.5
+    metrics = json.loads((taught / "sft.json").read_text())
+    assert metrics["loss/validation_last"] == pytest.approx(validation[-1])
+    assert metrics["rows/in"] == metrics["rows/kept"] == 18 + 5
+
+
+def test_too_long_demonstrations_are_dropped_and_counted(taught, tmp_path):
+    frame = read_table(taught / "train.parquet", "demonstration")
+    frame.loc[0, "response"] = "x" * 100
+    write_table(frame, tmp_path / "train.parquet", "demonstration")
+    flags = sft_flags(taught, write_params(tmp_path / "params.yaml", {"sft.steps": 6}), tmp_path)
+    flags[flags.index("--train") + 1] = str(tmp_path / "train.parquet")
+    main(flags)
+    assert json.loads((tmp_path / "sft.json").read_text())["dropped/too_long"] == 1
+    assert read_table(tmp_path / "dropped.parquet", "dropped")["reason"].tolist() == ["too_long"]
+
+
+def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):
+    params = write_params(tmp_path / "params.yaml", {"sft.max_sequence_tokens": 8})
+    with pytest.raises(UserError, match="sft.max_sequence_tokens 8: raise it"):
+        main(sft_flags(taught, params, tmp_path))
+
+
+def test_the_schedule_warms_up_and_ends_at_its_fraction():
+    params = SftParams.model_validate(PARAMS["sft"])
+    scales = [learning_rate_scale(step, params) for step in range(params.steps)]
+    assert scales[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert scales[5:] == sorted(scales[5:], reverse=True)
+    assert scales[-1] == pytest.approx(0.1)
+
+
+def kill_at_first_checkpoint(command, environment, state):
+    """Starts the stage and sends SIGKILL as soon as it has written a checkpoint; false when it ended before."""
+    process = subprocess.Popen(command, env=environment)
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline:
+        if list(state.glob("scratch/*/step-*")):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return True
+        time.sleep(0.005)
+    process.kill()
+    return False
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_path):
+    command = [sys.executable, "-m", "stages.sft", *sft_flags(taught, taught / "params.yaml", tmp_path)]
+    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
+    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
+    assert not (tmp_path / "sft").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "going on from step" in done.stderr
+    assert dvc_md5(tmp_path / "sft") == dvc_md5(taught / "sft")
+    assert (tmp_path / "sft.csv").read_bytes() == (taught / "sft.csv").read_bytes()
+    assert not list((tmp_path / "state").glob("scratch/*/step-*"))
