@@ -44,7 +44,7 @@ def test_too_long_demonstrations_are_dropped_and_counted(taught, tmp_path):
 
 def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):
     params = write_params(tmp_path / "params.yaml", {"sft.max_sequence_tokens": 8})
-    with pytest.raises(UserError, match="sft.max_sequence_tokens 8: raise it"):
+    with pytest.raises(UserError, match=r"sft\.max_sequence_tokens 8: raise it"):
         main(sft_flags(taught, params, tmp_path))
 
 

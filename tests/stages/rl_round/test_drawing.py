@@ -82,7 +82,7 @@ def test_draws_are_bounded():
 
 def test_without_dynamic_sampling_every_group_is_trained_on():
     state = DrawState()
-    draw, asked = scripted([group("a", "cc"), group("b", "cw")])
+    draw, _ = scripted([group("a", "cc"), group("b", "cw")])
     batch = draw_batch(NoDynamicSampling(kind="none"), 2, 0, state, draw)
     assert [g.problem_id for g in batch.groups] == ["a", "b"] and state.cursor == 2
 

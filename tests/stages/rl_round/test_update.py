@@ -30,14 +30,15 @@ def changed(**changes):
     return RlParams.model_validate({**PARAMS["rl"], **changes})
 
 
-def rollout(tokens, verdict=Verdict.CORRECT, reward=1.0, stop=StopReason.END_OF_SEQUENCE):
+def rollout(tokens, verdict, reward, stop=StopReason.END_OF_SEQUENCE):
     return Rollout(Sample(tokens, [-5.0] * len(tokens), stop), "", verdict, reward)
 
 
+RIGHT, WRONG = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
 GROUPS = [
-    Group("a", [3, 4], 0, (rollout([5, 6]), rollout([7], Verdict.WRONG, -1.0), rollout([8, 9, 10], Verdict.WRONG, -1.0))),
-    Group("b", [11], 0, (rollout([12], reward=1.0), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], Verdict.WRONG, -1.0))),
-]  # fmt: skip
+    Group("a", [3, 4], 0, (rollout([5, 6], *RIGHT), rollout([7], *WRONG), rollout([8, 9, 10], *WRONG))),
+    Group("b", [11], 0, (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG))),
+]
 
 
 @pytest.fixture
