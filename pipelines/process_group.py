@@ -109,13 +109,14 @@ def _lines(process: subprocess.Popen[str], deadline: float) -> Iterator[str]:
 
 
 def end_group(process: subprocess.Popen[str]) -> None:
-    """Asks the group to end, and kills what is left of it after some seconds."""
-    _signal_group(process, signal.SIGTERM)
-    until = time.monotonic() + SECONDS_TO_END
-    while time.monotonic() < until and _signal_group(process, 0):
-        process.poll()
-        time.sleep(0.02)
-    _signal_group(process, signal.SIGKILL)
+    """Asks the group to end, kills what is left of it after some seconds, and returns when nothing is left."""
+    for number, seconds in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, 2.0)):
+        is_left = _signal_group(process, number)
+        until = time.monotonic() + seconds
+        while is_left and time.monotonic() < until:
+            process.poll()
+            time.sleep(0.02)
+            is_left = _signal_group(process, 0)
     process.wait()
 
 

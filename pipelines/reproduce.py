@@ -15,6 +15,7 @@ import sys
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
 from stages.foundations.ledger import latest_runs
@@ -83,13 +84,17 @@ def stages_in_order(root: Path) -> list[DvcStage]:
         place = {stage: number for number, stage in enumerate(repo.index.stages)}
         # DVC's edges point from a stage to what it depends on.
         order = networkx.lexicographical_topological_sort(repo.index.graph.reverse(), key=place.__getitem__)
-        return [
-            DvcStage(
-                stage.addressing,
-                tuple(os.path.relpath(out.fs_path, root) for out in stage.outs if out.metric),
-            )
-            for stage in order
-        ]
+        return [DvcStage(_address(stage, root), _metric_files(stage, root)) for stage in order]
+
+
+def _address(stage: Any, root: Path) -> str:
+    """What `dvc repro` calls the stage in folder `root` (DVC's own `addressing` is relative to where we are)."""
+    file, name = os.path.relpath(stage.path, root), getattr(stage, "name", None)
+    return name if file == "dvc.yaml" else ":".join(filter(None, [file, name]))
+
+
+def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
+    return tuple(os.path.relpath(out.fs_path, root) for out in stage.outs if out.metric)
 
 
 def describe(root: Path, stage: DvcStage, is_skipped: bool) -> str:

@@ -1,0 +1,93 @@
+"""dvc.yaml: one stage per package, each tied to the fingerprint of its own code, paths nowhere else."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.code.fingerprints import stage_names
+
+PROJECT = Path(__file__).resolve().parents[2]
+RAW = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
+STAGES = {name: stage.get("do", stage) for name, stage in RAW.items()}
+
+
+@pytest.fixture(scope="module")
+def resolved():
+    """The stages as DVC sees them with the params.yaml in use."""
+    from dvc.repo import Repo
+
+    with Repo(str(PROJECT)) as repo:
+        return list(repo.index.stages)
+
+
+def paths(entries) -> list[str]:
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries or []]
+
+
+def module_of(stage) -> str:
+    return re.search(r"-m stages\.(\w+)", stage["cmd"]).group(1)
+
+
+def test_each_stage_is_a_package_and_each_package_a_stage():
+    assert sorted({module_of(stage) for stage in STAGES.values()} - {"code"}) == stage_names(PROJECT)
+    assert all(module_of(stage) == name for name, stage in STAGES.items())
+
+
+@pytest.mark.parametrize("name", sorted(set(STAGES) - {"code"}))
+def test_each_stage_depends_on_its_own_fingerprint_and_on_no_source(name):
+    deps = paths(STAGES[name]["deps"])
+    assert f"data/code/{name}.json" in deps
+    assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
+
+
+def test_the_code_stage_makes_every_fingerprint_and_always_runs():
+    outs = paths(STAGES["code"]["outs"])
+    assert sorted(outs) == [f"data/code/{name}.json" for name in stage_names(PROJECT)]
+    assert STAGES["code"]["always_changed"] is True
+
+
+def test_dvc_can_resolve_the_graph(resolved):
+    assert len(resolved) >= len(STAGES)
+
+
+@pytest.mark.parametrize("kind", ["deps", "outs", "metrics", "plots"])
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_every_dependency_and_output_is_an_argument_of_the_command(name, kind):
+    """Python holds no path: what DVC watches is what the command was told."""
+    command = STAGES[name]["cmd"]
+    for path in paths(STAGES[name].get(kind)):
+        is_told = path in command or path.startswith("data/code/") or path == "params.yaml"
+        assert is_told, f"{path} is a {kind[:-1]} of {name} that its command does not name"
+
+
+@pytest.mark.parametrize("name", sorted(STAGES))
+def test_every_path_of_the_command_is_watched(name):
+    stage = STAGES[name]
+    watched = [path for kind in ("deps", "outs", "metrics", "plots") for path in paths(stage.get(kind))]
+    told = re.findall(r"(?<![\w-])(?:data|reports)/\S+", stage["cmd"])
+    loose = [path for path in told if path not in watched and path != "data/code"]
+    assert not loose
+
+
+def test_commands_hold_paths_and_names_but_no_values(resolved):
+    """A value in a command would not be seen by `dvc params diff`."""
+    for stage in resolved:
+        flags = re.findall(r"--[\w-]+ (\S+)", stage.cmd)
+        assert not [value for value in flags if re.fullmatch(r"[-+.\d]+(e-?\d+)?|true|false", value)], (
+            stage.addressing
+        )
+
+
+def test_what_stages_make_is_ignored_by_git_or_is_small_text():
+    """Weights and tables never reach git, whatever DVC's own .gitignore files say."""
+    ignored = [
+        line.strip("/\n")
+        for line in (PROJECT / ".gitignore").read_text().splitlines()
+        if line.startswith("/")
+    ]
+    for stage in STAGES.values():
+        for entry in stage.get("outs") or []:
+            path = next(iter(entry)) if isinstance(entry, dict) else entry
+            assert path.startswith(tuple(ignored)) or path.startswith("reports/"), path

@@ -1,0 +1,124 @@
+"""Imports point down: pipelines -> stages/<stage> -> engines -> algorithms -> foundations. No cycles."""
+
+import ast
+from pathlib import Path
+
+import networkx
+import pytest
+
+from stages.code.fingerprints import imported_names
+
+PROJECT = Path(__file__).resolve().parents[2]
+LEVELS = {"stages.foundations": 0, "stages.algorithms": 1, "stages.engines": 2}
+STAGE_LEVEL, PIPELINES_LEVEL = 3, 4
+ENGINES_ONLY = {"vllm", "deepspeed", "transformers", "ray"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PROJECT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    module_name(path): path
+    for folder in ("stages", "pipelines")
+    for path in sorted((PROJECT / folder).rglob("*.py"))
+}
+
+
+def imports_of(module: str) -> set[str]:
+    """Names that the file's import statements bind or load; for the project's own, the modules they come from."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value = None  # strings that name modules start processes; they are no imports
+    return set(imported_names(tree, package))
+
+
+IMPORTS = {module: imports_of(module) for module in MODULES}
+
+
+def level(module: str) -> int | None:
+    """The layer of a module of the project; None for other people's and for the bare package `stages`."""
+    if module.split(".")[0] == "pipelines":
+        return PIPELINES_LEVEL
+    for prefix, number in LEVELS.items():
+        if f"{module}.".startswith(f"{prefix}."):
+            return number
+    return STAGE_LEVEL if module.startswith("stages.") else None
+
+
+def stage_of(module: str) -> str | None:
+    return module.split(".")[1] if level(module) == STAGE_LEVEL else None
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_point_down(module):
+    own = level(module)
+    upward = {name for name in IMPORTS[module] if own is not None and (level(name) or 0) > own}
+    assert not upward
+
+
+@pytest.mark.parametrize("module", sorted(module for module in MODULES if stage_of(module)))
+def test_no_stage_imports_another(module):
+    others = {name for name in IMPORTS[module] if stage_of(name) not in (None, stage_of(module))}
+    assert not others
+
+
+@pytest.mark.parametrize("module", sorted(module for module in MODULES if level(module) == PIPELINES_LEVEL))
+def test_pipelines_import_only_foundations_and_what_stages_offer(module):
+    inner = {name for name in IMPORTS[module] if level(name) in (1, 2)}
+    assert not inner
+
+
+def test_there_are_no_cycles():
+    """Packages' `__init__` files import nothing, so edges to a package are not edges to its parts."""
+    graph = networkx.DiGraph(
+        (module, name)
+        for module, names in IMPORTS.items()
+        for name in names
+        if name in MODULES and name != module
+    )
+    assert list(networkx.simple_cycles(graph)) == []
+
+
+def reached(module: str) -> set[str]:
+    """Every name imported by `module` or by a module of the project that it imports."""
+    seen, pending = set(), [module]
+    while pending:
+        for name in IMPORTS.get(pending.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                pending.append(name)
+    return seen
+
+
+def packages(names: set[str]) -> set[str]:
+    return {name.split(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    "module", sorted(m for m in MODULES if level(m) == 0 or m.startswith("stages.algorithms.answers"))
+)
+def test_torch_is_absent_below_algorithms(module):
+    assert not packages(reached(module)) & {"torch", *ENGINES_ONLY}
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if level(m) != 2))
+def test_only_engines_import_the_engines(module):
+    assert not packages(IMPORTS[module]) & ENGINES_ONLY
+
+
+@pytest.mark.parametrize("module", sorted(m for m in MODULES if level(m) == 1))
+def test_algorithms_touch_no_files_and_no_clock(module):
+    assert not packages(IMPORTS[module]) & {
+        "os",
+        "pathlib",
+        "time",
+        "datetime",
+        "subprocess",
+        "shutil",
+        "tempfile",
+    }

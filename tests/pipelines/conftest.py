@@ -1,0 +1,78 @@
+"""A small real DVC project: two stages, `first` and `second`, in a folder of its own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DVC_YAML = """
+stages:
+  first:
+    cmd: python first.py
+    deps: [first.py]
+    params: [first]
+    outs: [data/first.txt]
+    metrics:
+      - data/metrics/first.json: {cache: false}
+  round:
+    foreach: ${rounds}
+    do:
+      cmd: python round.py ${key}
+      deps: [data/first.txt]
+      params: ['rounds.${key}']
+      metrics:
+        - data/metrics/round/${key}.json: {cache: false}
+  last:
+    cmd: python last.py
+    deps: [data/metrics, last.py]
+    outs: [data/last.txt]
+"""
+FIRST = """
+import json, pathlib
+print("making the first")
+pathlib.Path("data/metrics/round").mkdir(parents=True, exist_ok=True)
+pathlib.Path("data/first.txt").write_text("one")
+pathlib.Path("data/metrics/first.json").write_text(json.dumps({"rows/kept": 3}))
+"""
+ROUND = """
+import json, pathlib, sys
+pathlib.Path(f"data/metrics/round/{sys.argv[1]}.json").write_text(json.dumps({"reward/mean": len(sys.argv[1])}))
+"""
+LAST = """
+import pathlib
+names = sorted(str(path) for path in pathlib.Path("data/metrics").rglob("*.json"))
+pathlib.Path("data/last.txt").write_text(" ".join(names))
+"""
+RECIPES = {"laptop": "first: 1\nrounds: {a: 1, b: 2}\n", "other": "first: 1\nrounds: {a: 1, c: 3}\n"}
+
+
+@pytest.fixture(scope="session")
+def empty_dvc_project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
+    subprocess.run([sys.executable, "-m", "dvc", "init", "--no-scm", "-q"], cwd=folder, check=True)
+    (folder / "pipelines" / "recipes").mkdir(parents=True)
+    files = {
+        "dvc.yaml": DVC_YAML,
+        "first.py": FIRST,
+        "round.py": ROUND,
+        "last.py": LAST,
+        "params.yaml": RECIPES["laptop"],
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    for name, text in RECIPES.items():
+        (folder / "pipelines" / "recipes" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+@pytest.fixture
+def dvc_project(empty_dvc_project, tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    shutil.copytree(empty_dvc_project, folder)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    return folder

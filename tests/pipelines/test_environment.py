@@ -1,0 +1,149 @@
+"""Set-up: what it would install, what it refuses, and that doing nothing is quick. Nothing is downloaded."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from pipelines.environment import Environment, SetUpError, groups_for, override, read_lock
+
+PROJECT = Path(__file__).resolve().parents[2]
+OLD_PYTHONS = [name for name in ("python2", "python3.6", "python3.8", "python3.10") if shutil.which(name)]
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A copy of what set-up reads, with an environment of links to the present one instead of installed packages."""
+    for name in ("requirements.lock", "pyproject.toml", "params.yaml"):
+        shutil.copy(PROJECT / name, tmp_path / name)
+    shutil.copytree(
+        PROJECT / "pipelines", tmp_path / "pipelines", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (tmp_path / "stages").symlink_to(PROJECT / "stages")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "groups"),
+    [
+        ("sampler:\n  kind: torch\n", ["core"]),
+        (
+            "sampler:\n  kind: vllm   # fast\ntrainer: {kind: 'deepspeed', stage: 2}\n",
+            ["core", "deepspeed", "vllm"],
+        ),
+        ("# kind: vllm\nkind: random\n", ["core"]),
+    ],
+)
+def test_the_groups_are_those_the_recipe_names(project, text, groups):
+    (project / "pipelines/recipes/mine.yaml").write_text(text)
+    assert groups_for(["repro", "mine"], project) == groups
+    (project / "params.yaml").write_text(text)
+    assert groups_for(["repro"], project) == groups == groups_for(["ui"], project)
+
+
+def test_make_test_needs_every_engine(project):
+    assert groups_for(["test"], project) == ["core", "deepspeed", "vllm", "test"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"), [(["repro", "lptop"], "laptop"), (["rpro"], "repro"), ([], "repro")]
+)
+def test_an_unknown_recipe_or_target_is_refused_before_anything_is_installed(project, arguments, message):
+    command = [sys.executable, "pipelines/set_up.py", *arguments]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 2 and "unknown" in done.stderr and message in done.stderr
+    assert not (project / ".venv").exists()
+
+
+@pytest.mark.skipif(not OLD_PYTHONS, reason="no Python older than 3.11 is installed here")
+def test_an_old_python_is_refused_in_one_line(project):
+    refusals = 0
+    for python in OLD_PYTHONS:
+        done = subprocess.run(
+            [python, "pipelines/set_up.py", "test"], cwd=project, capture_output=True, text=True
+        )
+        if (
+            "Retrace" in done.stderr
+        ):  # a version manager's shim without that version behind it says something else
+            refusals += 1
+            assert done.returncode == 1 and done.stderr.count("\n") == 1
+            assert "needs Python 3.11 or newer" in done.stderr and "make PYTHON=" in done.stderr
+    assert refusals or "pyenv" in str(shutil.which(OLD_PYTHONS[0]))
+
+
+def test_the_lock_pins_everything_and_holds_no_address():
+    text = (PROJECT / "requirements.lock").read_text()
+    groups = read_lock(text)
+    assert "://" not in text and "@" not in text and "+" not in text
+    pins = [pin for group in groups.values() for pin in group]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==[\w.!]+", pin) for pin in pins)
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    wanted = {"core": project["dependencies"], **project["optional-dependencies"]}
+    for group, requirements in wanted.items():
+        names = {
+            re.split(r"[\[=<>]", requirement)[0].lower().replace("_", "-") for requirement in requirements
+        }
+        pinned = {pin.partition("==")[0] for pin in (groups["vllm-cuda"] if group == "vllm" else pins)}
+        assert names <= pinned, group
+
+
+def test_on_a_gpu_machine_other_pins_hold():
+    assert override(["a==1", "b==1"], ["b==2", "c==1"]) == ["a==1", "b==2", "c==1"]
+
+
+def test_nothing_to_do_is_quick_and_silent(project):
+    python = project / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    environment = Environment(project)
+    for group in ("installer", "core", "project"):
+        environment._stamp(group)
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert time.monotonic() - started < 1.0, "0.1 s on an idle machine"
+    with open(project / "requirements.lock", "a") as lock:
+        lock.write("\n# group: more\n")
+    assert Environment(project)._missing(["core"]) == ["installer", "core", "project"]
+
+
+def test_a_full_disk_is_told_before_anything_is_downloaded(project, monkeypatch):
+    usage = shutil.disk_usage(project)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**29))
+    with pytest.raises(SetUpError, match=r"GiB of disk space are needed .* and 0.5 are free"):
+        Environment(project).bring_up_to_date(["core"])
+
+
+def test_what_a_killed_pip_left_is_forgotten(project):
+    site = project / ".venv/lib/python3.11/site-packages"
+    (site / "whole-1.0.dist-info").mkdir(parents=True)
+    (site / "whole-1.0.dist-info/RECORD").touch()
+    (site / "half-1.0.dist-info").mkdir()
+    (site / "~alf").mkdir()
+    Environment(project)._forget_half_installed()
+    assert [path.name for path in site.iterdir()] == ["whole-1.0.dist-info"]
+
+
+@pytest.mark.slow
+def test_a_missing_network_is_told_with_the_remedy_and_the_next_run_goes_on(project):
+    """Makes a real environment whose pip has no index to ask."""
+    (project / "requirements.lock").write_text(
+        "# group: installer\nsetuptools==1.0\n# group: core\n# group: vllm-cuda\n"
+    )
+    settings = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1",
+                "PIP_NO_CACHE_DIR": "1", "PIP_FIND_LINKS": ""}  # fmt: skip
+    command = [sys.executable, "pipelines/set_up.py", "repro"]
+    done = subprocess.run(
+        command, cwd=project, capture_output=True, text=True, env={**os.environ, **settings}
+    )
+    assert done.returncode == 1
+    assert "could not be reached: check the network" in done.stderr and "it goes on from here" in done.stderr
+    assert (project / ".venv/bin/python").exists()

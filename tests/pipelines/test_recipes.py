@@ -1,0 +1,69 @@
+"""Taking a recipe into use, and what other recipes leave behind."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines import recipes
+from pipelines.cli import app
+from pipelines.process_group import dvc, run_in_group
+from pipelines.recipes import clear_strays, use_recipe
+from stages.foundations.errors import UserError
+
+
+def repro(root):
+    lines = []
+    assert run_in_group(dvc("repro"), root, lines.append) == 0, "\n".join(lines)
+    return lines
+
+
+def last(root):
+    return (root / "data/last.txt").read_text().split()
+
+
+def test_an_unknown_recipe_names_those_there_are(dvc_project):
+    with pytest.raises(UserError, match="unknown recipe 'lptop': there are laptop, other"):
+        use_recipe(dvc_project, "lptop")
+    assert (dvc_project / "params.yaml").exists()
+
+
+def test_own_changes_of_params_are_kept(dvc_project):
+    (dvc_project / "params.yaml").write_text("first: 7\n")
+    use_recipe(dvc_project, "other")
+    assert (dvc_project / "state/params.before.yaml").read_text() == "first: 7\n"
+    assert (dvc_project / "params.yaml").read_text() == (
+        dvc_project / "pipelines/recipes/other.yaml"
+    ).read_text()
+    assert (dvc_project / "state/recipe").read_text() == "other\n"
+
+
+def test_switching_recipes_and_back(dvc_project):
+    """Outputs of the recipe left behind go, and come back from DVC's cache without a command being run."""
+    repro(dvc_project)
+    laptop = last(dvc_project)
+    assert laptop == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/b")]
+    (dvc_project / "data/metrics/hand-made.json").write_text("{}")
+    use_recipe(dvc_project, "other")
+    cleared = [path.relative_to(dvc_project).as_posix() for path in clear_strays(dvc_project)]
+    assert cleared == ["data/metrics/hand-made.json", "data/metrics/round/b.json"]
+    assert (dvc_project / "state/strays/data/metrics/hand-made.json").read_text() == "{}"
+    repro(dvc_project)
+    assert last(dvc_project) == [f"data/metrics/{name}.json" for name in ("first", "round/a", "round/c")]
+    use_recipe(dvc_project, "laptop")
+    clear_strays(dvc_project)
+    lines = repro(dvc_project)
+    assert last(dvc_project) == laptop
+    assert json.loads((dvc_project / "data/metrics/round/b.json").read_text()) == {"reward/mean": 1}
+    assert not [line for line in lines if line.startswith("> ")], "a command was run"
+
+
+def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypatch):
+    clear_strays(dvc_project)
+    monkeypatch.setattr(recipes, "find_strays", lambda root: 1 / 0)
+    assert clear_strays(dvc_project) == []
+
+
+def test_retrace_use_exits_2_for_an_unknown_recipe():
+    outcome = CliRunner().invoke(app, ["use", "no-such-recipe"])
+    assert outcome.exit_code == 2 and "there are" in outcome.stderr and "laptop" in outcome.stderr

@@ -1,0 +1,147 @@
+"""The flow on a real Prefect server and a real DVC project."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def prefect_server(tmp_path_factory):
+    """A Prefect server with a database of its own, as long as this module's tests run."""
+    home = tmp_path_factory.mktemp("prefect")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PREFECT_HOME", str(home))
+    patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+    patch.undo()
+
+
+def read(what):
+    """Runs one read of the Prefect API: `what(client)` is awaited."""
+    from prefect import get_client
+
+    async def ask():
+        async with get_client() as client:
+            return await what(client)
+
+    return asyncio.run(ask())
+
+
+def task_runs():
+    return {run.name: run.state_name for run in read(lambda client: client.read_task_runs())}
+
+
+@pytest.mark.slow
+def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_server, dvc_project):
+    from pipelines.reproduce import reproduce, stages_in_order
+
+    names = [stage.name for stage in stages_in_order(dvc_project)]
+    assert names == ["first", "round@a", "round@b", "last"]
+    ledger = dvc_project / "state" / "ledger.jsonl"
+    ledger.parent.mkdir()
+    run = {
+        "name": "first",
+        "seconds": 1.5,
+        "started": "2026-01-01T00:00:00",
+        "run_id": "abc",
+        "experiment_id": "1",
+    }
+    ledger.write_text(json.dumps(run) + "\n")
+
+    reproduce(str(dvc_project))
+
+    assert (dvc_project / "data/last.txt").exists()
+    assert task_runs() == dict.fromkeys(names, "Completed")
+    messages = [log.message for log in wait_for_logs("making the first")]
+    assert "making the first" in messages and "> python first.py" in messages
+    artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
+    assert sorted(artifacts) == ["stage-first", "stage-last", "stage-round-a", "stage-round-b"]
+    assert "| rows/kept | 3 |" in artifacts["stage-first"] and "`abc`" in artifacts["stage-first"]
+
+    marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
+    reproduce(str(dvc_project))
+    assert marks == {path: path.stat().st_mtime_ns for path in marks}, "DVC skips what is up to date"
+
+
+def wait_for_logs(text):
+    """The server gets logs in batches, a few seconds late."""
+    for _ in range(60):
+        logs = read(lambda client: client.read_logs())
+        if any(text in log.message for log in logs):
+            return logs
+        time.sleep(0.5)
+    raise AssertionError(f"no log line {text!r}")
+
+
+@pytest.mark.slow
+def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
+    from pipelines.reproduce import StageFailed, reproduce
+
+    (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
+    with pytest.raises(StageFailed, match=r"stage first failed .*\n(.*\n)*the cause"):
+        reproduce(str(dvc_project))
+    assert not (dvc_project / "data/last.txt").exists()
+
+
+@pytest.mark.slow
+def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
+    from pipelines.process_group import TimedOut
+    from pipelines.reproduce import reproduce
+
+    (dvc_project / "first.py").write_text(SLEEPER)
+    with pytest.raises(TimedOut):
+        reproduce(str(dvc_project), hours_per_stage=4 / 3600)
+    assert_gone(int((dvc_project / "pid").read_text()))
+
+
+SLEEPER = """
+import os, pathlib, time
+from stages.foundations.command import die_with_parent
+die_with_parent()  # as every stage of ours does
+pathlib.Path("pid").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+
+
+def assert_gone(pid):
+    for _ in range(50):
+        if not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"process {pid} is still there")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project, number):
+    from prefect.settings import PREFECT_API_URL
+
+    working = (dvc_project / "first.py").read_text()
+    (dvc_project / "first.py").write_text(SLEEPER)
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()}
+    command = [sys.executable, "-m", "pipelines.reproduce", str(dvc_project)]
+    with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.DEVNULL) as flow:
+        until = time.monotonic() + 60
+        while not (dvc_project / "pid").exists():
+            assert flow.poll() is None and time.monotonic() < until
+            time.sleep(0.1)
+        time.sleep(0.3)
+        flow.send_signal(number)
+        assert flow.wait(30) != 0
+    assert_gone(int((dvc_project / "pid").read_text()))
+    (dvc_project / "first.py").write_text(working)
+    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (dvc_project / "data/last.txt").exists()
