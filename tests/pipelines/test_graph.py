@@ -52,7 +52,7 @@ def test_metrics_and_plots_are_known_to_dvc(project):
     assert "arithmetic_held_out/avg_at_2" in shown and "data/metrics/grade/rl_2.json" in shown
     assert "metrics/grade/rl_1.json" in dvc(project, "metrics", "diff")
     dvc(project, "plots", "show", "-o", "plots")
-    assert "rl_1.csv" in (project / "plots" / "index.html").read_text()
+    assert "rl_round_rl_1_csv" in (project / "plots" / "index.html").read_text()
 
 
 def test_comments_and_docstrings_run_nothing_again(project):
