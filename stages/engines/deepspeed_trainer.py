@@ -37,6 +37,7 @@ from stages.engines.training import (
     LossFunction,
     MuonParams,
     Update,
+    add_diagnostics,
 )
 from stages.foundations.errors import UserError
 
@@ -116,9 +117,7 @@ class DeepspeedTrainer:
             if is_last:
                 total, diagnostics = self._sum_over_ranks(total, diagnostics)
                 if not math.isfinite(total):
-                    share = (
-                        share * math.nan
-                    )  # poisons the gradient: DeepSpeed then clears it and takes no step
+                    share = share * math.nan  # DeepSpeed clears a broken gradient and takes no step
             self._engine.backward(share * self.world_size)
         norm = self._step()
         if not (math.isfinite(total) and math.isfinite(norm)):
@@ -134,8 +133,7 @@ class DeepspeedTrainer:
         batch = micro_batch.to(self.device)
         statistics = self._engine(batch)
         share, shown = loss(statistics, batch)
-        for name, value in shown.items():
-            diagnostics[name] = diagnostics.get(name, 0.0) + float(value)
+        add_diagnostics(diagnostics, shown)
         return share if share.requires_grad else share + statistics.logprobs.sum() * 0.0
 
     def _step(self) -> float:
@@ -160,12 +158,10 @@ class DeepspeedTrainer:
             )
 
     def _sum_over_ranks(self, total: float, diagnostics: Diagnostics) -> tuple[float, Diagnostics]:
-        shares: list[Any] = [None] * self.world_size
-        dist.all_gather_object(shares, (total, diagnostics))
+        shares = self.gather((total, diagnostics))
         summed: Diagnostics = {}
         for _, shown in shares:
-            for name, value in shown.items():
-                summed[name] = summed.get(name, 0.0) + value
+            add_diagnostics(summed, shown)
         return sum(share for share, _ in shares), summed
 
     @torch.no_grad()
@@ -220,8 +216,29 @@ class DeepspeedTrainer:
             "dtype": self.params.dtype,
         }
 
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's `value` on every rank."""
+        held = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """Elementwise sum over the ranks, on the CPU."""
+        summed = values.to(self.device, copy=True)
+        dist.all_reduce(summed)
+        return summed.cpu()
+
     def close(self) -> None:
-        """Frees the engine; leaves the process group unless somebody else had set it up."""
+        """Frees the engine; leaves the process group unless somebody else had set it up.
+
+        A sampler in the same process that was made later is to be closed before.
+        """
         import deepspeed
 
         self._engine.destroy()

@@ -12,21 +12,24 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
+import multiprocessing
 import os
 import shutil
 import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from stages.engines.policies import load_tokenizer
 from stages.engines.sampling import SamplingSettings, VllmSamplerParams
+from stages.engines.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.progress import progress
 from stages.foundations.records import Sample, StopReason
@@ -42,6 +45,7 @@ ENVIRONMENT = {
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
 SHARD_BYTES = 2 << 30
 """Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
 
@@ -59,7 +63,7 @@ class VllmSampler:
         self.end_token = _check_policy(policy_folder, params)
         self.policy_version = 0
         self.is_in_process = params.tensor_parallel == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
-        self._owns_process_group = self.is_in_process and not torch.distributed.is_initialized()
+        self._owns_process_group = self.is_in_process and not dist.is_initialized()
         self._llm = self._start(policy_folder)
         self._checkpoint_names = _weight_names(policy_folder)
         self._request_numbers = count()
@@ -76,7 +80,10 @@ class VllmSampler:
             memory = {"kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
             type(current_platform).simple_compile_backend = "eager"
-        with _torch_threads_kept(), warnings.catch_warnings():
+        in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
+        if is_cpu and in_workers:
+            in_workers |= CPU_WORKER_ENVIRONMENT
+        with _torch_threads_kept(), _environment_of_children(in_workers), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
 
@@ -107,31 +114,38 @@ class VllmSampler:
         label: str = "",
     ) -> list[list[Sample]]:
         """Responses by prompt; see the protocol. Each response has a random stream of its own."""
-        from vllm import SamplingParams
-
         self._check_lengths(prompts, settings.max_response_tokens)
         self._llm.reset_prefix_cache()
-        requests = []
-        for prompt_index, prompt in enumerate(prompts):
-            for sample_index in range(samples_per_prompt):
-                drawn = SamplingParams(
-                    temperature=settings.temperature,
-                    top_p=settings.top_p,
-                    top_k=settings.top_k,
-                    max_tokens=settings.max_response_tokens,
-                    seed=derive_seed(seed, prompt_index, sample_index),
-                    stop_token_ids=[self.end_token],
-                    ignore_eos=True,
-                    logprobs=0,
-                    flat_logprobs=True,
-                    detokenize=False,
-                )
-                requests.append((prompt, drawn))
+        requests = [
+            (prompt, self._sampling_params(settings, derive_seed(seed, prompt_index, sample_index)))
+            for prompt_index, prompt in enumerate(prompts)
+            for sample_index in range(samples_per_prompt)
+        ]
         samples = [self._sample_of(output) for output in self._answer(requests, label)]
         return [
             samples[start : start + samples_per_prompt]
             for start in range(0, len(samples), samples_per_prompt)
         ]
+
+    def _sampling_params(self, settings: SamplingSettings, seed: int) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+
+        try:
+            return SamplingParams(
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                max_tokens=settings.max_response_tokens,
+                seed=seed,
+                stop_token_ids=[self.end_token],
+                ignore_eos=True,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+            )
+        except (ValueError, VLLMValidationError) as error:
+            raise UserError(f"vLLM refuses the sampling settings: {error}") from error
 
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
@@ -176,18 +190,11 @@ class VllmSampler:
 
     def close(self) -> None:
         """Frees the engine; ends its processes; leaves a process group that others had set up alone."""
-        from vllm.distributed import parallel_state
-
         engine, self._llm = self._llm.llm_engine, None
-        engine.engine_core.shutdown()
+        with nullcontext() if self._owns_process_group else _process_group_kept():
+            engine.engine_core.shutdown()
         del engine
-        if self.is_in_process:
-            parallel_state.destroy_model_parallel()
-            if self._owns_process_group:
-                parallel_state.destroy_distributed_environment()
-            else:
-                parallel_state._WORLD = parallel_state._NODE_COUNT = None
-        gc.unfreeze()  # vLLM freezes what exists when it starts, itself included
+        multiprocessing.active_children()  # collects the exit status of vLLM's process
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -237,6 +244,32 @@ def _torch_threads_kept() -> Iterator[None]:
     finally:
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def _process_group_kept() -> Iterator[None]:
+    """vLLM's engine ends the process group of whoever shares its process when it shuts down."""
+    destroy = dist.destroy_process_group
+    dist.destroy_process_group = lambda group=None: destroy(group) if group is not None else None
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy
+
+
+@contextmanager
+def _environment_of_children(variables: dict[str, str]) -> Iterator[None]:
+    """Sets variables for processes started inside the block; this process has read its own long before."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _finished(engine: Any) -> Iterator[RequestOutput]:

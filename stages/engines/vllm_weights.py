@@ -8,9 +8,16 @@ packed again here (measured on a small policy: log-probs off by up to 0.80).
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 from torch import Tensor, nn
+
+OWNER_VARIABLE = "RETRACE_SAMPLER_OWNER"
+"""Environment variable that tells vLLM's processes the id of the process that holds the sampler."""
 
 
 class WeightReceiver:
@@ -50,3 +57,33 @@ def _read(paths: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         with safe_open(path, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (a safetensors handle is not iterable)
                 yield name, tensors.get_tensor(name)
+
+
+def die_with(owner: int) -> None:
+    """Ends this worker and the engine process above it as soon as process `owner` is gone (Linux).
+
+    vLLM's engine process does not notice that its parent was killed, and would keep the GPU's memory.
+    """
+    parent = os.getppid()
+    try:
+        handle = os.pidfd_open(owner)
+    except ProcessLookupError:
+        _end(owner, parent)
+    threading.Thread(target=_await_end, args=(handle, owner, parent), daemon=True).start()
+
+
+def _await_end(handle: int, owner: int, parent: int) -> None:
+    waiting = select.poll()
+    waiting.register(handle, select.POLLIN)
+    waiting.poll()
+    _end(owner, parent)
+
+
+def _end(owner: int, parent: int) -> None:
+    if parent not in (owner, 1) and parent == os.getppid():
+        os.kill(parent, signal.SIGKILL)
+    os._exit(1)
+
+
+if OWNER_VARIABLE in os.environ and int(os.environ[OWNER_VARIABLE]) != os.getpid():
+    die_with(int(os.environ[OWNER_VARIABLE]))

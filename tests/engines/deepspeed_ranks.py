@@ -1,0 +1,141 @@
+"""What `test_deepspeed_trainer.py` runs on two ranks of torchrun: `deepspeed_ranks.py POLICY OUT`.
+
+Writes what each ZeRO stage did as JSON and safetensors for the test to judge.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from stages.engines.deepspeed_trainer import DeepspeedTrainer
+from stages.engines.packing import ResponseBatch, TokenSequence, pack
+from stages.engines.training import AdamwParams, DeepspeedTrainerParams, replace_folder_together
+
+ADAMW = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.95, weight_decay=0.01)
+MAX_NORM = 1.0
+UPDATES = 4
+RESPONSES = (3, 1, 2, 0, 4)
+"""Responses of each micro-batch of a step: five for two ranks, one without any; a sixth fills up."""
+
+
+def deepspeed_params(zero_stage: int, dtype: str = "float32") -> DeepspeedTrainerParams:
+    return DeepspeedTrainerParams(
+        kind="deepspeed",
+        zero_stage=zero_stage,
+        dtype=dtype,
+        offload_optimizer=False,
+        threads=1,
+        micro_batch_tokens=64,
+        gradient_checkpointing=False,
+    )
+
+
+def micro_batches(step: int, rank: int = 0, world_size: int = 1) -> list[ResponseBatch]:
+    """This rank's share of the step's micro-batches, uneven and partly empty."""
+    generator = torch.Generator().manual_seed(step)
+
+    def tokens(low: int, high: int) -> list[int]:
+        length = int(torch.randint(low, high, (), generator=generator))
+        return torch.randint(2, 258, (length,), generator=generator).tolist()
+
+    batches = []
+    for count in RESPONSES:
+        sequences = [TokenSequence(tokens(2, 6), tokens(3, 20)) for _ in range(count)]
+        weights = torch.randn(count, generator=generator) if count else torch.ones(1)
+        batches.append(replace(pack(sequences or [TokenSequence([3], [])]), fields={"weight": weights}))
+    batches.append(replace(pack([TokenSequence([3], [])]), fields={"weight": torch.ones(1)}))
+    return batches[rank::world_size]
+
+
+def weighted_loss(statistics, batch):
+    loss = -(statistics.logprobs * batch.response_mask * batch.fields["weight"][:, None]).sum() / 100
+    shown = {
+        "entropy": (statistics.entropy * batch.response_mask).sum().detach() / 100,
+        "tokens_max": batch.response_mask.sum(),
+    }
+    return loss, shown
+
+
+def snapshot(trainer: DeepspeedTrainer) -> dict[str, torch.Tensor]:
+    return {name: weight.clone() for name, weight in trainer.named_weights()}
+
+
+def is_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def resumes_exactly(trainer: DeepspeedTrainer, policy: Path, out: Path) -> bool:
+    """True when a fresh trainer goes on from a checkpoint as `trainer` does; closes both."""
+    folder = out / f"checkpoint-{trainer.params.zero_stage}"
+    with replace_folder_together(trainer, folder) as written:
+        trainer.save_checkpoint(written)
+    trainer.update(micro_batches(9, trainer.rank, trainer.world_size), weighted_loss, 1.0)
+    uninterrupted = snapshot(trainer)
+    trainer.close()
+    resumed = DeepspeedTrainer(trainer.params, ADAMW, MAX_NORM, policy)
+    resumed.load_checkpoint(folder)
+    resumed.update(micro_batches(9, resumed.rank, resumed.world_size), weighted_loss, 1.0)
+    answer = is_same(uninterrupted, snapshot(resumed))
+    resumed.close()
+    return answer
+
+
+def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
+    """True when a loss that is broken on one rank raises on both and leaves the weights alone."""
+
+    def broken_on_rank_1(statistics, batch):
+        loss, shown = weighted_loss(statistics, batch)
+        return loss * (float("nan") if trainer.rank == 1 else 1.0), shown
+
+    before = snapshot(trainer)
+    try:
+        trainer.update(micro_batches(8, trainer.rank, trainer.world_size), broken_on_rank_1, 1.0)
+    except FloatingPointError:
+        return is_same(before, snapshot(trainer))
+    return False
+
+
+def refuses_uneven_counts(trainer: DeepspeedTrainer) -> bool:
+    try:
+        trainer.update(micro_batches(7)[: trainer.rank + 1], weighted_loss, 1.0)
+    except ValueError as error:
+        return "1 to 2 micro-batches" in str(error)
+    return False
+
+
+def main(policy: Path, out: Path) -> None:
+    report = {}
+    for zero_stage in (2, 1, 3):
+        trainer = DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, policy)
+        ranks = (trainer.rank, trainer.world_size)
+        updates = [trainer.update(micro_batches(step, *ranks), weighted_loss, 1.0) for step in range(UPDATES)]
+        weights = snapshot(trainer)
+        trainer.save_policy(out / f"policy-{zero_stage}")
+        entry = {
+            "losses": [update.loss for update in updates],
+            "norms": [update.gradient_norm for update in updates],
+            "diagnostics": [update.diagnostics for update in updates],
+            "refuses_broken_loss": refuses_broken_loss(trainer),
+            "refuses_uneven_counts": refuses_uneven_counts(trainer),
+            "sum_over_ranks": trainer.sum_over_ranks(torch.tensor([float(trainer.rank + 1)])).tolist(),
+            "gathered": trainer.gather(trainer.rank),
+            "broadcast": trainer.broadcast("first" if trainer.rank == 0 else None),
+        }
+        entry["resumes_exactly"] = resumes_exactly(trainer, policy, out)
+        report[zero_stage] = entry
+        if ranks[0] == 0:
+            save_file(weights, out / f"weights-{zero_stage}.safetensors")
+        else:
+            (out / "rank-1.json").write_text(json.dumps(report))
+    if ranks[0] == 0:
+        (out / "rank-0.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
