@@ -47,9 +47,7 @@ def clear_strays(root: Path) -> list[Path]:
 
     Returns them. Nothing is done (and DVC is not even loaded) while dvc.yaml and params.yaml are as they were.
     """
-    stamp = root / "state" / "strays_checked"
-    key = "".join(sha256_of(root / name) for name in ("dvc.yaml", "params.yaml"))
-    if stamp.exists() and stamp.read_text() == key:
+    if not parameters_changed(root):
         return []
     strays, cache = find_strays(root)
     recorded = _recorded_hashes(root)
@@ -63,8 +61,22 @@ def clear_strays(root: Path) -> list[Path]:
             say(
                 f"{path.relative_to(root)} belongs to no stage of this recipe: moved to {kept.relative_to(root)}"
             )
-    write_text_atomically(stamp, key)
+    write_text_atomically(_stamp(root), _graph_key(root))
     return strays
+
+
+def parameters_changed(root: Path) -> bool:
+    """False while dvc.yaml and params.yaml are as they were when they were last checked and strays were cleared."""
+    stamp = _stamp(root)
+    return not (stamp.exists() and stamp.read_text() == _graph_key(root))
+
+
+def _stamp(root: Path) -> Path:
+    return root / "state" / "parameters_checked"
+
+
+def _graph_key(root: Path) -> str:
+    return "".join(sha256_of(root / name) for name in ("dvc.yaml", "params.yaml"))
 
 
 def find_strays(root: Path) -> tuple[list[Path], Path]:

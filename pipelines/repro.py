@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
-from pipelines.recipes import clear_strays, use_recipe
+from pipelines.recipes import clear_strays, parameters_changed, use_recipe
+from pipelines.schema import check_params
 from stages.foundations.command import run_stage
 from stages.foundations.scratch import PROJECT
 
@@ -19,6 +20,8 @@ def main() -> None:
     """Exits with DVC's code."""
     if sys.argv[1:]:
         use_recipe(PROJECT, sys.argv[1])
+    if parameters_changed(PROJECT):
+        check_params(PROJECT / "params.yaml")
     clear_strays(PROJECT)
     with terminated_as_interrupt():
         code = run_in_group(dvc("repro"), PROJECT)

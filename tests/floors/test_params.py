@@ -1,0 +1,78 @@
+"""Parameter files: every recipe is whole and valid, the one in use is the laptop's, and Python holds no default."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from pipelines.schema import check_params, section_models
+from stages.foundations.errors import UserError
+from stages.foundations.params import StrictParams
+
+PROJECT = Path(__file__).resolve().parents[2]
+RECIPES = sorted((PROJECT / "pipelines" / "recipes").glob("*.yaml"))
+
+
+def all_models(model=StrictParams):
+    section_models()
+    for child in model.__subclasses__():
+        yield child
+        yield from all_models(child)
+
+
+def test_the_params_in_use_are_the_laptop_recipe():
+    assert (PROJECT / "params.yaml").read_bytes() == (PROJECT / "pipelines/recipes/laptop.yaml").read_bytes()
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_every_recipe_is_valid(recipe):
+    assert set(check_params(recipe)) == set(section_models())
+
+
+def test_no_field_has_a_default_and_unknown_keys_are_refused():
+    models = [model for model in all_models() if not model.__module__.startswith("tests")]
+    assert len(models) > 30
+    for model in models:
+        assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
+        with_default = [name for name, field in model.model_fields.items() if not field.is_required()]
+        assert not with_default, f"{model.__name__}: {with_default}"
+
+
+def test_every_field_is_bounded_or_explained():
+    """A number without a unit in its name has a docstring line under it."""
+    for model in all_models():
+        if model.__module__.startswith("tests") or not issubclass(model, BaseModel):
+            continue
+        assert inspect.getdoc(model), f"{model.__name__} says nothing about itself"
+
+
+def test_every_section_is_read_by_a_stage():
+    graph = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
+    read = {str(name).split(".")[0] for stage in graph.values() for name in stage.get("do", stage).get("params", [])}
+    read |= set(re.findall(r"\$\{(\w+)[.}]", (PROJECT / "dvc.yaml").read_text()))
+    assert set(section_models()) <= read
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda p: p.pop("sft"), "sft: missing section"),
+        (lambda p: p.update(sftt={}), "sftt: unknown section"),
+        (lambda p: p["rl"].update(clip_hihg=1), r"rl\.clip_hihg: unknown key"),
+        (lambda p: p["policies"].append("rl_9"), "there is no policy 'rl_9'; there are base, sft, rl_1, rl_2, rl_3"),
+        (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"), "no earlier policy 'rl_7'"),
+        (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
+        (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),
+        (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
+        (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(tmp_path, change, told):
+    params = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    change(params)
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    with pytest.raises(UserError, match=told):
+        check_params(tmp_path / "params.yaml")
