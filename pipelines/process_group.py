@@ -73,12 +73,15 @@ def environment() -> Mapping[str, str]:
 
 @contextmanager
 def terminated_as_interrupt() -> Iterator[None]:
-    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, so that `finally` blocks run. Main thread only."""
+    """Inside, SIGTERM and SIGHUP raise KeyboardInterrupt, so that `finally` blocks run. Main thread only.
+
+    So does SIGINT, which a shell lets the commands it starts in the background ignore.
+    """
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    before = {name: signal.signal(name, interrupt) for name in (signal.SIGTERM, signal.SIGHUP)}
+    before = {name: signal.signal(name, interrupt) for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

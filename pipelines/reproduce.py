@@ -31,6 +31,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 LINES_IN_A_FAILURE = 25
+TRAINING_PAGES = "?workflowType=machine_learning"  # without it MLflow shows its pages for agents' traces
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def _mlflow_link(run: dict[str, str]) -> str:
         return ""
     if not base.startswith("http"):
         return f"MLflow run `{run['run_id']}`"
-    return f"[MLflow run]({base.rstrip('/')}/#/experiments/{run['experiment_id']}/runs/{run['run_id']})"
+    return f"[MLflow run]({base.rstrip('/')}/#/experiments/{run['experiment_id']}/runs/{run['run_id']}{TRAINING_PAGES})"
 
 
 def main(argv: list[str]) -> None:

@@ -51,7 +51,11 @@ def section_models() -> dict[str, Any]:
 def check_params(path: Path) -> dict[str, Any]:
     """The validated sections; UserError tells every section that is missing, unknown or wrong."""
     given, models = read_yaml(path), section_models()
-    problems = [f"  {name}: unknown section; remove it or correct its spelling" for name in given if name not in models]
+    problems = [
+        f"  {name}: unknown section; remove it or correct its spelling"
+        for name in given
+        if name not in models
+    ]
     problems += [f"  {name}: missing section; the recipes under pipelines/recipes have one"
                  for name in models if name not in given]  # fmt: skip
     sections: dict[str, Any] = {}
@@ -85,5 +89,7 @@ def _contradictions(sections: dict[str, Any]) -> list[str]:
         found.append(f"grade.pass_at_k {too_many} exceeds respond.samples {sections['respond'].samples}")
     is_distributed = sections["launch"].train != "python"
     if is_distributed and sections["trainer"].kind == "torch":
-        found.append("launch.train starts several ranks, but trainer.kind torch has one: set trainer.kind deepspeed")
+        found.append(
+            "launch.train starts several ranks, but trainer.kind torch has one: set trainer.kind deepspeed"
+        )
     return found

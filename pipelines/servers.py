@@ -35,14 +35,18 @@ def main() -> None:
     settings = server_settings(state, prefect_port, mlflow_port)
     try:
         with terminated_as_interrupt():
-            make_tracking_database(state)
+            experiment_id = make_tracking_database(state)
             started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"http://{HOST}:{prefect_port}/api/health", "prefect", started)
             started["reproduce"] = start("reproduce", ["-m", "pipelines.reproduce", "--serve"], settings)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
             print(f"Prefect: http://{HOST}:{prefect_port}   start the flow: Deployments > reproduce > Run")
-            print(f"MLflow:  http://{HOST}:{mlflow_port}\nCtrl-C ends both.", flush=True)
+            # The bare address opens MLflow on its pages for agents' traces.
+            print(
+                f"MLflow:  http://{HOST}:{mlflow_port}/#/experiments/{experiment_id}/runs\nCtrl-C ends both.",
+                flush=True,
+            )
             while True:
                 time.sleep(1)
                 require_alive(started)
@@ -89,11 +93,14 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
     }
 
 
-def make_tracking_database(state: Path) -> None:
-    """Makes MLflow's database under the lock that stages use too, before a server could make it beside one."""
+def make_tracking_database(state: Path) -> str:
+    """Makes MLflow's database under the lock that stages use too, before a server could make it beside one.
+
+    Returns the id of the experiment that holds the runs.
+    """
     from stages.foundations.mlflow_store import MlflowStore
 
-    MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
+    return MlflowStore(f"sqlite:///{state / 'mlflow.db'}").experiment_id
 
 
 def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
