@@ -53,7 +53,7 @@ def run_in_group(
     except subprocess.TimeoutExpired as error:
         raise TimedOut(f"stopped after {timeout_seconds:.0f} s: {' '.join(map(str, command))}") from error
     finally:
-        end_group(process)
+        end_groups([process])
 
 
 def dvc(*arguments: str) -> list[str]:
@@ -111,16 +111,18 @@ def _lines(process: subprocess.Popen[str], deadline: float) -> Iterator[str]:
         yield line
 
 
-def end_group(process: subprocess.Popen[str]) -> None:
-    """Asks the group to end, kills what is left of it after some seconds, and returns when nothing is left."""
+def end_groups(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Asks the groups to end, kills what is left of them after some seconds, and returns when nothing is left."""
     for number, seconds in ((signal.SIGTERM, SECONDS_TO_END), (signal.SIGKILL, 2.0)):
-        is_left = _signal_group(process, number)
+        left = [process for process in processes if _signal_group(process, number)]
         until = time.monotonic() + seconds
-        while is_left and time.monotonic() < until:
-            process.poll()
+        while left and time.monotonic() < until:
+            for process in left:
+                process.poll()
             time.sleep(0.02)
-            is_left = _signal_group(process, 0)
-    process.wait()
+            left = [process for process in left if _signal_group(process, 0)]
+    for process in processes:
+        process.wait()
 
 
 def _signal_group(process: subprocess.Popen[str], number: int) -> bool:

@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.process_group import end_group, environment, terminated_as_interrupt
+from pipelines.process_group import end_groups, environment, terminated_as_interrupt
 from stages.foundations.command import die_with_parent, run_stage
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
@@ -43,10 +43,8 @@ def main() -> None:
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
             print(f"Prefect: http://{HOST}:{prefect_port}   start the flow: Deployments > reproduce > Run")
             # The bare address opens MLflow on its pages for agents' traces.
-            print(
-                f"MLflow:  http://{HOST}:{mlflow_port}/#/experiments/{experiment_id}/runs\nCtrl-C ends both.",
-                flush=True,
-            )
+            runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+            print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}\nCtrl-C ends both.", flush=True)
             while True:
                 time.sleep(1)
                 require_alive(started)
@@ -54,8 +52,7 @@ def main() -> None:
         print("\nending the servers", flush=True)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
-        for process in started.values():
-            end_group(process)
+        end_groups(list(started.values()))
 
 
 def port(name: str, default: int) -> int:
