@@ -126,7 +126,6 @@ def main(argv: list[str]) -> int:
     """Follows the log until the stage ends; prints the outcome as one JSON line. 0 when all is delivered."""
     for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
         signal.signal(name, signal.SIG_IGN)
-    os.nice(5)
     ended = _watch_stage()
     with open(Path(argv[0]) / "tracking.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
