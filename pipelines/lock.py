@@ -6,7 +6,7 @@ what pip resolves for a GPU machine, and replaces pins of `vllm` where both name
 packages are left to pip there, because the CUDA build of torch, which this machine may not have, pins them.
 No hashes: the CPU and the CUDA build of torch are one version and two files.
 
-    .venv/bin/python -m pip install ... && .venv/bin/python -m pipelines.lock
+    python3 pipelines/set_up.py bench && .venv/bin/python -m pip install NEW && .venv/bin/python -m pipelines.lock
 """
 
 from __future__ import annotations
