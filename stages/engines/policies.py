@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from stages.foundations.errors import UserError
@@ -66,8 +67,17 @@ def count_policy(folder: Path) -> dict[str, int]:
 
 
 def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes."""
-    model.save_pretrained(folder, safe_serialization=True)
+    """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes.
+
+    Weights are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
+    """
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model.config.architectures = [type(model).__name__]
+    model.config.dtype = next(iter(weights.values())).dtype
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
