@@ -71,6 +71,7 @@ def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fold
 
     Weights are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = [type(model).__name__]
