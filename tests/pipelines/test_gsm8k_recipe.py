@@ -1,0 +1,79 @@
+"""The recipe `gsm8k-smollm2` at miniature size: real rows, real pages, real vLLM; only the policy is tiny."""
+
+import json
+
+import pytest
+
+from stages.engines.policies import load_tokenizer
+from tests.fakes.miniature import PROJECT, copy_project, dvc, stages_run, use_miniature
+from tests.fakes.tiny_policy import write_tiny_policy
+
+REAL_DATA = PROJECT.parent / "shared" / "data"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not REAL_DATA.exists(), reason="the recipe's files (../shared/data) are not on this machine"),
+]
+
+MINIATURE = {
+    "policies": ["base", "sft", "rl_1"],
+    "sampler.max_model_tokens": 500,
+    "sampler.kv_cache_gib": 0.5,
+    "trainer.threads": 1,
+    "sources.gsm8k_train.from.max_rows": 80,
+    "sources.gsm8k_test.from.max_rows": 20,
+    "collect_web.sources.algebra_trigonometry.max_pages": 4,
+    "collect_web.sources.statistics.max_pages": 4,
+    "curate.max_problem_characters": 200,
+    "curate.validation_rows": 2,
+    "filter_web.agreement": {
+        "kind": "policy", "samples": 1, "temperature": 1.0, "max_response_tokens": 8, "max_candidates": 3,
+    },
+    "demonstrate.sources": [
+        {"kind": "web", "max_rows": None}, {"kind": "given", "sources": ["gsm8k_train"], "max_rows": 20},
+    ],
+    "demonstrate.validation_rows": 2,
+    "sft.steps": 3,
+    "sft.warmup_steps": 1,
+    "sft.validate_every_steps": 3,
+    "rl.group_size": 2,
+    "rl.max_response_tokens": 8,
+    "rl.overlong.buffer_tokens": 2,
+    "rl.dynamic_sampling": {"kind": "none"},
+    "rl_rounds.rl_1": {
+        "start_from": "sft", "steps": 1, "warmup_steps": 1, "problem_slice": {"index": 0, "count": 2},
+    },
+    "rl_rounds.rl_2": None,
+    "respond.max_problems": 2,
+    "respond.max_response_tokens": 8,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    place = tmp_path_factory.mktemp("gsm8k")
+    (place / "shared").symlink_to(REAL_DATA.parent)
+    folder = place / "project"
+    folder.mkdir()
+    policy = write_tiny_policy(place / "tiny")
+    tokenizer = load_tokenizer(policy)
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    tokenizer.save_pretrained(policy)
+    copy_project(folder)
+    use_miniature(folder, "gsm8k-smollm2", MINIATURE | {"base": {"kind": "folder", "path": str(policy)}})
+    return folder
+
+
+def test_every_stage_runs_on_real_rows_and_pages(project):
+    ran = stages_run(dvc(project, "repro"))
+    assert ran[-1] == "report" and {"filter_web", "sft", "rl_round@rl_1", "respond@rl_1"} <= set(ran)
+    metrics = {path.stem: json.loads(path.read_text()) for path in (project / "data" / "metrics").glob("*.json")}
+    assert metrics["extract_web"]["candidates/all"] > 100
+    assert metrics["demonstrate"]["kind/given"] > 0
+    assert metrics["filter_web"]["rows/in"] == metrics["extract_web"]["candidates/all"]
+    round_metrics = json.loads((project / "data" / "metrics" / "rl_round" / "rl_1.json").read_text())
+    assert round_metrics["rollouts/drawn"] == 4 and round_metrics["sync/logprob_gap_max"] < 1e-4
+    for policy in ("base", "sft", "rl_1"):
+        grades = json.loads((project / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
+        assert {"gsm8k_test/avg_at_2_low", "gsm8k_test/avg_at_2_high", "gsm8k_test/greedy"} <= set(grades)
+    assert "gsm8k_test" in (project / "reports" / "index.html").read_text()
