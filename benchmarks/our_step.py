@@ -1,0 +1,117 @@
+"""One RL step by the functions of the stage `rl_round`: draw and judge groups, update the policy, sync and probe.
+
+Every drawn group is trained on (no dynamic sampling), so that the work is the same as TRL's. `play_recompute` takes
+the proximal log-probs from a pass of the trainer, as TRL does, instead of the sampler's own.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.contender import Channel, Settings, of_turn, read_problems
+from stages.engines.policies import encode_prompt, load_tokenizer
+from stages.engines.sampling import SamplerParams, build_sampler
+from stages.engines.training import TrainerParams, build_trainer
+from stages.engines.verifier import Verifier, VerifierParams
+from stages.foundations.params import load_section
+from stages.foundations.prompts import PromptParams
+from stages.foundations.seeds import derive_seed
+from stages.rl_round.drawing import Batch, DrawState
+from stages.rl_round.params import NoDynamicSampling, RlParams
+from stages.rl_round.rollouts import Problem, draw_groups
+from stages.rl_round.step_metrics import batch_metrics
+from stages.rl_round.sync_probe import SyncProbe
+from stages.rl_round.update import summarise, update_policy, with_advantages
+
+CPU = {"device": "cpu", "dtype": "float32"}
+
+
+def play(settings: Settings, channel: Channel, proximal: str | None = None) -> None:
+    """Plays the turns with the recipe's own `rl.proximal` unless `proximal` names another."""
+    with Verifier(load_section(Path(settings.params), "verifier", VerifierParams)) as verifier:
+        step = OurStep(settings, verifier, proximal)
+        channel.play(step.take, step.restore)
+
+
+def play_recompute(settings: Settings, channel: Channel) -> None:
+    """Plays the turns with proximal log-probs from the trainer."""
+    play(settings, channel, proximal="recompute")
+
+
+class OurStep:
+    """Sampler, trainer and probe of a round, and the weights that every step starts from."""
+
+    def __init__(self, settings: Settings, verifier: Verifier, proximal: str | None) -> None:
+        params, policy = Path(settings.params), Path(settings.policy)
+        self.settings, self.verifier = settings, verifier
+        changed: dict[str, Any] = {"dynamic_sampling": NoDynamicSampling(kind="none")}
+        if proximal:
+            changed["proximal"] = proximal
+        self.params = load_section(params, "rl", RlParams).model_copy(update=changed)
+        on_cpu = CPU | {"threads": settings.threads}
+        trainer_params = load_section(params, "trainer", TrainerParams).model_copy(update=on_cpu)
+        sampler_params = load_section(params, "sampler", SamplerParams).model_copy(update=on_cpu)
+        self.micro_batch_tokens = trainer_params.micro_batch_tokens
+        self.trainer = build_trainer(
+            trainer_params, self.params.optimizer, self.params.max_gradient_norm, policy
+        )
+        self.sampler = build_sampler(sampler_params, policy)
+        self.tokenizer = load_tokenizer(policy)
+        prompt = load_section(params, "prompt", PromptParams)
+        self.problems = [
+            Problem(row["problem_id"], encode_prompt(self.tokenizer, prompt, row["problem"]), row["answer"])
+            for row in read_problems(settings)
+        ]
+        self.probe = SyncProbe.drawn(
+            self.params.sync_probe,
+            [problem.prompt for problem in self.problems],
+            self.params.max_response_tokens,
+            self.sampler,
+            settings.seed,
+        )
+        self.initial = {name: weight.clone() for name, weight in self.trainer.named_weights()}
+
+    def take(self, turn: int) -> dict[str, Any]:
+        """One step; seconds by phase and what it worked on."""
+        started = time.perf_counter()
+        groups = draw_groups(
+            of_turn(self.problems, turn, self.settings),
+            self.sampler,
+            self.verifier,
+            self.tokenizer,
+            self.params,
+            derive_seed(self.settings.seed, turn),
+        )
+        drawn = time.perf_counter()
+        version = self.sampler.policy_version
+        trained = with_advantages(groups, self.params, version)
+        updates = update_policy(
+            trained, self.params, self.micro_batch_tokens, 1.0, self.trainer, self.settings.seed, "benchmark", turn
+        )  # fmt: skip
+        row = summarise(updates)
+        updated = time.perf_counter()
+        from_trainer = self.probe.trainer_side(self.trainer)
+        self.sampler.load_weights(self.trainer.named_weights(), version + 1)
+        gap = self.probe.check(self.sampler, from_trainer)
+        synced = time.perf_counter()
+        row |= batch_metrics(Batch(groups, groups, [], 1, 0), trained, DrawState(), self.params)
+        return {
+            "responses": len(trained),
+            "tokens": row["tokens/sampled"],
+            "updates": len(updates),
+            "reward": row["reward/mean"],
+            "loss": row["loss/policy"],
+            "gap": gap,
+            "phases": {"sample": drawn - started, "train": updated - drawn, "sync": synced - updated},
+        }
+
+    def restore(self) -> None:
+        """Puts the first weights back on both sides; the optimizer's moments stay."""
+        with torch.no_grad():
+            for name, weight in self.trainer.named_weights():
+                weight.copy_(self.initial[name])
+        self.sampler.load_weights(self.initial.items(), self.sampler.policy_version)
