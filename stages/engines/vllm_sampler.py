@@ -77,7 +77,8 @@ class VllmSampler:
         is_cpu = current_platform.is_cpu()
         memory: dict[str, Any] = {"gpu_memory_utilization": self.params.memory_fraction}
         if is_cpu:
-            memory = {"kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
+            # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
+            memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
             type(current_platform).simple_compile_backend = "eager"
         in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
@@ -230,8 +231,7 @@ class VllmSampler:
     def _sample_of(self, output: RequestOutput) -> Sample:
         (answer,) = output.outputs
         token_ids = list(answer.token_ids)
-        is_ended = token_ids[-1] == self.end_token
-        reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+        reason = StopReason.END_OF_SEQUENCE if token_ids[-1] == self.end_token else StopReason.MAX_TOKENS
         return Sample(token_ids, _first_logprobs(answer.logprobs), reason)
 
 

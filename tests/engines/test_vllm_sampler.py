@@ -269,3 +269,14 @@ def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make repro RECIPE"):
         VllmSampler(PARAMS, tmp_path)
+
+
+def test_many_long_prompts_at_once_are_answered(tmp_path):
+    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU."""
+    sampler = VllmSampler(
+        PARAMS.model_copy(update={"max_model_tokens": 400}), write_tiny_policy(tmp_path / "policy")
+    )
+    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
+    answers = sampler.sample(prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
+    sampler.close()
+    assert [len(samples) for samples in answers] == [1] * 32
