@@ -86,9 +86,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="measured turns of each contender")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of each contender")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--trl-rows", type=int, default=32, help="sequences in one pass of TRL"
-    )
+    parser.add_argument("--trl-rows", type=int, default=32, help="sequences in one pass of TRL")
     parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--json", help="file for every turn's figures")
     return parser.parse_args(argv)
