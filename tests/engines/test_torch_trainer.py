@@ -9,15 +9,28 @@ from stages.engines.training import AdamwParams, MuonParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PARAMS = TorchTrainerParams(
-    kind="torch", device="cpu", dtype="float32", threads=1, micro_batch_tokens=64, gradient_checkpointing=False
+    kind="torch",
+    device="cpu",
+    dtype="float32",
+    threads=1,
+    micro_batch_tokens=64,
+    gradient_checkpointing=False,
 )
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.01, beta1=0.9, beta2=0.95, weight_decay=0.1)
-MUON = MuonParams(kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01)
-BATCHES = [pack([TokenSequence([5, 6, 7], [8, 9])]), pack([TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])])]
+MUON = MuonParams(
+    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01
+)
+BATCHES = [
+    pack([TokenSequence([5, 6, 7], [8, 9])]),
+    pack([TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])]),
+]
 
 
 def likelihood(statistics, batch):
-    return -(statistics.logprobs * batch.response_mask).sum() / 6, {"tokens": batch.response_mask.sum(), "t_max": 1.0}
+    return -(statistics.logprobs * batch.response_mask).sum() / 6, {
+        "tokens": batch.response_mask.sum(),
+        "t_max": 1.0,
+    }
 
 
 @pytest.fixture
@@ -39,7 +52,9 @@ def test_updates_lower_the_loss_and_report_sums(policy, optimizer):
 
 
 def test_micro_batches_add_up_to_the_whole_batch(policy):
-    whole = pack([TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])])
+    whole = pack(
+        [TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3], [4])]
+    )
     apart, together = make(policy), make(policy)
     one, other = apart.update(BATCHES, likelihood, 1.0), together.update([whole], likelihood, 1.0)
     assert one.loss == pytest.approx(other.loss, abs=1e-5)
