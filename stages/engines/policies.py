@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -39,7 +40,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             folder, dtype=dtype, trust_remote_code=False, local_files_only=True, use_safetensors=True,
             attn_implementation="sdpa",
         )  # fmt: skip
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
 
 

