@@ -122,7 +122,7 @@ def test_nothing_to_do_is_quick_and_silent(project):
         [sys.executable, "pipelines/set_up.py", "repro"], cwd=project, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert time.monotonic() - started < 1.0, "0.1 s on an idle machine"
+    assert time.monotonic() - started < 10, "0.1 s on an idle machine; pip would take longer"
     with open(project / "requirements.lock", "a") as lock:
         lock.write("\n# group: more\n")
     assert Environment(project)._missing(["core"]) == ["installer", "core", "project"]
