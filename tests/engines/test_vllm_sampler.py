@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import psutil
@@ -20,6 +21,8 @@ from stages.engines.training import AdamwParams, TorchTrainerParams
 from stages.engines.vllm_sampler import VllmSampler
 from stages.foundations.errors import UserError
 from stages.foundations.records import StopReason
+from stages.rl_round.params import SyncProbeParams
+from stages.rl_round.sync_probe import SyncError, SyncProbe
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PARAMS = VllmSamplerParams(
@@ -147,6 +150,21 @@ def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkey
         assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
     pair.train_and_sync()
     assert pair.gap_of_probe() < EXACT
+
+
+def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch):
+    params = SyncProbeParams(sequences=3, max_logprob_gap=EXACT)
+    probe = SyncProbe.drawn(params, PROMPTS, 16, pair.sampler, seed=0)
+    pair.train_and_sync()
+    assert probe.check(pair.sampler, probe.trainer_side(pair.trainer)) < EXACT
+    with monkeypatch.context() as patched:
+        patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
+        pair.train_and_sync()
+        is_tied = pair.trainer.model.config.tie_word_embeddings
+        with pytest.raises(SyncError, match="differs by") if is_tied else nullcontext():
+            probe.check(pair.sampler, probe.trainer_side(pair.trainer))
+    pair.train_and_sync()
+    assert probe.check(pair.sampler, probe.trainer_side(pair.trainer)) < EXACT
 
 
 def test_a_partial_sync_is_refused(pair):
