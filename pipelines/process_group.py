@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.foundations.command import die_with_parent
+from stages.foundations.lifetime import die_with_parent
 
 SECONDS_TO_END = 5.0
 

@@ -18,8 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipelines.process_group import end_groups, environment, terminated_as_interrupt
-from stages.foundations.command import die_with_parent, run_stage
+from stages.foundations.command import run_stage
 from stages.foundations.errors import UserError
+from stages.foundations.lifetime import die_with_parent
 from stages.foundations.scratch import PROJECT, state_folder
 
 HOST = "127.0.0.1"

@@ -14,8 +14,8 @@ from stages.extract_web.pairing import find_exercises
 from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.short_answer import short_answer
 from stages.extract_web.text_reader import read_text
-from stages.foundations.command import die_with_parent
 from stages.foundations.funnel import Funnel
+from stages.foundations.lifetime import die_with_parent
 from stages.foundations.progress import progress
 
 READERS: dict[str, Callable[[str], Page]] = {"html": read_html, "markdown": read_text, "text": read_text}

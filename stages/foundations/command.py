@@ -1,4 +1,4 @@
-"""The shell of every stage command: path flags, exit codes, and dying with the parent.
+"""The shell of every stage command: path flags, exit codes, and dying with DVC.
 
 Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), told in one sentence; 1 anything else.
 """
@@ -6,17 +6,14 @@ Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import os
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stages.foundations.errors import UserError
-
-PR_SET_PDEATHSIG = 1
+from stages.foundations.lifetime import die_with_dvc
 
 # Threads that wait by spinning take the core from whoever they wait for: with another job beside it on two cores, sft
 # took 5 times the CPU time (107 s instead of 20 s). Read when torch loads, which is after this module.
@@ -59,7 +56,7 @@ def _flag(name: str) -> str:
 
 def run_stage(main: Callable[[], None]) -> None:
     """Runs `main` and exits with the code of the table above."""
-    die_with_parent()
+    die_with_dvc()
     try:
         main()
     except UserError as error:
@@ -75,16 +72,3 @@ def run_stage(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
-
-
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends, however that happens (Linux only).
-
-    Without it a killed `dvc repro` leaves the stage running, and writing, beside the next one.
-    """
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)

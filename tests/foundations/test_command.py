@@ -1,11 +1,8 @@
 """The shell of stage commands: exit codes, messages, and no orphans."""
 
-import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
 
@@ -50,31 +47,3 @@ def test_flags_become_paths(tmp_path):
         "sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"]
     )
     assert (paths.out.name, paths.round) == ("o", "rl_1")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-def test_a_stage_dies_with_its_parent():
-    stage = (
-        "import os, time; from stages.foundations.command import run_stage; "
-        "run_stage(lambda: (print(os.getpid(), flush=True), time.sleep(60)))"
-    )
-    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"
-    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
-        pid = int(process.stdout.readline())
-        process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while _is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _is_running(pid)
-
-
-def _is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_the_test_itself_sees_running_processes():
-    assert _is_running(os.getpid())

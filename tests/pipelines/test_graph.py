@@ -85,12 +85,12 @@ def test_forced_runs_give_equal_hashes(project):
     assert output_hashes(project) == before
 
 
-@pytest.mark.parametrize(("victim", "warmup_steps"), [("dvc", 3), ("stage", 4)])
-def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, victim, warmup_steps):
+@pytest.mark.parametrize(("victim", "shell", "warmup_steps"), [("dvc", "/bin/sh", 3), ("stage", "/bin/bash", 4)])
+def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, victim, shell, warmup_steps):
     """kill -9 in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
     edit_params(project, "sft.warmup_steps", warmup_steps)  # a result that DVC's run cache does not have
     process = subprocess.Popen(
-        ["dvc", "repro", "sft"], cwd=project, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ["dvc", "repro", "sft"], cwd=project, env=environment() | {"SHELL": shell}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 120
     while not list((project / "state" / "scratch").glob("sft-*/step-*")) and time.monotonic() < deadline:

@@ -108,8 +108,8 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
 
 SLEEPER = """
 import os, pathlib, time
-from stages.foundations.command import die_with_parent
-die_with_parent()  # as every stage of ours does
+from stages.foundations.lifetime import die_with_dvc
+die_with_dvc()  # as every stage of ours does
 pathlib.Path("pid").write_text(str(os.getpid()))
 time.sleep(60)
 """
@@ -124,13 +124,16 @@ def assert_gone(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project, number):
+@pytest.mark.parametrize(
+    ("number", "shell"),
+    [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")],
+)
+def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project, number, shell):
     from prefect.settings import PREFECT_API_URL
 
     working = (dvc_project / "first.py").read_text()
     (dvc_project / "first.py").write_text(SLEEPER)
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()}
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.DEVNULL) as flow:
         until = time.monotonic() + 60
