@@ -1,0 +1,62 @@
+"""No process of ours outlives the one it works for, however that one ends (Linux only; elsewhere nothing is done).
+
+A `dvc repro` that is killed leaves the stage running, and writing, beside the next one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import threading
+
+import psutil
+
+PR_SET_PDEATHSIG = 1
+DVC_STAGE = "DVC_STAGE"
+"""The variable that DVC sets for the commands it runs, and that its own process therefore lacks."""
+
+
+def die_with_parent() -> None:
+    """Asks the kernel to kill this process when its parent ends."""
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_with_dvc() -> None:
+    """Has this process killed when its parent ends, and when the DVC that runs it ends.
+
+    DVC is not always the parent: a shell may stand between (dash does not replace itself with its last command), or
+    a launcher (torchrun).
+    """
+    die_with_parent()
+    if sys.platform != "linux" or DVC_STAGE not in os.environ:
+        return
+    for distance, ancestor in enumerate(psutil.Process().parents()):
+        try:
+            is_command = DVC_STAGE in ancestor.environ()
+        except psutil.Error:  # another user's, or gone
+            return
+        if not is_command:
+            if distance:
+                _die_with(ancestor.pid)
+            return
+
+
+def _die_with(pid: int) -> None:
+    try:
+        file = os.pidfd_open(pid)
+    except ProcessLookupError:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def wait() -> None:
+        select.select([file], [], [])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="die-with-dvc", daemon=True).start()
