@@ -100,7 +100,7 @@ def clustered_bootstrap(
     None: every score is its own problem). draws: bootstrap samples; each draws as many problems as there are, with
     replacement, and takes the mean over all their responses. The same seed gives the same interval.
     Fewer than two problems, or equal scores everywhere, give an interval of no width: it says nothing about
-    other problems. ValueError on no scores, on lengths that differ and on NaN.
+    other problems (`with_width` does). ValueError on no scores, on lengths that differ and on NaN.
     """
     sums, counts = _by_cluster(scores, clusters)
     means = numpy.empty(draws)
@@ -134,6 +134,22 @@ def paired_bootstrap(
     if first_scores.shape != second_scores.shape:
         raise ValueError(f"paired scores must have one shape: {first_scores.shape} and {second_scores.shape}")
     return clustered_bootstrap(second_scores - first_scores, clusters, draws, seed, confidence)
+
+
+def with_width(
+    interval: Interval, problems: int, minimum: float, maximum: float, confidence: float = 0.95
+) -> Interval:
+    """`interval`, or where it has no width because all of `problems` scored the same, the bound that still holds.
+
+    When n problems all score v, the share of problems that score otherwise is below q = 1 - (tail)^(1/n) at this
+    confidence, and those score at least `minimum` and at most `maximum`: [v - q (v - minimum), v + q (maximum - v)].
+    For v = 0 or 1 that is the interval of Clopper and Pearson (1934): 0 of 32 gives 0 to 0.109.
+    """
+    if interval.low < interval.high:
+        return interval
+    score, _, _ = interval
+    others = 1 - ((1 - confidence) / 2) ** (1 / problems)
+    return Interval(score, score - others * (score - minimum), score + others * (maximum - score))
 
 
 def _by_cluster(scores: ArrayLike, clusters: ArrayLike | None) -> tuple[NDArray, NDArray]:

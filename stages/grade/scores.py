@@ -16,7 +16,7 @@ import pandas
 
 from stages.algorithms.answers.normalisation import clean, compact
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k
+from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k, with_width
 from stages.foundations.errors import UserError
 from stages.grade.params import GradeParams
 
@@ -74,6 +74,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
         interval = clustered_bootstrap(values, draws=params.bootstrap_draws, seed=params.seed)
+        interval = with_width(interval, len(values), 0.0, 1.0)
         scores |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
     return scores
 

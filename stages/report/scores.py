@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.estimators import Interval, paired_bootstrap
+from stages.algorithms.estimators import Interval, paired_bootstrap, with_width
 from stages.report.inputs import Inputs, Metrics
 
 FAMILIES = ("greedy", "avg", "pass", "maj")
@@ -105,6 +105,7 @@ def compare(
     if both.empty:
         return None
     interval = paired_bootstrap(both["first"], both["second"], draws=draws, seed=inputs.seed)
+    interval = with_width(interval, len(both), -1.0, 1.0)
     return Comparison(benchmark, metric, baseline, policy, len(both), interval)
 
 

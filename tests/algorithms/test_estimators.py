@@ -3,7 +3,14 @@ import itertools
 import numpy
 import pytest
 
-from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, paired_bootstrap, pass_at_k
+from stages.algorithms.estimators import (
+    Interval,
+    clustered_bootstrap,
+    majority_at_k,
+    paired_bootstrap,
+    pass_at_k,
+    with_width,
+)
 
 
 def test_pass_at_k_by_hand():
@@ -106,6 +113,25 @@ def test_pairing_finds_a_small_constant_gain():
     assert gain.low > 0
     separate = [clustered_bootstrap(first), clustered_bootstrap(first + 0.01)]
     assert separate[0].high > separate[1].low
+
+
+@pytest.mark.parametrize(("score", "problems", "low", "high"), [
+    (0.0, 32, 0.0, 0.1089),  # Clopper-Pearson tables: 0 of 32
+    (1.0, 10, 0.6915, 1.0),  # and 10 of 10
+    (0.5, 1, 0.0125, 0.9875),
+])  # fmt: skip
+def test_equal_scores_everywhere_still_leave_doubt(score, problems, low, high):
+    interval = with_width(clustered_bootstrap([score] * problems, draws=50), problems, 0.0, 1.0)
+    assert interval == pytest.approx((score, low, high), abs=1e-4)
+
+
+def test_policies_that_never_differ_are_not_known_to_be_equal():
+    gain = with_width(paired_bootstrap([0.0, 1.0] * 8, [0.0, 1.0] * 8), 16, -1.0, 1.0)
+    assert gain == pytest.approx((0.0, -0.2059, 0.2059), abs=1e-4)
+
+
+def test_an_interval_with_a_width_stays():
+    assert with_width(Interval(0.5, 0.4, 0.6), 10, 0.0, 1.0) == (0.5, 0.4, 0.6)
 
 
 @pytest.mark.parametrize("call", [
