@@ -89,9 +89,9 @@ def test_forced_runs_give_equal_hashes(project):
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, victim, shell, warmup_steps):
     """kill -9 in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
     edit_params(project, "sft.warmup_steps", warmup_steps)  # a result that DVC's run cache does not have
-    process = subprocess.Popen(
-        ["dvc", "repro", "sft"], cwd=project, env=environment() | {"SHELL": shell}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    surroundings = environment() | {"SHELL": shell}  # bash replaces itself with the stage, /bin/sh may wait for it
+    process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
     deadline = time.monotonic() + 120
     while not list((project / "state" / "scratch").glob("sft-*/step-*")) and time.monotonic() < deadline:
         time.sleep(0.01)
