@@ -13,7 +13,7 @@ repro:
 test:
 	@$(PYTHON) pipelines/set_up.py test
 	@$(VENV_PYTHON) -m ruff check .
-	@$(VENV_PYTHON) -m pytest -m "not gpu"
+	@$(VENV_PYTHON) -m pytest -m "not gpu" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 ui:
 	@$(PYTHON) pipelines/set_up.py ui
