@@ -21,7 +21,8 @@ from stages.foundations.params import load_section
 from stages.foundations.prompts import PromptParams
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.drawing import Batch, DrawState
-from stages.rl_round.params import NoDynamicSampling, RlParams
+from stages.rl_round.drawing_params import NoDynamicSampling
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Problem, draw_groups
 from stages.rl_round.step_metrics import batch_metrics
 from stages.rl_round.sync_probe import SyncProbe

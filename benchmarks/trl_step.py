@@ -24,8 +24,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PlainPrompt, PromptParams, format_problem
 from stages.foundations.records import Sample, StopReason
-from stages.rl_round.params import GroupNormalized, RlParams
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import make_rollout
+from stages.rl_round.update_params import GroupNormalized
 
 
 def play(settings: Settings, channel: Channel) -> None:

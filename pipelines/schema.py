@@ -73,6 +73,8 @@ def check_params(path: Path) -> dict[str, Any]:
 
 
 def _contradictions(sections: dict[str, Any]) -> list[str]:
+    from stages.rl_round.params import sampler_contradictions
+
     rounds, policies = sections["rl_rounds"], sections["policies"]
     known = ["base", "sft", *rounds]
     found = [f"policies: there is no policy {name!r}; there are {', '.join(known)}"
@@ -84,6 +86,7 @@ def _contradictions(sections: dict[str, Any]) -> list[str]:
         found.append("sources: none has role `benchmark`, so nothing could be measured")
     if sections["report"].baseline_policy not in policies:
         found.append(f"report.baseline_policy {sections['report'].baseline_policy!r} must be one of policies")
+    found += sampler_contradictions(sections["rl"], sections["sampler"])
     too_many = [k for k in sections["grade"].pass_at_k if k > sections["respond"].samples]
     if too_many:
         found.append(f"grade.pass_at_k {too_many} exceeds respond.samples {sections['respond'].samples}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stages.foundations.seeds import permutation
-from stages.rl_round.params import DynamicSampling, NoDynamicSampling, ProblemSlice
+from stages.rl_round.drawing_params import DynamicSampling, NoDynamicSampling, ProblemSlice
 from stages.rl_round.rollouts import Group, Problem
 
 SMALLEST_SIGNAL_FRACTION = 0.25

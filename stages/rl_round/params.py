@@ -2,83 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 from pydantic import Field, model_validator
 
+from stages.engines.sampling import SamplerParams
 from stages.engines.training import OptimizerParams
 from stages.foundations.params import StrictParams
-
-
-class RewardParams(StrictParams):
-    """Reward of a response by its verdict. Responses that the verifier could not decide are never rewarded."""
-
-    correct: float
-    wrong: float
-    unparsed: float
-    """A response without a final answer."""
-
-
-class NoOverlong(StrictParams):
-    """Long responses are rewarded like others."""
-
-    kind: Literal["none"]
-
-
-class SoftOverlong(StrictParams):
-    """DAPO's soft overlong punishment: from 0 down to -1 over the last `buffer_tokens` before the limit."""
-
-    kind: Literal["soft_punishment"]
-    buffer_tokens: int = Field(ge=1)
-
-
-class NoDynamicSampling(StrictParams):
-    """Every drawn group is trained on, with or without signal (GRPO)."""
-
-    kind: Literal["none"]
-
-
-class DynamicSampling(StrictParams):
-    """Groups that are all correct or all wrong are left out, and more are drawn (DAPO)."""
-
-    kind: Literal["dynamic"]
-    max_draws: int = Field(ge=1)
-    """Draws of one step; what is missing then makes a smaller batch."""
-    max_staleness: int = Field(ge=0)
-    """Policy versions that a surplus group may wait; older ones are left out and counted."""
-
-
-class GroupNormalized(StrictParams):
-    """Reward minus the group's mean, over the group's standard deviation when `divide_by_std` (GRPO, DAPO)."""
-
-    kind: Literal["group_normalized"]
-    divide_by_std: bool
-
-
-class LeaveOneOut(StrictParams):
-    """Reward minus the mean of the others in the group (RLOO)."""
-
-    kind: Literal["leave_one_out"]
-
-
-class ClippedSurrogate(StrictParams):
-    """PPO's clipped surrogate; different clips make it DAPO's clip-higher."""
-
-    kind: Literal["clipped_surrogate"]
-    clip_low: float = Field(gt=0, lt=1)
-    """Lower clip of the probability ratio, as an offset from 1 (DAPO: 0.2)."""
-    clip_high: float = Field(gt=0, lt=10)
-    """Upper clip of the probability ratio, as an offset from 1 (DAPO: 0.28)."""
-    dual_clip: float | None = Field(gt=1)
-    """Bound on the ratio where the advantage is negative (the public DAPO recipe: 10); null for none."""
-
-    @model_validator(mode="after")
-    def _upper_is_wider(self) -> ClippedSurrogate:
-        if self.clip_low > self.clip_high:
-            raise ValueError(
-                f"clip_low {self.clip_low} must be <= clip_high {self.clip_high}: DAPO only widens the upper side"
-            )
-        return self
+from stages.rl_round.drawing_params import (
+    DynamicSampling,
+    DynamicSamplingParams,
+    ProblemSlice,
+    PromptSelectionParams,
+)
+from stages.rl_round.reward_params import (
+    CosineReward,
+    Discount,
+    NgramPenalty,
+    OverlongParams,
+    RepetitionPenaltyParams,
+    RewardParams,
+    SoftOverlong,
+)
+from stages.rl_round.update_params import (
+    AdvantageParams,
+    ImportanceWeights,
+    OptimalTokenBaseline,
+    PlainReward,
+    PolicyLossParams,
+    ReferenceKlParams,
+    Reinforce,
+    RolloutCorrectionParams,
+    SafeSet,
+    VocabularyPruningParams,
+)
 
 
 class SyncProbeParams(StrictParams):
@@ -86,15 +44,16 @@ class SyncProbeParams(StrictParams):
 
     sequences: int = Field(ge=1)
     """Responses in the fixed batch."""
-    max_logprob_gap: float = Field(gt=0)
-    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4."""
+    max_logprob_gap: float | None = Field(gt=0)
+    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4. Null measures and never
+    refuses, for a sampler that differs on purpose."""
 
 
 class RlParams(StrictParams):
     """Section `rl`."""
 
     problems_per_step: int = Field(ge=1)
-    group_size: int = Field(ge=2)
+    group_size: int = Field(ge=1)
     """Responses drawn for each problem."""
     temperature: float = Field(gt=0)
     top_p: float = Field(gt=0, le=1)
@@ -102,16 +61,22 @@ class RlParams(StrictParams):
     """0 keeps the whole vocabulary."""
     max_response_tokens: int = Field(ge=1)
     reward: RewardParams
-    overlong: Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
+    reward_discount: Discount
+    """Of the reward at the response's end (Demystify: 1; less made responses impatient and worse)."""
+    overlong: OverlongParams
     is_overlong_filtered: bool
     """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
-    dynamic_sampling: Annotated[NoDynamicSampling | DynamicSampling, Field(discriminator="kind")]
-    advantage: Annotated[GroupNormalized | LeaveOneOut, Field(discriminator="kind")]
-    policy_loss: ClippedSurrogate
+    repetition_penalty: RepetitionPenaltyParams
+    dynamic_sampling: DynamicSamplingParams
+    advantage: AdvantageParams
+    policy_loss: PolicyLossParams
     aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
     """How token losses become one number: DAPO token_mean, GRPO sequence_mean_token_mean, Dr. GRPO constant."""
     proximal: Literal["recompute", "rollout"]
     """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
+    rollout_correction: RolloutCorrectionParams
+    vocabulary_pruning: VocabularyPruningParams
+    reference_kl: ReferenceKlParams
     minibatches: int = Field(ge=1)
     """Optimizer updates of one step."""
     max_gradient_norm: float = Field(gt=0)
@@ -119,32 +84,79 @@ class RlParams(StrictParams):
     sync_probe: SyncProbeParams
     checkpoint_every_steps: int = Field(ge=1)
 
+    @property
+    def log_threshold(self) -> float | None:
+        """Of the safe vocabulary on both sides; None when nothing is pruned."""
+        pruning = self.vocabulary_pruning
+        return pruning.log_threshold if isinstance(pruning, SafeSet) else None
+
     @model_validator(mode="after")
-    def _buffer_fits(self) -> RlParams:
-        if (
-            isinstance(self.overlong, SoftOverlong)
-            and self.overlong.buffer_tokens >= self.max_response_tokens
-        ):
-            raise ValueError(
-                f"overlong.buffer_tokens {self.overlong.buffer_tokens} must be less than "
-                f"max_response_tokens {self.max_response_tokens}"
+    def _settings_agree(self) -> RlParams:
+        found = [*_reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+
+def _reward_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.overlong, SoftOverlong):
+        if isinstance(rl.reward, CosineReward):
+            yield (
+                "reward.kind cosine has its own value for long responses (exceeded): set overlong.kind none, or "
+                "reward.kind by_verdict"
             )
-        return self
+        if rl.overlong.buffer_tokens >= rl.max_response_tokens:
+            yield (
+                f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
+                f"{rl.max_response_tokens}"
+            )
+    penalty = rl.repetition_penalty
+    if isinstance(penalty, NgramPenalty) and penalty.n >= rl.max_response_tokens:
+        yield (
+            f"repetition_penalty.n {penalty.n} must be less than max_response_tokens {rl.max_response_tokens}: no "
+            "n-gram could repeat"
+        )
 
 
-class ProblemSlice(StrictParams):
-    """Which part of the shuffled training problems a round draws from, so that rounds need not share any."""
+def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    if rl.group_size > 1:
+        return
+    if not isinstance(rl.advantage, PlainReward):
+        yield (
+            f"advantage.kind {rl.advantage.kind} compares the responses of a group, and group_size is 1: set "
+            "group_size to at least 2, or advantage.kind reward"
+        )
+    if isinstance(rl.dynamic_sampling, DynamicSampling):
+        yield (
+            "dynamic_sampling.kind dynamic trains on groups that are right and wrong at once, which a group_size of 1 "
+            "never is: set group_size to at least 2, or dynamic_sampling.kind none"
+        )
 
-    index: int = Field(ge=0)
-    """From 0."""
-    count: int = Field(ge=1)
-    """Parts of equal size; 1 uses all problems."""
 
-    @model_validator(mode="after")
-    def _index_is_in_range(self) -> ProblemSlice:
-        if self.index >= self.count:
-            raise ValueError(f"index {self.index} must be less than count {self.count}")
-        return self
+def _update_contradictions(rl: RlParams) -> Iterator[str]:
+    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights)
+    if isinstance(rl.advantage, OptimalTokenBaseline):
+        if rl.proximal != "recompute":
+            yield (
+                "advantage.kind optimal_token_baseline weighs tokens by the trainer's probabilities before the "
+                "update: set proximal: recompute"
+            )
+        if rl.advantage.is_importance_weighted and not is_weighted:
+            yield (
+                "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
+                "rollout_correction.kind importance_weights, or is_importance_weighted false"
+            )
+    if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
+        yield (
+            f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
+            "sampler already, and importance_weights would count it twice: set proximal: recompute, "
+            "rollout_correction.kind none, or policy_loss.kind reinforce"
+        )
+    if isinstance(rl.vocabulary_pruning, SafeSet) and (rl.top_p < 1 or rl.top_k):
+        yield (
+            f"vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k {rl.top_k} "
+            "the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+        )
 
 
 class RoundParams(StrictParams):
@@ -156,4 +168,18 @@ class RoundParams(StrictParams):
     """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
     warmup_steps: int = Field(ge=0)
     """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
+    problems: Literal["problems/train", "web/solutions"]
+    """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
     problem_slice: ProblemSlice
+    prompt_selection: PromptSelectionParams
+
+
+def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
+    """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
+    mismatch = sampler.mismatch.kind if hasattr(sampler, "mismatch") else "none"
+    if mismatch != "none" and rl.sync_probe.max_logprob_gap is not None:
+        return [
+            f"rl.sync_probe.max_logprob_gap {rl.sync_probe.max_logprob_gap} would stop a round whose sampler differs "
+            f"on purpose (sampler.mismatch.kind {mismatch}): set it to null"
+        ]
+    return []

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stages.algorithms.length_rewards import soft_overlong_punishment
+from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
 from stages.engines.policies import decode_response
 from stages.engines.sampling import Sampler, SamplingSettings
 from stages.engines.verifier import Verdict, Verifier
 from stages.foundations.records import Sample, StopReason
-from stages.rl_round.params import RlParams, SoftOverlong
+from stages.rl_round.params import RlParams
+from stages.rl_round.reward_params import CosineReward, SoftOverlong, VerdictReward
 
 
 @dataclass(frozen=True)
@@ -82,19 +83,34 @@ def draw_groups(
 
 def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlParams) -> Rollout:
     """A rollout with the reward of its verdict and length."""
-    by_verdict = {
-        Verdict.CORRECT: params.reward.correct,
-        Verdict.WRONG: params.reward.wrong,
-        Verdict.UNPARSED: params.reward.unparsed,
-    }
-    if verdict not in by_verdict:
+    if verdict.is_failure:
         return Rollout(sample, response, verdict, 0.0)
-    reward = by_verdict[verdict]
+    return Rollout(sample, response, verdict, outcome_reward(verdict, len(sample.token_ids), params))
+
+
+def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
+    """Reward at the end of a decided response of `tokens` tokens, overlong punishment included."""
+    limit = params.max_response_tokens
+    match params.reward:
+        case VerdictReward():
+            reward = verdict_reward(params.reward, verdict)
+        case CosineReward() as shape:
+            reward = cosine_length_reward(
+                verdict is Verdict.CORRECT, tokens, limit, shape.r0_correct, shape.rL_correct, shape.r0_wrong,
+                shape.rL_wrong, shape.exceeded,
+            )  # fmt: skip
     if isinstance(params.overlong, SoftOverlong):
-        reward += soft_overlong_punishment(
-            len(sample.token_ids), params.max_response_tokens, params.overlong.buffer_tokens
-        )
-    return Rollout(sample, response, verdict, reward)
+        reward += soft_overlong_punishment(tokens, limit, params.overlong.buffer_tokens)
+    return reward
+
+
+def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
+    """Reward of a decided verdict, whatever the length."""
+    return {
+        Verdict.CORRECT: reward.correct,
+        Verdict.WRONG: reward.wrong,
+        Verdict.UNPARSED: reward.unparsed,
+    }[verdict]
 
 
 def group_to_json(group: Group) -> dict:

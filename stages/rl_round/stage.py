@@ -18,7 +18,7 @@ from stages.foundations.tables import read_table, require_rows, write_table
 from stages.foundations.tracking import Run, track
 from stages.rl_round.drawing import slice_problems
 from stages.rl_round.learning import Learner, learn
-from stages.rl_round.params import RlParams, RoundParams
+from stages.rl_round.params import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.rollouts import Problem
 from stages.rl_round.state import RolloutLog, RoundState
 
@@ -28,6 +28,7 @@ def run_rl_round(paths: Namespace) -> None:
     params = load_section(paths.params, "rl", RlParams)
     this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
     sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
+    _refuse_contradictions(paths, params, sections["sampler"])
     seed = load_value(paths.params, "seed")
     shown = {"rl": params.model_dump(), "round": this_round.model_dump()}
     shown |= {name: section.model_dump() for name, section in sections.items()}
@@ -73,6 +74,12 @@ _SHARED = {
     "verifier": VerifierParams,
     "prompt": PromptParams,
 }
+
+
+def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerParams) -> None:
+    found = sampler_contradictions(params, sampler)
+    if found:
+        raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
 
 
 def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from stages.engines.verifier import Verdict
 from stages.rl_round.drawing import Batch, DrawState
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts import Rollout
+from stages.rl_round.reward_params import CosineReward, VerdictReward
+from stages.rl_round.rollouts import Rollout, verdict_reward
 from stages.rl_round.update import TrainedRollout
 
 
@@ -44,12 +45,14 @@ def batch_metrics(
 
 
 def _is_punished(rollout: Rollout, params: RlParams) -> bool:
-    plain = {
-        Verdict.CORRECT: params.reward.correct,
-        Verdict.WRONG: params.reward.wrong,
-        Verdict.UNPARSED: params.reward.unparsed,
-    }
-    return rollout.verdict in plain and rollout.reward < plain[rollout.verdict]
+    """True where length cost the response a part of what its verdict alone is worth."""
+    if not rollout.is_decided:
+        return False
+    match params.reward:
+        case VerdictReward():
+            return rollout.reward < verdict_reward(params.reward, rollout.verdict)
+        case CosineReward():
+            return rollout.reward == params.reward.exceeded
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -6,6 +6,7 @@ a fresh one; only this comparison sees it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from stages.engines.packing import TokenSequence, pack
@@ -52,13 +53,18 @@ class SyncProbe:
         return trainer.statistics(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
 
     def check(self, sampler: Sampler, from_trainer: list[float]) -> float:
-        """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still."""
+        """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still.
+
+        Without a bound the gap is only measured: a sampler that differs on purpose may well stand still.
+        """
         from_sampler = [value for row in sampler.logprobs(self.prompts, self.responses) for value in row]
         gap = _largest_gap(from_sampler, from_trainer)
         stood_still = bool(self.sampler_logprobs) and from_sampler == self.sampler_logprobs
         moved = _largest_gap(from_trainer, self.trainer_logprobs) if self.trainer_logprobs else 0.0
         self.sampler_logprobs, self.trainer_logprobs = from_sampler, from_trainer
-        if gap > self.params.max_logprob_gap:
+        if self.params.max_logprob_gap is None:
+            return gap
+        if not gap <= self.params.max_logprob_gap:  # NaN is no agreement
             raise SyncError(
                 f"after the sync to version {sampler.policy_version} a token's log-prob differs by {gap:.2e} between "
                 f"sampler and trainer (allowed: rl.sync_probe.max_logprob_gap {self.params.max_logprob_gap:.0e}). "
@@ -74,4 +80,5 @@ class SyncProbe:
 
 
 def _largest_gap(first: list[float], second: list[float]) -> float:
-    return max((abs(a - b) for a, b in zip(first, second, strict=True)), default=0.0)
+    gaps = [abs(a - b) for a, b in zip(first, second, strict=True)]
+    return math.nan if any(map(math.isnan, gaps)) else max(gaps, default=0.0)

@@ -18,8 +18,9 @@ from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
 from stages.engines.training import LossFunction, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import permutation
-from stages.rl_round.params import GroupNormalized, LeaveOneOut, RlParams
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Group, Rollout
+from stages.rl_round.update_params import GroupNormalized, LeaveOneOut
 
 
 @dataclass(frozen=True)

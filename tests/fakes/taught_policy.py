@@ -35,17 +35,23 @@ PARAMS: dict[str, Any] = {
     },
     "rl": {
         "problems_per_step": 4, "group_size": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-        "max_response_tokens": 12, "reward": {"correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
-        "overlong": {"kind": "soft_punishment", "buffer_tokens": 2}, "is_overlong_filtered": False,
+        "max_response_tokens": 12, "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
+        "reward_discount": 1.0, "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
+        "is_overlong_filtered": False, "repetition_penalty": {"kind": "none"},
         "dynamic_sampling": {"kind": "dynamic", "max_draws": 3, "max_staleness": 2},
         "advantage": {"kind": "group_normalized", "divide_by_std": True},
         "policy_loss": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
-        "aggregation": "token_mean", "proximal": "recompute", "minibatches": 2, "max_gradient_norm": 1.0,
+        "aggregation": "token_mean", "proximal": "recompute", "rollout_correction": {"kind": "none"},
+        "vocabulary_pruning": {"kind": "none"}, "reference_kl": {"kind": "none"},
+        "minibatches": 2, "max_gradient_norm": 1.0,
         "optimizer": {"kind": "adamw", "learning_rate": 0.005, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},
         "sync_probe": {"sequences": 2, "max_logprob_gap": 0.0001}, "checkpoint_every_steps": 2,
     },
     "rl_rounds": {
-        "rl_1": {"start_from": "sft", "steps": 24, "warmup_steps": 1, "problem_slice": {"index": 0, "count": 1}}
+        "rl_1": {
+            "start_from": "sft", "steps": 24, "warmup_steps": 1, "problems": "problems/train",
+            "problem_slice": {"index": 0, "count": 1}, "prompt_selection": {"kind": "all"},
+        }
     },
     "respond": {
         "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_response_tokens": 12,

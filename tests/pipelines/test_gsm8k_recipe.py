@@ -41,7 +41,8 @@ MINIATURE = {
     "rl.overlong.buffer_tokens": 2,
     "rl.dynamic_sampling": {"kind": "none"},
     "rl_rounds.rl_1": {
-        "start_from": "sft", "steps": 1, "warmup_steps": 1, "problem_slice": {"index": 0, "count": 2},
+        "start_from": "sft", "steps": 1, "warmup_steps": 1, "problems": "problems/train",
+        "problem_slice": {"index": 0, "count": 2}, "prompt_selection": {"kind": "all"},
     },
     "rl_rounds.rl_2": None,
     "respond.max_problems": 2,

@@ -5,7 +5,7 @@ import pytest
 from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.records import Sample, StopReason
 from stages.rl_round.drawing import DrawState, draw_batch, draw_size, slice_problems
-from stages.rl_round.params import DynamicSampling, NoDynamicSampling, ProblemSlice
+from stages.rl_round.drawing_params import DynamicSampling, NoDynamicSampling, ProblemSlice
 from stages.rl_round.rollouts import Group, Problem, Rollout
 
 SAMPLING = DynamicSampling(kind="dynamic", max_draws=3, max_staleness=1)

@@ -37,7 +37,12 @@ def rollout(tokens, verdict, reward, stop=StopReason.END_OF_SEQUENCE):
 RIGHT, WRONG = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
 GROUPS = [
     Group("a", [3, 4], 0, (rollout([5, 6], *RIGHT), rollout([7], *WRONG), rollout([8, 9, 10], *WRONG))),
-    Group("b", [11], 0, (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG))),
+    Group(
+        "b",
+        [11],
+        0,
+        (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG)),
+    ),
 ]
 
 
