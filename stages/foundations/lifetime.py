@@ -12,8 +12,6 @@ import signal
 import sys
 import threading
 
-import psutil
-
 PR_SET_PDEATHSIG = 1
 DVC_STAGE = "DVC_STAGE"
 """The variable that DVC sets for the commands it runs, and that its own process therefore lacks."""
@@ -38,6 +36,8 @@ def die_with_dvc() -> None:
     die_with_parent()
     if sys.platform != "linux" or DVC_STAGE not in os.environ:
         return
+    import psutil  # here, because set-up uses this module before anything is installed
+
     for distance, ancestor in enumerate(psutil.Process().parents()):
         try:
             is_command = DVC_STAGE in ancestor.environ()

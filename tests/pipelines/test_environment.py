@@ -80,6 +80,12 @@ def test_an_old_python_is_refused_in_one_line(project):
     assert refusals or "pyenv" in str(shutil.which(OLD_PYTHONS[0]))
 
 
+def test_set_up_needs_no_package():
+    """On a fresh machine there is none: -S leaves site-packages out."""
+    script = "import sys; sys.path.insert(0, '.'); import pipelines.environment"
+    subprocess.run([sys.executable, "-S", "-c", script], cwd=PROJECT, check=True)
+
+
 def test_the_lock_pins_everything_and_holds_no_address():
     text = (PROJECT / "requirements.lock").read_text()
     groups = read_lock(text)
