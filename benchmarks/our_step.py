@@ -26,7 +26,7 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Problem, draw_groups
 from stages.rl_round.step_metrics import batch_metrics
 from stages.rl_round.sync_probe import SyncProbe
-from stages.rl_round.update import summarise, update_policy, with_advantages
+from stages.rl_round.update import prepare_rollouts, summarise, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -89,7 +89,7 @@ class OurStep:
         )
         drawn = time.perf_counter()
         version = self.sampler.policy_version
-        trained = with_advantages(groups, self.params, version)
+        trained = prepare_rollouts(groups, self.params, version, self.micro_batch_tokens, self.trainer)
         updates = update_policy(
             trained, self.params, self.micro_batch_tokens, 1.0, self.trainer, self.settings.seed, "benchmark", turn
         )  # fmt: skip

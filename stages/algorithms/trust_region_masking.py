@@ -33,12 +33,18 @@ def trust_region_mask(
     0.05 for the maximum, 0.001 for the mean. A response without tokens is accepted; one with NaN is not. ValueError
     on a negative threshold.
     """
+    k2, k3 = sampled_divergences(policy_logprobs, rollout_logprobs, response_mask)
+    return _accept(k2, k3, response_mask.bool(), max_threshold, mean_threshold)
+
+
+def sampled_divergences(
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask
+) -> tuple[PerToken, PerToken]:
+    """k2 and k3 of the sampled tokens, in nats and float64; 0 outside the mask. No gradient."""
     mask = response_mask.bool()
     log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    k2 = 0.5 * log_ratio.square()
-    k3 = log_ratio.expm1() - log_ratio
-    return _accept(k2, k3, mask, max_threshold, mean_threshold)
+    return 0.5 * log_ratio.square(), log_ratio.expm1() - log_ratio
 
 
 def trust_region_mask_exact(

@@ -131,7 +131,7 @@ class DeepspeedTrainer:
         if not micro_batch.response_mask.any():
             return self._engine(NO_RESPONSES.to(self.device)).logprobs.sum() * 0.0
         batch = micro_batch.to(self.device)
-        statistics = self._engine(batch)
+        statistics = self._statistics(batch)
         share, shown = loss(statistics, batch)
         add_diagnostics(diagnostics, shown)
         return share if share.requires_grad else share + statistics.logprobs.sum() * 0.0
@@ -167,7 +167,12 @@ class DeepspeedTrainer:
     @torch.no_grad()
     def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
         """Token statistics without gradient; under ZeRO 3 every rank must call it the same number of times."""
-        return self._engine(micro_batch.to(self.device))
+        return self._statistics(micro_batch.to(self.device))
+
+    def _statistics(self, batch: ResponseBatch) -> TokenStatistics:
+        statistics = self._engine(batch)
+        statistics.outside = self._engine.module.outside  # ZeRO 3 rebuilds the tuple, without what hangs on it
+        return statistics
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The live weights, tied tensors once; under ZeRO 3 one at a time, gathered on every rank."""
@@ -253,9 +258,13 @@ class _StatisticsModule(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.outside: Tensor | None = None
+        """`outside` of the last statistics."""
 
     def forward(self, batch: ResponseBatch) -> TokenStatistics:
-        return policy_statistics(self.model, batch)
+        statistics = policy_statistics(self.model, batch)
+        self.outside = statistics.outside
+        return statistics
 
 
 def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonParams) -> AdamwParams:

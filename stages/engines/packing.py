@@ -44,6 +44,8 @@ class ResponseBatch:
     """1 where a response token stands, [responses, tokens], float."""
     temperature: float = 1.0
     """Temperature that the statistics are taken at."""
+    log_threshold: float | None = None
+    """Of the safe vocabulary that they are taken over, after the temperature; None for the whole vocabulary."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     """What a loss needs beside the statistics, [responses, tokens] or [responses]."""
 
@@ -70,7 +72,10 @@ class ResponseBatch:
 
 
 def pack(
-    sequences: Sequence[TokenSequence], temperature: float = 1.0, row_tokens: int | None = None
+    sequences: Sequence[TokenSequence],
+    temperature: float = 1.0,
+    row_tokens: int | None = None,
+    log_threshold: float | None = None,
 ) -> ResponseBatch:
     """Packs `sequences` into rows of at most `row_tokens` (default: the longest), first fit, longest first.
 
@@ -109,6 +114,7 @@ def pack(
         response_ids,
         response_mask,
         temperature,
+        log_threshold,
     )
 
 

@@ -28,7 +28,8 @@ def policy_statistics(
 ) -> TokenStatistics:
     """Statistics [responses, tokens] of the batch's response tokens; 0 where the mask is 0. Gradients flow.
 
-    Only hidden states that predict a response token meet the head.
+    At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
+    hidden states that predict a response token meet the head.
     """
     mask = batch.attention_mask(model.dtype)
     hidden = model.base_model(
@@ -43,9 +44,12 @@ def policy_statistics(
         model.get_output_embeddings().weight,
         batch.response_ids[counted][None],
         temperature=batch.temperature,
+        log_threshold=batch.log_threshold,
         chunk_tokens=chunk_tokens,
     )
-    return TokenStatistics(*(_spread(value, counted) for value in statistics))
+    spread = TokenStatistics(*(_spread(value, counted) for value in statistics))
+    spread.outside = _spread(statistics.outside, counted)
+    return spread
 
 
 def _spread(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:

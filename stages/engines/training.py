@@ -110,6 +110,7 @@ class Trainer(Protocol):
 
     rank: int
     world_size: int
+    device: torch.device
 
     def update(
         self, micro_batches: Sequence[ResponseBatch], loss: LossFunction, learning_rate_scale: float
@@ -121,7 +122,7 @@ class Trainer(Protocol):
         """
 
     def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
-        """Token statistics [responses, tokens] without gradient, at the batch's temperature."""
+        """Token statistics [responses, tokens] without gradient, at the batch's temperature and safe vocabulary."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""

@@ -8,11 +8,13 @@ Ranks: rank 0 draws and judges, every rank trains its share.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from stages.engines.reference import ReferencePolicy
 from stages.engines.sampling import Sampler
-from stages.engines.training import Trainer
+from stages.engines.training import Trainer, Update
 from stages.engines.verifier import Verifier
 from stages.foundations.checkpoints import Checkpoints
 from stages.foundations.errors import UserError
@@ -25,7 +27,8 @@ from stages.rl_round.rollouts import Group, Problem, draw_groups
 from stages.rl_round.state import RolloutLog, RoundState, load_state, save_state
 from stages.rl_round.step_metrics import batch_metrics
 from stages.rl_round.sync_probe import SyncProbe
-from stages.rl_round.update import summarise, update_policy, with_advantages
+from stages.rl_round.trained_rollouts import TrainedRollout
+from stages.rl_round.update import prepare_rollouts, summarise, update_policy
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Learner:
     """None on every rank but 0."""
     tokenizer: object
     run: Run
+    reference: ReferencePolicy | None
+    """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
 
 
 def learn(learner: Learner) -> RoundState:
@@ -63,20 +68,9 @@ def learn(learner: Learner) -> RoundState:
         with run.phase("sample"):
             batch = trainer.broadcast(_draw(learner, state) if sampler else None)
         row = {"step": step + 1}
-        trained = with_advantages(batch.groups, params, state.policy_version)
-        if trained:
-            with run.phase("train"):
-                scale = min(1.0, (step + 1) / max(1, learner.round.warmup_steps))
-                updates = update_policy(
-                    trained,
-                    params,
-                    learner.micro_batch_tokens,
-                    scale,
-                    trainer,
-                    learner.seed,
-                    learner.name,
-                    step,
-                )
+        with run.phase("train"), _told_where(learner, step, batch, checkpoints):
+            trained, updates = _update(learner, batch, state.policy_version, step)
+        if updates:
             row |= summarise(updates)
             state.policy_version += 1
             with run.phase("sync"):
@@ -95,6 +89,32 @@ def learn(learner: Learner) -> RoundState:
     if trainer.rank == 0:
         rollouts.add(state.step + 1, [], state.drawing.carried)
     return state
+
+
+def _update(
+    learner: Learner, batch: Batch, policy_version: int, step: int
+) -> tuple[list[TrainedRollout], list[Update]]:
+    params, trainer, tokens = learner.params, learner.trainer, learner.micro_batch_tokens
+    trained = prepare_rollouts(batch.groups, params, policy_version, tokens, trainer, learner.reference)
+    if not trained:
+        return [], []
+    scale = min(1.0, (step + 1) / max(1, learner.round.warmup_steps))
+    return trained, update_policy(trained, params, tokens, scale, trainer, learner.seed, learner.name, step)
+
+
+@contextmanager
+def _told_where(learner: Learner, step: int, batch: Batch, checkpoints: Checkpoints) -> Iterator[None]:
+    """A loss that is not finite stops the round with what is needed to look into it; the policy is never written."""
+    try:
+        yield
+    except FloatingPointError as error:
+        latest = checkpoints.latest()
+        kept = f"the last checkpoint is {latest[1]}" if latest else "there is no checkpoint yet"
+        ids = ", ".join(dict.fromkeys(group.problem_id for group in batch.groups))
+        raise FloatingPointError(
+            f"{learner.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes on "
+            "from there. Lower rl.optimizer.learning_rate, or look at the rewards of these problems"
+        ) from error
 
 
 def _draw(learner: Learner, state: RoundState) -> Batch:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from argparse import Namespace
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 from stages.engines.policies import encode_prompt, load_tokenizer
+from stages.engines.reference import ReferencePolicy
 from stages.engines.sampling import SamplerParams, build_sampler
 from stages.engines.training import Trainer, TrainerParams, build_trainer, replace_folder_together
 from stages.engines.verifier import Verifier, VerifierParams
@@ -17,10 +19,18 @@ from stages.foundations.prompts import PromptParams
 from stages.foundations.tables import read_table, require_rows, write_table
 from stages.foundations.tracking import Run, track
 from stages.rl_round.drawing import slice_problems
+from stages.rl_round.drawing_params import PassRateSelection
 from stages.rl_round.learning import Learner, learn
 from stages.rl_round.params import RlParams, RoundParams, sampler_contradictions
+from stages.rl_round.prompt_selection import (
+    count_passes,
+    forget_passes,
+    select_by_pass_rate,
+    selection_metrics,
+)
 from stages.rl_round.rollouts import Problem
 from stages.rl_round.state import RolloutLog, RoundState
+from stages.rl_round.update_params import NoReferenceKl
 
 
 def run_rl_round(paths: Namespace) -> None:
@@ -57,15 +67,21 @@ def run_rl_round(paths: Namespace) -> None:
                 round=paths.round,
             )
         )
-        sampler = verifier = None
+        sampler = verifier = reference = None
+        if not isinstance(params.reference_kl, NoReferenceKl):
+            reference = stack.enter_context(
+                closing(ReferencePolicy.from_folder(paths.policy, trainer_params.dtype, trainer.device))
+            )
         if trainer.rank == 0:
             sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
             verifier = stack.enter_context(Verifier(sections["verifier"]))
         learner = Learner(
             params, this_round, paths.round, seed, trainer_params.micro_batch_tokens,
             sections["verifier"].abort_undecided_fraction, problems, trainer, sampler, verifier, tokenizer, run,
+            reference,
         )  # fmt: skip
-        _write(paths, trainer, learn(learner), run)
+        learner, selected = _with_selected_problems(learner)
+        _write(paths, trainer, learn(learner), run, selected)
 
 
 _SHARED = {
@@ -83,34 +99,76 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerP
 
 
 def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:
-    frame = require_rows(read_table(paths.problems, "problem"), paths.problems, "loosen the rules of curate")
+    frame = require_rows(
+        read_table(paths.problems, "problem"), paths.problems, "loosen the rules of curate or filter_web"
+    )
     return [
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
         for row in frame.to_dict("records")
     ]
 
 
-def _write(paths: Namespace, trainer: Trainer, state: RoundState, run: Run) -> None:
+def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]]:
+    """The learner on the problems that `prompt_selection` keeps, and what is to be told about them; collective.
+
+    Must come before learning: it asks the policy that the sampler was built with.
+    """
+    selection, params = learner.round.prompt_selection, learner.params
+    if not isinstance(selection, PassRateSelection):
+        return learner, {}
+    counts = None
+    if learner.sampler is not None:
+        with learner.run.phase("select"):
+            counts = count_passes(
+                learner.problems, selection.samples, params, learner.sampler, learner.verifier,
+                learner.tokenizer, learner.run.scratch, learner.seed, learner.name,
+            )  # fmt: skip
+    counts = learner.trainer.broadcast(counts)
+    kept = select_by_pass_rate(learner.problems, counts, selection, params.problems_per_step)
+    metrics = selection_metrics(counts, len(kept))
+    learner.run.log(metrics, step=0)
+    return replace(learner, problems=kept), metrics
+
+
+def _write(
+    paths: Namespace, trainer: Trainer, state: RoundState, run: Run, selected: dict[str, float]
+) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_policy(folder)
     if trainer.rank != 0:
         return
     rollouts = RolloutLog(run.scratch)
     frame = rollouts.frame()
-    metrics = round_metrics(state.curve) | {
-        "rollouts/drawn": len(frame),
-        "rollouts/trained": int(frame["is_trained"].sum()),
-    }
+    metrics = round_metrics(state.curve) | selected
+    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
     write_table(frame, paths.rollouts, "rollout")
     write_curves(paths.curves, state.curve)
     run.summary(metrics)
     write_metrics(paths.metrics, metrics)
     Checkpoints(run.scratch).clear()
     rollouts.clear()
+    forget_passes(run.scratch)
+
+
+MEAN_DIAGNOSTICS = (
+    "advantage/variance",
+    "importance/effective_sample_fraction",
+    "logprob_gap/k3",
+    "logprob_gap/mean",
+    "mask/fraction_dropped",
+    "optim/gradient_norm",
+    "pruning/outside_fraction",
+    "reference_kl/k3",
+    "repetition/token_fraction",
+    "trust_region/acceptance_rate",
+    "trust_region/error_bound",
+    "variance_proxy/noise",
+    "variance_proxy/power",
+)
 
 
 def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
-    """`<name>_first` and `<name>_last` of the numbers that a round should move, the worst gap, and totals."""
+    """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
     moved = (
         "accuracy/mean",
         "reward/mean",
@@ -120,6 +178,9 @@ def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
     )
     metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
     metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
+    for name in MEAN_DIAGNOSTICS:
+        values = [row[name] for row in curve if name in row]
+        metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
     for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
         metrics[worst] = max(row.get(worst, 0.0) for row in curve)
     for total in ("groups/drawn", "groups/trained", "groups/too_stale", "tokens/sampled", "tokens/trained"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+
+import torch
 
 from stages.engines.verifier import Verdict
 from stages.rl_round.drawing import Batch, DrawState
 from stages.rl_round.params import RlParams
-from stages.rl_round.reward_params import CosineReward, VerdictReward
+from stages.rl_round.reward_params import CosineReward, NgramPenalty, VerdictReward
 from stages.rl_round.rollouts import Rollout, verdict_reward
-from stages.rl_round.update import TrainedRollout
+from stages.rl_round.trained_rollouts import TrainedRollout
 
 
 def batch_metrics(
@@ -37,10 +40,34 @@ def batch_metrics(
         "groups/too_stale": batch.too_stale,
         "groups/draws": batch.draws,
         "groups/signal_fraction": drawing.signal_fraction,
-        "mask/fraction_dropped": _mean([float(item.is_masked) for item in trained]),
-        "advantage/abs_mean": _mean([abs(item.advantage) for item in trained]),
+        **_advantage_metrics(trained),
+        **_penalty_metrics(trained, params),
         "tokens/sampled": sum(len(r.sample.token_ids) for group in batch.drawn for r in group.rollouts),
         "tokens/trained": sum(item.response_tokens for item in trained),
+    }
+
+
+def _advantage_metrics(trained: Sequence[TrainedRollout]) -> dict[str, float]:
+    """Mean size by response, and the variance over all tokens that the batch holds."""
+    tokens = torch.tensor([value for item in trained for value in item.advantages], dtype=torch.float64)
+    return {
+        "advantage/abs_mean": _mean(
+            [math.fsum(map(abs, item.advantages)) / max(1, item.response_tokens) for item in trained]
+        ),
+        "advantage/variance": float(tokens.var(correction=0)) if len(tokens) else 0.0,
+    }
+
+
+def _penalty_metrics(trained: Sequence[TrainedRollout], params: RlParams) -> dict[str, float]:
+    """How much repetition was punished, where it is."""
+    if not isinstance(params.repetition_penalty, NgramPenalty):
+        return {}
+    tokens = sum(item.response_tokens for item in trained)
+    penalised = sum(item.penalised_tokens for item in trained)
+    return {
+        "repetition/token_fraction": penalised / max(1, tokens),
+        "repetition/response_fraction": _mean([float(item.penalised_tokens > 0) for item in trained]),
+        "repetition/penalty_mean": params.repetition_penalty.penalty * penalised / max(1, len(trained)),
     }
 
 

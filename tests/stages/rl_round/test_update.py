@@ -9,16 +9,13 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.torch_trainer import TorchTrainer
 from stages.engines.training import TorchTrainerParams
 from stages.foundations.records import Sample, StopReason
+from stages.rl_round.advantages import with_advantages
+from stages.rl_round.losses import policy_loss
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Group, Rollout, make_rollout
-from stages.rl_round.update import (
-    make_micro_batches,
-    policy_loss,
-    summarise,
-    update_policy,
-    with_advantages,
-    with_proximal_logprobs,
-)
+from stages.rl_round.trained_rollouts import make_micro_batches, trainable_rollouts
+from stages.rl_round.trainer_pass import with_proximal_statistics
+from stages.rl_round.update import summarise, update_policy
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -52,38 +49,46 @@ def trainer(tmp_path):
     return TorchTrainer(TRAINER, RL.optimizer, 1.0, tmp_path / "policy")
 
 
+def prepared(groups, params, version=0):
+    return with_advantages(trainable_rollouts(groups, params, version), params)
+
+
+def recomputed(rollouts, trainer, params=RL):
+    return with_proximal_statistics(rollouts, params, 512, trainer)
+
+
 def logprobs_of(trainer, rollouts):
-    return [item.proximal_logprobs for item in with_proximal_logprobs(rollouts, 1.0, 512, trainer)]
+    return [item.proximal_logprobs for item in recomputed(rollouts, trainer)]
 
 
 def test_undecided_rollouts_are_neither_trained_on_nor_a_baseline():
-    trained = with_advantages(GROUPS, RL, 0)
+    trained = prepared(GROUPS, RL)
     assert len(trained) == 5
     # Group b: rewards 1 and -1, mean 0, sample standard deviation sqrt(2).
-    assert [item.advantage for item in trained[3:]] == pytest.approx([2**-0.5, -(2**-0.5)], abs=1e-5)
+    assert [item.advantages[0] for item in trained[3:]] == pytest.approx([2**-0.5, -(2**-0.5)], abs=1e-5)
 
 
 def test_surplus_is_not_fresh():
-    trained = with_advantages([GROUPS[0], replace(GROUPS[1], policy_version=1)], RL, 1)
+    trained = prepared([GROUPS[0], replace(GROUPS[1], policy_version=1)], RL, 1)
     assert [item.is_fresh for item in trained] == [False] * 3 + [True] * 2
 
 
 def test_one_step_raises_rewarded_responses_and_lowers_the_others(trainer):
-    trained = with_advantages(GROUPS, RL, 0)
-    before = logprobs_of(trainer, trained)
+    trained = recomputed(prepared(GROUPS, RL), trainer)
+    before = [item.proximal_logprobs for item in trained]
     update_policy(trained, changed(minibatches=1), 512, 1.0, trainer, 0)
     after = logprobs_of(trainer, trained)
     for item, old, new in zip(trained, before, after, strict=True):
-        assert (sum(new) - sum(old)) * item.advantage > 0
+        assert (sum(new) - sum(old)) * item.advantages[0] > 0
 
 
 def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
-    trained = with_proximal_logprobs(with_advantages(GROUPS, RL, 0), 1.0, 512, trainer)
-    batches = make_micro_batches(trained, 1.0, 512, trainer)
+    trained = recomputed(prepared(GROUPS, RL), trainer)
+    batches = make_micro_batches(trained, RL, 512, trainer)
     update = trainer.update(batches, policy_loss(trained, RL), 0.0)
     # Every ratio is 1, so the loss is -sum(advantage x tokens) / tokens.
     tokens = sum(item.response_tokens for item in trained)
-    expected = -sum(item.advantage * item.response_tokens for item in trained) / tokens
+    expected = -sum(sum(item.advantages) for item in trained) / tokens
     assert update.loss == pytest.approx(expected, abs=1e-5)
     assert update.diagnostics["clip_fraction/low"] == update.diagnostics["clip_fraction/high"] == 0
 
@@ -93,12 +98,12 @@ def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
 )
 def test_micro_batches_change_no_gradient(trainer, aggregation):
     params = changed(aggregation=aggregation, minibatches=1)
-    trained = with_advantages(GROUPS, params, 0)
+    trained = prepared(GROUPS, params)
     norms = []
     for micro_batch_tokens in (4, 512):
-        batches = make_micro_batches(trained, 1.0, micro_batch_tokens, trainer)
+        batches = make_micro_batches(trained, RL, micro_batch_tokens, trainer)
         norms.append(trainer.update(batches, policy_loss(trained, params), 0.0).gradient_norm)
-    assert len(make_micro_batches(trained, 1.0, 4, trainer)) > 1
+    assert len(make_micro_batches(trained, RL, 4, trainer)) > 1
     assert norms[0] == pytest.approx(norms[1], rel=1e-4)
 
 
@@ -106,10 +111,7 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
     cut = rollout([8, 9, 10], Verdict.UNPARSED, -1.0, StopReason.MAX_TOKENS)
     groups = [Group("a", [3, 4], 0, (*GROUPS[0].rollouts[:2], cut))]
     plain, filtered = (
-        with_proximal_logprobs(
-            with_advantages(groups, changed(is_overlong_filtered=on), 0), 1.0, 512, trainer
-        )
-        for on in (False, True)
+        recomputed(prepared(groups, changed(is_overlong_filtered=on)), trainer) for on in (False, True)
     )
     assert [item.is_masked for item in filtered] == [False, False, True]
 
@@ -121,7 +123,7 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
             grads.append(torch.autograd.grad(scalar, statistics.logprobs, retain_graph=True)[0])
             return scalar, shown
 
-        trainer.update(make_micro_batches(rollouts, 1.0, 512, trainer), loss, 0.0)
+        trainer.update(make_micro_batches(rollouts, RL, 512, trainer), loss, 0.0)
         return grads[0]
 
     all_in, without = gradient(plain), gradient(filtered)
@@ -130,7 +132,7 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
 
 
 def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
-    trained = with_advantages(GROUPS, RL, 0)
+    trained = prepared(GROUPS, RL)
     fresh = [
         replace(item, rollout=replace(item.rollout, sample=replace(item.rollout.sample, logprobs=row)))
         for item, row in zip(trained, logprobs_of(trainer, trained), strict=True)
