@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from pipelines.ablating.command import ablate
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -29,3 +30,6 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(f"params.yaml is the recipe {recipe}: run `make repro` or `dvc repro`")
+
+
+app.command()(ablate)

@@ -158,6 +158,7 @@ def _tags(identity: Mapping[str, Any]) -> dict[str, str]:
     named = ("stage", "policy", "round", "seed")
     tags = {name: str(identity[name]) for name in named if identity[name] is not None}
     tags["ablation"] = os.environ.get("RETRACE_ABLATION", "none")
+    tags["variant"] = os.environ.get("RETRACE_VARIANT", "")
     tags["recipe"] = recipe_name(state_folder().parent)
     tags["dvc.stage"] = os.environ.get("DVC_STAGE", "")
     tags["dvc.exp"] = os.environ.get("DVC_EXP_NAME", "")

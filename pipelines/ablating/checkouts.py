@@ -1,0 +1,161 @@
+"""The code of a run: a git worktree of one commit, with DVC's cache of the project.
+
+A run's folder holds committed code only, whatever is being edited meanwhile; uncommitted changes are named and left
+out. With `is_with_changes` they are laid over the commit, and the results say `dirty`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from stages.code.fingerprints import Memory, fingerprint
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import stable_hash
+
+CODE = ("dvc.yaml", "stages")
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is run: a commit, with or without the working tree's changes over it."""
+
+    root: Path
+    commit: str
+    is_with_changes: bool
+    changed: tuple[str, ...]
+    """Files of `stages/` and `dvc.yaml` that differ from the commit, new ones included."""
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.is_with_changes and bool(self.changed)
+
+
+def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
+    """UserError when `root` is no git repository or has no such revision."""
+    try:
+        commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
+    except subprocess.CalledProcessError:
+        raise UserError(
+            f"{root} has no git revision {revision!r}: an ablation runs committed code (git init, git commit)"
+        ) from None
+    return Code(root, commit, is_with_changes, tuple(_changed(root, commit, CODE)))
+
+
+def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
+    tracked = _git(root, "diff", "--name-only", "-z", commit, "--", *places)
+    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *places)
+    return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
+
+
+def code_hash(code: Code, targets: Iterable[str]) -> str:
+    """Hash of the fingerprints and commands of all stages that DVC may need for the targets."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if code.is_with_changes:
+            for place in CODE:
+                copy = shutil.copytree if (code.root / place).is_dir() else shutil.copy2
+                copy(code.root / place, folder / place)
+        else:
+            archive = _git_bytes(code.root, "archive", code.commit, "--", *CODE)
+            with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+                packed.extractall(folder, filter="data")
+        stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]
+        needed = {name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})}
+        memory: Memory = {}
+        hashes = {name: fingerprint(folder, f"stages.{_module(stage)}.__main__", memory)
+                  for name, stage in needed.items() if _module(stage) != "code"}  # fmt: skip
+    return stable_hash({"stages": needed, "fingerprints": hashes})
+
+
+def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str]:
+    """Stages of a dvc.yaml that the targets may depend on; `${...}` in a path may be anything, so some are extra."""
+    pending, found = list(targets), set()
+    while pending:
+        name = pending.pop()
+        if name in found or name not in stages:
+            continue
+        found.add(name)
+        wanted = _paths(stages[name], ("deps",))
+        for other, stage in stages.items():
+            made = _paths(stage, ("outs", "metrics", "plots"))
+            if any(_may_be_one(dep, out) for dep in wanted for out in made):
+                pending.append(other)
+    return sorted(found)
+
+
+def _paths(stage: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
+    entries = [entry for kind in kinds for entry in stage.get("do", stage).get(kind) or []]
+    names = [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+    return [re.sub(r"\$\{[^}]*\}", "*", name) for name in names]
+
+
+def _may_be_one(dep: str, out: str) -> bool:
+    return fnmatch.fnmatch(dep, out) or fnmatch.fnmatch(out, dep) or out.startswith(f"{dep}/")
+
+
+def _module(stage: Mapping[str, Any]) -> str:
+    found = re.search(r"-m stages\.(\w+)", stage.get("do", stage)["cmd"])
+    return found[1] if found else "code"
+
+
+def cache_folder(root: Path) -> Path:
+    """DVC's cache of the project, run cache included."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
+def make_checkout(code: Code, folder: Path, cache: Path) -> None:
+    """A worktree in `folder`, which must not exist, with the project's cache and DVC's bookkeeping of its own.
+
+    Changes of params.yaml do not count as uncommitted there: a run's parameters are on record.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    _git(code.root, "worktree", "prune")
+    _git(code.root, "worktree", "add", "--detach", "--force", str(folder), code.commit)
+    _git(folder, "update-index", "--skip-worktree", "params.yaml")
+    if code.is_with_changes:
+        for name in _changed(code.root, code.commit, ["."]):
+            _copy_or_remove(code.root / name, folder / name)
+    settings = f"[core]\n    site_cache_dir = {folder / '.dvc' / 'site'}\n[cache]\n    dir = {cache}\n"
+    (folder / ".dvc" / "config.local").write_text(settings)
+
+
+def _copy_or_remove(source: Path, goal: Path) -> None:
+    if source.is_file():
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, goal)
+    else:
+        goal.unlink(missing_ok=True)
+
+
+def remove_checkout(root: Path, folder: Path) -> None:
+    """Removes the worktree with all in it; nothing happens where there is none."""
+    shutil.rmtree(folder, ignore_errors=True)
+    _git(root, "worktree", "prune")
+
+
+def commit_of(folder: Path) -> str:
+    """The commit of a worktree."""
+    return _git(folder, "rev-parse", "HEAD").strip()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    return _git_bytes(folder, *arguments).decode()
+
+
+def _git_bytes(folder: Path, *arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True).stdout

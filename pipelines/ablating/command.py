@@ -1,0 +1,65 @@
+"""`retrace ablate`: runs an ablation, or shows what there is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT, state_folder
+
+
+def ablate(
+    name: Annotated[str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")] = "",
+    jobs: Annotated[int, typer.Option(min=1, help="runs at once; the files use one thread each")] = 1,
+    variants: Annotated[str, typer.Option(help="some variants, with commas (default: all)")] = "",
+    seeds: Annotated[str, typer.Option(help="some of the file's seeds, with commas (default: all)")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print the table of finished runs, run nothing")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the worktrees of finished runs")] = False,
+    revision: Annotated[str, typer.Option(help="git revision whose code is run")] = "HEAD",
+    with_changes: Annotated[
+        bool, typer.Option("--with-changes", help="run uncommitted code too; the page then says dirty")
+    ] = False,
+) -> None:
+    """Run an ablation: every variant with every seed, then a page, a table and MLflow runs.
+
+    Each run is a `dvc repro` of committed code in a git worktree under state/ablations/NAME/ that shares DVC's cache:
+    data, base and SFT run once for each seed. Finished runs are not run again; after Ctrl-C or a crash the same command
+    goes on. Results: reports/ablations/NAME.html and .json. Exit code 1: a run failed, 2: a mistake of the caller.
+    """
+    from pipelines.ablating.session import Choice, list_ablations, run_ablation, show_markdown, show_plan
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        choice = Choice(PROJECT, state_folder(), name, _words(variants) or None, _numbers(seeds), jobs, revision,
+                        with_changes, keep)  # fmt: skip
+        if not name:
+            typer.echo("\n".join(list_ablations(PROJECT)))
+        elif markdown:
+            typer.echo(show_markdown(choice), nl=False)
+        elif dry_run:
+            typer.echo("\n".join(show_plan(choice)))
+        else:
+            raise typer.Exit(run_ablation(choice, say))
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        say("interrupted: nothing is left running; the same command goes on")
+        raise typer.Exit(130) from None
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _numbers(text: str) -> list[int] | None:
+    try:
+        return [int(word) for word in _words(text)] or None
+    except ValueError:
+        raise UserError(f"--seeds {text!r} must be numbers with commas: --seeds 0,1") from None

@@ -1,0 +1,227 @@
+"""An ablation file: what varies, what is measured, and what the paper claims.
+
+    pipelines/ablations/<name>.yaml
+
+Its models have no defaults, as those of the stages: a file says everything, and a mistake names its key.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pipelines.recipes import recipe_names
+from stages.foundations.errors import UserError
+from stages.foundations.params import StrictParams, read_yaml, validate_section
+
+POLICY = "{policy}"
+"""Stands in a metric's file for the policy that a variant measures."""
+NAME = r"^[a-z0-9][a-z0-9_.-]*$"
+Name = Annotated[str, Field(pattern=NAME)]
+Unit = Literal["percent", "tokens", "number"]
+
+
+class Paper(StrictParams):
+    """Where the published numbers stand."""
+
+    reference: str
+    """Paper and table."""
+    measures: str
+    """What its numbers are, in the words and units of the paper."""
+
+
+class Score(StrictParams):
+    """A number of a metric file. Scores of `grade` are compared problem by problem."""
+
+    kind: Literal["score"]
+    label: str
+    unit: Unit
+    """percent: a fraction, shown as a percentage."""
+    file: str
+    """Under data/metrics/, without `.json`; `{policy}` stands for the variant's policy."""
+    key: str
+
+
+class CurveMean(StrictParams):
+    """The mean of a column over the last steps of a training curve."""
+
+    kind: Literal["curve_mean"]
+    label: str
+    unit: Unit
+    file: str
+    """Under data/curves/, without `.csv`."""
+    column: str
+    last_steps: int | None = Field(ge=1)
+    """Null for all steps."""
+
+
+class TokensToReach(StrictParams):
+    """Sampled tokens up to the first step at which training accuracy, averaged over some steps, is high enough."""
+
+    kind: Literal["tokens_to_reach"]
+    label: str
+    unit: Literal["tokens"]
+    file: str
+    """Under data/curves/, without `.csv`."""
+    accuracy: float = Field(gt=0, lt=1)
+    window_steps: int = Field(ge=1)
+    """Steps of the trailing mean; a step's own accuracy is that of a few problems."""
+
+
+Metric = Annotated[Score | CurveMean | TokensToReach, Field(discriminator="kind")]
+
+
+class Variant(StrictParams):
+    """One setting. In the file: its dotted changes, beside `says`, and where needed `builds_on` and `policy`."""
+
+    says: str
+    """One line for the table."""
+    builds_on: str | None
+    """An earlier variant whose changes come first; null for none."""
+    policy: str | None
+    """The policy that is measured; null for the ablation's."""
+    changes: dict[str, Any]
+    """Dotted parameter name -> value; a mapping replaces the whole mapping."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_file(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            raise ValueError("must be a mapping of dotted parameter names; {says: ...} for no change")
+        own = {name: given[name] for name in ("says",) if name in given}
+        own |= {name: given.get(name) for name in ("builds_on", "policy")}
+        return own | {"changes": {k: v for k, v in given.items() if k not in ("says", "builds_on", "policy")}}
+
+
+class Comparison(StrictParams):
+    """What the paper says of two variants."""
+
+    metric: str
+    variant: str
+    against: str
+    direction: Literal["higher", "lower", "same"]
+    margin: float | None = Field(gt=0)
+    """For `same`: the largest difference that counts as none, in the metric's own unit (fractions, tokens)."""
+
+    @model_validator(mode="after")
+    def _margin_fits(self) -> Comparison:
+        if (self.direction == "same") != (self.margin is not None):
+            raise ValueError("margin belongs to direction `same`, which needs one; null otherwise")
+        return self
+
+
+class ExpectedSeconds(StrictParams):
+    """Measured on one core; only the plan's estimate uses them."""
+
+    shared: float = Field(ge=0)
+    """The stages that the variants of a seed share."""
+    run: float = Field(gt=0)
+    """A variant's own stages, on average over the variants."""
+
+
+class Ablation(StrictParams):
+    """A whole ablation file."""
+
+    name: Name
+    title: str
+    paper: Paper
+    claim: str
+    """The paper's, in one sentence."""
+    notes: str
+    """Why the task is sized as it is, what differs from the paper, what is missing."""
+    recipe: str
+    policy: str
+    """The policy that is measured."""
+    seeds: list[Annotated[int, Field(ge=0)]] = Field(min_length=1)
+    baseline: str
+    is_ladder: bool
+    """True compares each variant also with the one before it."""
+    expected_seconds: ExpectedSeconds
+    overrides: dict[str, Any]
+    """Dotted parameter name -> value, for all variants."""
+    variants: dict[Name, Variant] = Field(min_length=2)
+    metrics: dict[Name, Metric] = Field(min_length=1)
+    """The first one leads the table."""
+    comparisons: list[Comparison] = Field(min_length=1)
+    published: dict[str, dict[str, float]]
+    """Variant -> metric -> the paper's number in the paper's unit."""
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Ablation:
+        wrong = [*self._wrong_variants(), *self._wrong_metrics()]
+        if len(set(self.seeds)) < len(self.seeds):
+            wrong.append(f"seeds {self.seeds}: each may stand there once")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _wrong_variants(self) -> list[str]:
+        known, found, earlier = list(self.variants), [], []
+        for name, variant in self.variants.items():
+            if variant.builds_on is not None and variant.builds_on not in earlier:
+                found.append(f"variants.{name}.builds_on: no earlier variant {variant.builds_on!r}")
+            earlier.append(name)
+        named = [("baseline", self.baseline), *(("published", name) for name in self.published)]
+        for number, claimed in enumerate(self.comparisons):
+            named.append((f"comparisons.{number}.variant", claimed.variant))
+            named.append((f"comparisons.{number}.against", claimed.against))
+        return found + [f"{place}: there is no variant {name!r}; there are {', '.join(known)}"
+                        for place, name in named if name not in known]  # fmt: skip
+
+    def _wrong_metrics(self) -> list[str]:
+        named = [(f"comparisons.{number}.metric", claimed.metric) for number, claimed in enumerate(self.comparisons)]
+        named += [(f"published.{variant}", metric) for variant, numbers in self.published.items() for metric in numbers]
+        return [f"{place}: there is no metric {name!r}; there are {', '.join(self.metrics)}"
+                for place, name in named if name not in self.metrics]  # fmt: skip
+
+    def changes_of(self, variant: str) -> dict[str, Any]:
+        """Dotted changes of a variant on the recipe, later ones over earlier ones."""
+        own = self.variants[variant]
+        return {**(self.changes_of(own.builds_on) if own.builds_on else self.overrides), **own.changes}
+
+    def policy_of(self, variant: str) -> str:
+        """The policy that the variant measures."""
+        return self.variants[variant].policy or self.policy
+
+
+def ablation_names(root: Path) -> list[str]:
+    return sorted(path.stem for path in (root / "pipelines" / "ablations").glob("*.yaml"))
+
+
+def read_ablation(root: Path, name: str) -> Ablation:
+    """The checked file. UserError names the ablation and every wrong key, or the ablations there are."""
+    names = ablation_names(root)
+    if name not in names:
+        raise UserError(f"unknown ablation {name!r}: there are {', '.join(names) or 'none'}")
+    path = root / "pipelines" / "ablations" / f"{name}.yaml"
+    ablation = validate_section(read_yaml(path), f"ablation {name}", Ablation, path)
+    if ablation.name != name:
+        raise UserError(f"{path}: name is {ablation.name!r}, and must be that of its file: {name}")
+    if ablation.recipe not in recipe_names(root):
+        raise UserError(
+            f"ablation {name}: unknown recipe {ablation.recipe!r}; there are {', '.join(recipe_names(root))}"
+        )
+    return ablation
+
+
+def with_changes(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A deep copy of `params` with the dotted changes. KeyError names a dotted name that leads nowhere."""
+    changed = copy.deepcopy(dict(params))
+    for name, value in changes.items():
+        *sections, last = name.split(".")
+        place: Any = changed
+        for section in sections:
+            place = place.get(section) if isinstance(place, dict) else None
+        if not isinstance(place, dict):
+            raise KeyError(name)
+        place[last] = copy.deepcopy(value)
+    return changed
+
+
+def resolve(file: str, policy: str) -> str:
+    """The metric's file for a policy."""
+    return file.replace(POLICY, policy)

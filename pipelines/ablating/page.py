@@ -1,0 +1,108 @@
+"""The page of an ablation: reports/ablations/<name>.html, one file that needs no other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from pipelines.ablating.definition import Ablation, Metric
+from pipelines.ablating.results import Judged, Row
+from pipelines.ablating.wording import claim_table, metric_table, number, unit_suffix
+
+FOLDER = Path(__file__).parent
+WIDTH, LEFT, RIGHT, TOP, STEP = 720, 190, 24, 10, 30
+"""Of a plot, in units of its view box; STEP is the height of a variant."""
+
+
+def render_page(
+    ablation: Ablation,
+    tables: Mapping[str, Sequence[Row]],
+    judged: Sequence[Judged],
+    about: Mapping[str, Any],
+) -> str:
+    """The page as HTML; equal arguments give equal text."""
+    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    metrics = [
+        (metric_table(ablation, name, rows), Markup(dot_plot(ablation.metrics[name], rows)))
+        for name, rows in tables.items()
+    ]
+    variants = [
+        (name, variant.says, variant.builds_on, {key: str(value) for key, value in variant.changes.items()})
+        for name, variant in ablation.variants.items()
+    ]
+    claims = claim_table(ablation, judged)
+    style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
+    return environment.get_template("template.html").render(
+        ablation=ablation, metrics=metrics, claims=claims, variants=variants, about=about, style=style,
+        overrides={key: str(value) for key, value in ablation.overrides.items()},
+    )  # fmt: skip
+
+
+def dot_plot(metric: Metric, rows: Sequence[Row]) -> str:
+    """Each variant: a hollow dot for each seed, the mean, and the baseline's mean plus each interval of the difference.
+
+    Thick: over problems; thin: over seeds. A variant's bar that leaves out the dashed line (the baseline's mean)
+    differs from the baseline.
+    """
+    known = [row for row in rows if row.measured.values]
+    if not known:
+        return ""
+    base = next((row.measured.mean for row in rows if row.to_baseline is None), None)
+    spans = {row.variant: _spans(row, base) for row in known}
+    numbers = [value for row in known for value in row.measured.values]
+    numbers += [end for pair in spans.values() for span in pair if span for end in span]
+    # A wide t-interval of few seeds must not flatten everything else: bars are cut at the frame.
+    seen = [value for row in known for value in row.measured.values]
+    room = max(max(seen) - min(seen), 0.02 * abs(max(seen)), 0.001)
+    low, high = max(min(numbers), min(seen) - room), min(max(numbers), max(seen) + room)
+    low, high = low - 0.1 * room, high + 0.1 * room
+
+    def x(value: float) -> float:
+        place = (min(max(value, low), high) - low) / (high - low)
+        return round(LEFT + place * (WIDTH - LEFT - RIGHT), 1)
+
+    height = TOP + STEP * len(known) + 34
+    label = f"{metric.label} by variant: " + ", ".join(
+        f"{row.variant} {number(row.measured.mean, metric.unit)}" for row in known
+    )
+    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
+    parts += _axis(metric, low, high, x, TOP + STEP * len(known))
+    if base is not None:
+        parts.append(f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>')
+    for place, row in enumerate(known):
+        parts += _variant(row, spans[row.variant], x, TOP + STEP * (place + 0.5))
+    return "\n".join([*parts, "</svg>"])
+
+
+def _spans(row: Row, base: float | None) -> tuple[tuple[float, float] | None, ...]:
+    """The intervals of the difference to the baseline, over problems and over seeds, moved to the baseline's mean."""
+    if base is None or row.to_baseline is None:
+        return (None, None)
+    found = (row.to_baseline.over_problems, row.to_baseline.over_seeds)
+    return tuple((base + own.low, base + own.high) if own else None for own in found)
+
+
+def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> list[str]:
+    parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>']
+    for tick in range(5):
+        value = low + (high - low) * (tick + 0.5) / 5
+        parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    name = escape(metric.label + unit_suffix(metric))
+    return [*parts, f'<text class="tick" x="{middle}" y="{bottom + 31}">{name}</text>']
+
+
+def _variant(row: Row, spans: Sequence[tuple[float, float] | None], x: Any, y: float) -> list[str]:
+    parts = [f'<text class="name" x="{LEFT - 12}" y="{y + 4}">{escape(row.variant)}</text>']
+    for span, kind in zip(reversed(spans), ("seeds", "problems"), strict=True):
+        if span:
+            parts.append(f'<line class="{kind}" x1="{x(span[0])}" x2="{x(span[1])}" y1="{y}" y2="{y}"/>')
+    parts += [f'<circle class="seed" cx="{x(value)}" cy="{y}" r="3.5"/>' for value in row.measured.values]
+    if row.measured.mean is not None:
+        parts.append(f'<circle class="mean" cx="{x(row.measured.mean)}" cy="{y}" r="5"/>')
+    return parts

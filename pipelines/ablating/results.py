@@ -1,0 +1,204 @@
+"""Seed means, differences with two intervals, and the verdict on what the paper claims.
+
+Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and the paired
+bootstrap resamples problems (stages/algorithms/estimators.py); it says whether the difference would stand with other
+problems, for these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it
+would stand if everything were trained again; with three seeds it is wide.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Literal
+
+import numpy
+
+from pipelines.ablating.definition import Ablation, Comparison
+from stages.algorithms.estimators import Interval, paired_bootstrap
+
+DRAWS = 10_000
+T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
+"""For 1 to 10 degrees of freedom."""
+Verdict = Literal["agrees", "disagrees", "not separated"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One metric of one variant."""
+
+    by_seed: dict[int, float | None]
+    """None where a run has no such number: no RL round, or an accuracy that was never reached."""
+    problems: dict[int, dict[str, float]]
+    """Seed -> problem -> score; empty for metrics that are not scored problem by problem."""
+
+    @property
+    def values(self) -> list[float]:
+        return [value for value in self.by_seed.values() if value is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """None unless every seed has a number: a mean of those that got there would flatter."""
+        return mean(self.values) if self.values and len(self.values) == len(self.by_seed) else None
+
+    @property
+    def seed_sd(self) -> float | None:
+        """Sample standard deviation over seeds; None below two."""
+        return stdev(self.values) if len(self.values) > 1 and self.mean is not None else None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A variant minus another, on the seeds and problems that both have."""
+
+    by_seed: dict[int, float]
+    over_problems: Interval | None
+    over_seeds: Interval | None
+    """Percentage points and the like are the reader's business: everything here is in the metric's own unit."""
+
+    @property
+    def mean(self) -> float | None:
+        return mean(self.by_seed.values()) if self.by_seed else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The one that the verdict uses: over problems where there are scores of problems, else over seeds."""
+        return self.over_problems or self.over_seeds
+
+
+def difference(variant: Measured, against: Measured, bootstrap_seed: int = 0) -> Difference:
+    """`variant - against`; empty when they share no seed, or one of them lacks a number in a shared seed."""
+    seeds = [seed for seed in variant.by_seed if seed in against.by_seed]
+    pairs = [(seed, variant.by_seed[seed], against.by_seed[seed]) for seed in seeds]
+    if not pairs or any(first is None or second is None for _, first, second in pairs):
+        return Difference({}, None, None)
+    by_seed = {seed: first - second for seed, first, second in pairs}
+    over_problems = _over_problems(variant, against, seeds, bootstrap_seed)
+    return Difference(by_seed, over_problems, t_interval(list(by_seed.values())))
+
+
+def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int], bootstrap_seed: int) -> Interval | None:
+    first, second = (_averaged(measured, seeds) for measured in (against, variant))
+    if not first or set(first) != set(second):
+        return None
+    names = sorted(first)
+    return paired_bootstrap(
+        [first[name] for name in names], [second[name] for name in names], draws=DRAWS, seed=bootstrap_seed
+    )
+
+
+def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
+    """Problem -> score averaged over the seeds; empty when a seed lacks a problem that another has."""
+    tables = [measured.problems.get(seed, {}) for seed in seeds]
+    if len({frozenset(table) for table in tables}) != 1:
+        return {}
+    return {name: mean(table[name] for table in tables) for name in tables[0]}
+
+
+def t_interval(values: Sequence[float]) -> Interval | None:
+    """Mean and 95% t-interval; None below two values."""
+    if len(values) < 2:
+        return None
+    middle, reach = mean(values), t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return Interval(middle, middle - reach, middle + reach)
+
+
+def t_quantile(freedom: int) -> float:
+    """The 97.5% quantile of Student's t; beyond the table the first terms of its expansion (error under 0.001)."""
+    if freedom <= len(T_QUANTILES):
+        return T_QUANTILES[freedom - 1]
+    z = 1.959964
+    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+
+
+def verdict(claimed: Comparison, found: Difference) -> Verdict:
+    """What the runs say of a claimed direction.
+
+    `agrees`: the interval leaves out 0 on the claimed side and every seed lies there; `disagrees`: the reverse.
+    `same` agrees when interval and seeds lie within the margin, and disagrees when both lie wholly on one side beyond
+    it. Everything else is `not separated`.
+    """
+    interval = found.interval
+    if interval is None:
+        return "not separated"
+    low, high = min([interval.low, *found.by_seed.values()]), max([interval.high, *found.by_seed.values()])
+    if claimed.direction == "same":
+        if -claimed.margin <= low and high <= claimed.margin:
+            return "agrees"
+        return "disagrees" if low > claimed.margin or high < -claimed.margin else "not separated"
+    if low > 0 or high < 0:
+        return "agrees" if (low > 0) == (claimed.direction == "higher") else "disagrees"
+    return "not separated"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A variant in the table of one metric."""
+
+    variant: str
+    measured: Measured
+    to_baseline: Difference | None
+    """None for the baseline itself."""
+    to_previous: Difference | None
+    """None where there is no previous rung, or it is the baseline."""
+    published: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim of the paper and what was found."""
+
+    claimed: Comparison
+    found: Difference
+    published: float | None
+    """The paper's difference, in the paper's unit."""
+    verdict: Verdict
+
+
+def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -> list[Row]:
+    """The rows of a metric's table in the order of the file; variants without results are left out."""
+    rows, baseline = [], measured.get(ablation.baseline)
+    names = [name for name in ablation.variants if name in measured]
+    for place, name in enumerate(names):
+        previous = names[place - 1] if ablation.is_ladder and place else None
+        rows.append(Row(
+            name,
+            measured[name],
+            difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
+            difference(measured[name], measured[previous]) if previous and previous != ablation.baseline else None,
+            ablation.published.get(name, {}).get(metric),
+        ))  # fmt: skip
+    return rows
+
+
+def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measured]]) -> list[Judged]:
+    """Every comparison of the file; one with a variant that has no results is not separated."""
+    judged = []
+    for claimed in ablation.comparisons:
+        own = measured.get(claimed.metric, {})
+        if claimed.variant in own and claimed.against in own:
+            found = difference(own[claimed.variant], own[claimed.against])
+        else:
+            found = Difference({}, None, None)
+        judged.append(Judged(claimed, found, _published(ablation, claimed), verdict(claimed, found)))
+    return judged
+
+
+def _published(ablation: Ablation, claimed: Comparison) -> float | None:
+    numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
+    return None if None in numbers else numbers[0] - numbers[1]
+
+
+def tokens_to_reach(accuracies: Sequence[float], tokens: Sequence[float], goal: float, window: int) -> float | None:
+    """Tokens sampled up to the first step at which the mean of the last `window` accuracies is at least `goal`.
+
+    None when no step gets there. The first `window - 1` steps cannot.
+    """
+    if len(accuracies) < window:
+        return None
+    smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
+    reached = numpy.flatnonzero(smooth >= goal)
+    return float(numpy.cumsum(tokens)[reached[0] + window - 1]) if len(reached) else None

@@ -1,0 +1,152 @@
+"""Writes what an ablation found: page, JSON metrics, Markdown, MLflow runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipelines.ablating.definition import Ablation
+from pipelines.ablating.measuring import measure
+from pipelines.ablating.page import render_page
+from pipelines.ablating.plan import PlannedRun
+from pipelines.ablating.records import finished, record_folder
+from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
+from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json, write_text_atomically
+from stages.foundations.hashing import stable_hash
+from stages.foundations.tracking import tracking_uri
+
+
+class Findings:
+    """Everything that the finished runs say; `about` tells which runs they are."""
+
+    def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun], code_hash: str | None) -> None:
+        """UserError when no run of `runs` is finished (with this code, unless None)."""
+        records = {run: finished(state, ablation.name, run, code_hash) for run in runs}
+        done = {run: record for run, record in records.items() if record}
+        if not done:
+            raise UserError(f"ablation {ablation.name} has no finished run: run `retrace ablate {ablation.name}`")
+        places = {run: record_folder(state, ablation.name, run) for run in done}
+        measured = measure(ablation, places)
+        self.ablation = ablation
+        self.tables = {name: rows_of(ablation, name, own) for name, own in measured.items()}
+        self.judged = judge_claims(ablation, measured)
+        self.about: dict[str, Any] = {
+            "missing": [f"{run.variant} seed {run.seed}" for run in runs if run not in done],
+            "seeds": sorted({run.seed for run in done}),
+            "commits": sorted({record["commit"][:12] for record in done.values()}),
+            "codes": len({record["code_hash"] for record in done.values()}),
+            "is_dirty": any(record["is_dirty"] for record in done.values()),
+            "seconds": sum(record["seconds"] for record in done.values()),
+        }
+
+    def markdown(self) -> str:
+        """The section of docs/ablations.md: claim, table, verdicts."""
+        first, *others = self.ablation.metrics
+        tables = [metric_table(self.ablation, first, self.tables[first])]
+        tables += [overview_table(self.ablation, self.tables)] if others else []
+        tables.append(claim_table(self.ablation, self.judged))
+        seeds = ", ".join(map(str, self.about["seeds"]))
+        paper, dirty = self.ablation.paper, "; dirty" if self.about["is_dirty"] else ""
+        claim = f"{self.ablation.claim} ({paper.reference}; its numbers: {paper.measures}.)"
+        code = f"Seeds {seeds}; code {', '.join(self.about['commits'])}{dirty}."
+        lines = [f"## {self.ablation.name}", "", claim, "", code]
+        if self.about["missing"]:
+            lines.append(f"Missing: {', '.join(self.about['missing'])}.")
+        for table in tables:
+            lines += ["", *_markdown(table)]
+        return "\n".join(lines) + "\n"
+
+    def metrics(self) -> dict[str, Any]:
+        """Everything as JSON can hold it, in the metrics' own units (fractions, tokens)."""
+        variants = {
+            name: {row.variant: _row(row) for row in rows} for name, rows in self.tables.items()
+        }
+        return {"ablation": self.ablation.name, **self.about, "metrics": variants,
+                "claims": [_judged(one) for one in self.judged]}  # fmt: skip
+
+    def write(self, folder: Path) -> Path:
+        """Writes <name>.html and <name>.json; returns the page's path."""
+        page = folder / f"{self.ablation.name}.html"
+        write_text_atomically(page, render_page(self.ablation, self.tables, self.judged, self.about))
+        write_json(folder / f"{self.ablation.name}.json", self.metrics())
+        return page
+
+    def track(self) -> bool:
+        """One MLflow run for each variant and one for the whole; False when these results are there already."""
+        if os.environ.get("RETRACE_TRACKING") == "off":
+            return False
+        from stages.foundations.mlflow_store import MlflowStore
+
+        store, results = MlflowStore(tracking_uri()), stable_hash(self.metrics())
+        tags = {"ablation": self.ablation.name, "kind": "ablation_result", "results": results}
+        known = f"tags.results = '{results}' and tags.variant = 'all'"
+        if store.client.search_runs([store.experiment_id], known, max_results=1):
+            return False
+        for variant in dict.fromkeys(row.variant for rows in self.tables.values() for row in rows):
+            numbers = {f"{name}/{key}": value for name, rows in self.tables.items() for row in rows
+                       if row.variant == variant for key, value in _numbers(row).items()}  # fmt: skip
+            _log(store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers)
+        verdicts = {
+            f"claim.{place}": f"{one.claimed.metric}: {one.claimed.variant} {one.claimed.direction} "
+            f"{one.claimed.against}: {one.verdict}"
+            for place, one in enumerate(self.judged)
+        }
+        run_id = _log(store, f"{self.ablation.name}: results", {**tags, **verdicts, "variant": "all"}, {})
+        store.client.log_text(run_id, self.markdown(), f"{self.ablation.name}.md")
+        store.client.log_dict(run_id, self.metrics(), f"{self.ablation.name}.json")
+        return True
+
+
+def _log(store: Any, name: str, tags: Mapping[str, str], numbers: Mapping[str, float]) -> str:
+    from mlflow.entities import Metric
+
+    now = int(time.time() * 1000)
+    run_id = store.client.create_run(store.experiment_id, now, dict(tags), name).info.run_id
+    store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
+    store.client.set_terminated(run_id, "FINISHED", now)
+    return run_id
+
+
+def _numbers(row: Row) -> dict[str, float]:
+    own = row.to_baseline
+    found = {"mean": row.measured.mean, "seed_sd": row.measured.seed_sd}
+    if own:
+        found |= {"minus_baseline": own.mean}
+        for name, interval in (("problems", own.over_problems), ("seeds", own.over_seeds)):
+            if interval:
+                found |= {f"minus_baseline_{name}_low": interval.low, f"minus_baseline_{name}_high": interval.high}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "mean": row.measured.mean, "seed_sd": row.measured.seed_sd,
+        "by_seed": {str(seed): value for seed, value in row.measured.by_seed.items()},
+        "minus_baseline": _difference(row.to_baseline), "minus_previous": _difference(row.to_previous),
+        "published": row.published,
+    }  # fmt: skip
+
+
+def _difference(found: Difference | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    intervals = {"over_problems": found.over_problems, "over_seeds": found.over_seeds}
+    return {"mean": found.mean, "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
+            **{name: list(own[1:]) if own else None for name, own in intervals.items()}}  # fmt: skip
+
+
+def _judged(one: Judged) -> dict[str, Any]:
+    return {**one.claimed.model_dump(), "found": _difference(one.found), "published": one.published,
+            "verdict": one.verdict}  # fmt: skip
+
+
+def _markdown(table: Table) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
+
+    return [line(table.head), "|" + "---|" * len(table.head), *(line(row) for row in table.rows)]

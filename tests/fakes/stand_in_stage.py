@@ -1,0 +1,78 @@
+"""What a copy of the project runs in place of a stage: the same flags and outputs, no torch, and next to no time.
+
+Outputs depend on the seed and the stage's parameters. `sft` takes a second, so that it can be killed; `rl_round` is
+tracked, with seed 0, as the real stage is; `grade` writes a real verdict table.
+"""
+
+import csv
+import hashlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+PROBLEMS, SAMPLES = 12, 2
+WITHOUT_SEED = ("collect", "extract_web", "grade")
+
+
+def main(stage: str, arguments: list[str]) -> None:
+    flags = {name[2:]: value for name, value in zip(arguments[::2], arguments[1::2], strict=True)}
+    params = yaml.safe_load(Path(flags["params"]).read_text())
+    seed = 0 if stage in WITHOUT_SEED else params["seed"]
+    own = [stage, flags.get("round", ""), seed, params.get(stage), params["rl"] if stage == "rl_round" else 0]
+    made_of = [_content(Path(value)) for value in flags.values() if value.startswith("data/") and Path(value).exists()]
+    digest = hashlib.sha256(json.dumps([own, made_of]).encode()).hexdigest()
+    if stage == "sft":
+        time.sleep(1.0)
+    if stage == "rl_round":
+        if params["rl"]["problems_per_step"] > 100:
+            sys.exit("error: fewer problems than rl.problems_per_step")
+        if params["seed"] == 0:
+            _track(flags["round"], params)
+    for value in flags.values():
+        if value.startswith("data/") and not Path(value).exists():
+            _write(stage, Path(value), digest)
+
+
+def _content(path: Path) -> str:
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    return "".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file())
+
+
+def _track(name: str, params: dict) -> None:
+    from stages.foundations.tracking import track
+
+    with track("rl_round", {"rl": params["rl"]}, {}, seed=params["seed"], policy=name, round=name) as run:
+        run.log({"accuracy/mean": 0.5}, 1)
+
+
+def _write(stage: str, path: Path, digest: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    correct = [int(letter, 16) > 7 for letter in digest[: PROBLEMS * SAMPLES]]
+    if path.suffix == ".json":
+        accuracy = sum(correct) / len(correct)
+        metrics = {f"arithmetic_held_out/avg_at_{SAMPLES}": accuracy} if stage == "grade" else {"rows/in": 1}
+        path.write_text(json.dumps(metrics))
+    elif path.suffix == ".csv":
+        with open(path, "w") as file:
+            csv.writer(file).writerows([["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]])
+    elif stage == "grade":
+        import pandas
+
+        rows = [
+            {"problem_id": f"p{number // SAMPLES}", "benchmark": "arithmetic_held_out", "mode": "sampled",
+             "sample_index": number % SAMPLES, "verdict": "correct" if is_correct else "wrong"}
+            for number, is_correct in enumerate(correct)
+        ]  # fmt: skip
+        pandas.DataFrame(rows).to_parquet(path)
+    elif path.suffix:
+        path.write_text(digest)
+    else:
+        path.mkdir()
+        (path / "weights").write_text(digest)
+
+
+if __name__ == "__main__":
+    main(__spec__.name.split(".")[1], sys.argv[1:])

@@ -1,0 +1,151 @@
+"""The arithmetic of ablation results, worked by hand."""
+
+import pandas
+import pytest
+
+from pipelines.ablating.checkouts import needed_stages
+from pipelines.ablating.definition import Ablation, Comparison
+from pipelines.ablating.measuring import measure
+from pipelines.ablating.page import dot_plot
+from pipelines.ablating.plan import PlannedRun
+from pipelines.ablating.results import (
+    Difference,
+    Measured,
+    difference,
+    judge_claims,
+    rows_of,
+    t_interval,
+    t_quantile,
+    tokens_to_reach,
+    verdict,
+)
+from pipelines.ablating.wording import metric_table, number, spread, told_difference
+from stages.algorithms.estimators import Interval
+from tests.fakes.mini_ablation import mini_ablation
+
+BASE = Measured({0: 0.25, 1: 0.50}, {0: {"a": 0.5, "b": 0.0}, 1: {"a": 1.0, "b": 0.0}})
+BETTER = Measured({0: 0.50, 1: 0.625}, {0: {"a": 0.5, "b": 0.5}, 1: {"a": 1.0, "b": 0.25}})
+
+
+def claim(direction, margin=None):
+    return Comparison(metric="accuracy", variant="slow", against="plain", direction=direction, margin=margin)
+
+
+def found(by_seed, low, high):
+    return Difference(by_seed, Interval((low + high) / 2, low, high), None)
+
+
+def test_means_and_deviations_over_seeds():
+    assert BASE.mean == 0.375
+    assert BASE.seed_sd == pytest.approx(0.125 * 2**0.5)  # deviations of 0.125 on both sides, divided by n - 1 = 1
+    assert Measured({0: 0.5}, {}).seed_sd is None
+    assert Measured({0: 0.5, 1: None}, {}).mean is None, "a mean of the seeds that got there would flatter"
+
+
+def test_a_difference_is_paired_by_seed_and_by_problem():
+    own = difference(BETTER, BASE)
+    assert own.by_seed == {0: 0.25, 1: 0.125} and own.mean == 0.1875
+    # Problem a: 0.75 and 0.75, problem b: 0 and 0.375; draws of two problems have a mean of 0, 0.1875 or 0.375.
+    assert own.over_problems == (pytest.approx(0.1875), 0.0, 0.375)
+    # t(1) = 12.706, standard deviation 0.0884, over the root of 2: 12.706 * 0.0625
+    assert own.over_seeds.low == pytest.approx(0.1875 - 12.7062 * 0.0625)
+
+
+def test_a_difference_uses_the_seeds_that_both_have():
+    more = Measured({**BETTER.by_seed, 2: 0.9}, {**BETTER.problems, 2: {"a": 1.0, "b": 0.8}})
+    assert difference(more, BASE) == difference(BETTER, BASE)
+    assert difference(Measured({7: 1.0}, {}), BASE).mean is None
+    assert difference(Measured({0: None, 1: 0.5}, {}), BASE).mean is None
+    assert difference(Measured({0: 0.5, 1: 0.5}, {0: {"a": 1.0}, 1: {"a": 1.0}}), BASE).over_problems is None
+
+
+def test_t_intervals():
+    middle, low, high = t_interval([1.0, 2.0, 3.0])
+    assert (middle, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5), pytest.approx(2 + 4.3027 / 3**0.5))
+    assert t_interval([1.0]) is None
+    assert t_quantile(12) == pytest.approx(2.1788, abs=1e-3) and t_quantile(30) == pytest.approx(2.0423, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "own", "expected"),
+    [
+        (claim("higher"), found({0: 0.1, 1: 0.2}, 0.05, 0.25), "agrees"),
+        (claim("lower"), found({0: 0.1, 1: 0.2}, 0.05, 0.25), "disagrees"),
+        (claim("higher"), found({0: 0.1, 1: 0.2}, -0.01, 0.25), "not separated"),
+        (claim("higher"), found({0: -0.1, 1: 0.4}, 0.05, 0.25), "not separated"),
+        (claim("lower"), found({0: -0.1, 1: -0.2}, -0.2, -0.1), "agrees"),
+        (claim("same", 0.1), found({0: 0.05, 1: -0.05}, -0.04, 0.06), "agrees"),
+        (claim("same", 0.1), found({0: 0.05, 1: -0.05}, -0.11, 0.06), "not separated"),
+        (claim("same", 0.1), found({0: 0.15, 1: 0.3}, 0.12, 0.4), "disagrees"),
+        (claim("higher"), Difference({}, None, None), "not separated"),
+        (claim("higher"), Difference({0: 1.0}, None, None), "not separated"),
+        (claim("higher"), Difference({0: 1.0, 1: 2.0}, None, Interval(1.5, 0.5, 2.5)), "agrees"),
+    ],
+)
+def test_verdicts(claimed, own, expected):
+    assert verdict(claimed, own) == expected
+
+
+def test_tokens_to_reach_an_accuracy():
+    accuracies, tokens = [0.2, 0.6, 0.4, 0.8, 0.9], [100, 90, 80, 70, 60]
+    # Means of two steps: .4, .5, .6, .85: the third pair ends with step 4, after 340 tokens.
+    assert tokens_to_reach(accuracies, tokens, 0.55, 2) == 340
+    assert tokens_to_reach(accuracies, tokens, 0.5, 1) == 190
+    assert tokens_to_reach(accuracies, tokens, 0.99, 2) is None
+    assert tokens_to_reach([0.9], [1], 0.5, 2) is None
+
+
+def test_rows_claims_and_wording():
+    content = mini_ablation() | {"is_ladder": True}
+    content["variants"]["third"] = {"says": "one more"}
+    ablation = Ablation.model_validate(content)
+    measured = {"plain": BASE, "slow": BETTER, "third": BETTER}
+    rows = rows_of(ablation, "accuracy", measured)
+    assert rows[0].to_baseline is None and rows[1].to_previous is None and rows[2].to_previous.mean == 0
+    assert [row.published for row in rows] == [30.0, 36.0, None]
+    table = metric_table(ablation, "accuracy", rows)
+    assert table.rows[0] == ["plain", "37.5 ± 17.7", "–", "–", "30"]
+    assert table.rows[1][2].startswith("+18.8 [0.0 to +37.5] (")
+    judged = judge_claims(ablation, {"accuracy": measured})
+    assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
+    assert judge_claims(ablation, {})[0].verdict == "not separated"
+    assert dot_plot(ablation.metrics["accuracy"], rows).count('class="mean"') == 3
+
+
+def test_numbers_as_people_read_them():
+    assert number(0.7123, "percent") == "71.2" and number(-0.01, "percent", True) == "-1.0"
+    assert number(1_250_000, "tokens", True) == "+1.25M" and number(340_400, "tokens") == "340k"
+    assert spread(Measured({0: None, 1: 2.0}, {}), "number") == "– (in 1 of 2 seeds)"
+    assert told_difference(None, "number") == "–"
+
+
+def test_scores_of_problems_come_from_the_verdicts(tmp_path):
+    """Two problems, two samples each: a 1/2, b 0/2; a greedy response counts only for greedy."""
+    rows = [("a", "sampled", "correct"), ("a", "sampled", "wrong"), ("b", "sampled", "unparsed"),
+            ("b", "sampled", "wrong"), ("b", "greedy", "correct")]  # fmt: skip
+    table = pandas.DataFrame(rows, columns=["problem_id", "mode", "verdict"])
+    (tmp_path / "verdicts").mkdir()
+    table.assign(benchmark="arithmetic_held_out").to_parquet(tmp_path / "verdicts" / "rl_1.parquet")
+    (tmp_path / "metrics" / "grade").mkdir(parents=True)
+    (tmp_path / "metrics/grade/rl_1.json").write_text('{"arithmetic_held_out/avg_at_2": 0.25}')
+    (tmp_path / "curves" / "rl_round").mkdir(parents=True)
+    (tmp_path / "curves/rl_round/rl_1.csv").write_text("step,length/response_tokens_mean\n1,10\n2,\n3,30\n")
+    ablation = Ablation.model_validate(mini_ablation())
+    run = PlannedRun("plain", 0, {"rl_rounds": {"rl_1": {}}}, (), "", "")
+    own = measure(ablation, {run: tmp_path})
+    assert own["accuracy"]["plain"].problems == {0: {"a": 0.5, "b": 0.0}}
+    assert own["accuracy"]["plain"].by_seed == {0: 0.25}
+    assert own["length"]["plain"].by_seed == {0: 30.0}
+
+
+def test_needed_stages_are_those_that_the_targets_may_depend_on():
+    stages = {
+        "code": {"cmd": "x", "outs": ["data/code/a.json"]},
+        "a": {"cmd": "x", "deps": ["data/code/a.json"], "outs": ["data/policies/base"]},
+        "round": {"do": {"cmd": "x", "deps": ["data/policies/${item.start}"], "outs": ["data/policies/${key}"]}},
+        "folder": {"cmd": "x", "deps": ["data/policies"], "metrics": [{"data/folder.json": {"cache": False}}]},
+        "other": {"cmd": "x", "outs": ["data/images"]},
+    }
+    assert needed_stages(stages, ["round"]) == ["a", "code", "round"]
+    assert needed_stages(stages, ["folder"]) == ["a", "code", "folder", "round"]
+    assert needed_stages(stages, ["other"]) == ["other"]
