@@ -1,47 +1,45 @@
 """Says whether a problem is, in other words or the same, one of a benchmark; and finds near-duplicates in one set.
 
-Three rules, each of which a recipe can leave out (None or false):
+Four rules, each of which a recipe can leave out (None or false):
 - exact: equal after `normalise_problem`;
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
-- near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch).
+- near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
+- templates: numbers and names abstracted, wording compared (stages/algorithms/problem_templates.py).
 Deviations:
 1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
    have than" stand in problems that have nothing else in common.
 2. What MinHash proposes is decided on the exact Jaccard similarity, so that the result is not an estimate.
 3. `same_numbers`: two texts of one template with other numbers are two problems, if the recipe says so.
+4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
+Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
+
+from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
+from stages.algorithms.problem_text import normalise_problem, problem_words, word_runs
+
+__all__ = [
+    "BenchmarkProblem", "Contamination", "DecontaminationRules", "Hit", "NearDuplicateRule", "NearDuplicates",
+    "NgramRule", "TemplateRule", "normalise_problem", "problem_words",
+]  # fmt: skip
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
 # weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
 MISSES_COUNT_MORE = (0.05, 0.95)
 
-_SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "<=", "≥": ">=", "’": "'"}
-    | {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
-)
-_LATEX_LAYOUT = re.compile(
-    r"\\(?:left|right|displaystyle|textstyle|quad|qquad|text|textbf|textit|mathrm|mathbf|[bB]igg?[lr]?)(?![a-zA-Z])"
-    r"|\\[][(),;:! $]"
-)
-_LATEX_SIGNS = (
-    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\(?:times|cdot)(?![a-zA-Z])"), "*"),
-    (re.compile(r"\\div(?![a-zA-Z])"), "/"),
-    (re.compile(r"\\leq?(?![a-zA-Z])"), "<="),
-    (re.compile(r"\\geq?(?![a-zA-Z])"), ">="),
-)
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-_WORD = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)*|(?<=[\d)])!|[-+*/=<>^_%|()\[\]√]")
+MOST_COMMON_NGRAM = 200
+"""An n-gram of more benchmark problems is boilerplate: it proposes none of them, which bounds the time of a search."""
+MOST_CANDIDATES = 2_000
+"""Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
+
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -86,6 +84,12 @@ class DecontaminationRules:
     """Equal normalised texts."""
     ngrams: NgramRule | None
     near_duplicates: NearDuplicateRule | None
+    templates: TemplateRule | None
+
+    @property
+    def is_used(self) -> bool:
+        """False when nothing is looked for."""
+        return bool(self.exact or self.ngrams or self.near_duplicates or self.templates)
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,8 @@ class BenchmarkProblem:
     benchmark: str
     problem_id: str
     problem: str
+    revision: str = ""
+    """Which version of the benchmark, as the recipe pins it."""
 
 
 @dataclass(frozen=True)
@@ -105,60 +111,83 @@ class Hit:
     benchmark_problem_id: str
     benchmark_problem: str
     rule: str
-    """`exact`, `ngrams` or `near_duplicates`: the first of them that applies."""
+    """`exact`, `ngrams`, `near_duplicates`, `template` or `reworded`: the first of them that applies."""
     overlap: float
     """1 for exact, else the share or similarity found."""
+    benchmark_revision: str
+
+    def columns(self) -> dict[str, str | float]:
+        """The benchmark's side of a row of the `contamination` table."""
+        return dict(vars(self))
+
+
+RULES = ("exact", "ngrams", "near_duplicates", "template", "reworded")
+"""What a hit may be found by, worst first."""
 
 
 class Contamination:
     """An index of the benchmarks' problems."""
 
     def __init__(self, benchmarks: Iterable[BenchmarkProblem], rules: DecontaminationRules) -> None:
-        self._problems = list(benchmarks)
         self._rules = rules
-        self._exact: dict[str, list[int]] = defaultdict(list)
-        self._ngrams: dict[str, list[int]] = defaultdict(list)
-        self._ngram_counts: list[int] = []
+        self._problems: list[list[BenchmarkProblem]] = []  # of each different text
+        self._exact: dict[str, int] = {}
+        for benchmark in benchmarks:
+            text = normalise_problem(benchmark.problem)
+            if text not in self._exact:
+                self._exact[text] = len(self._problems)
+                self._problems.append([])
+            self._problems[self._exact[text]].append(benchmark)
+        texts = [same[0].problem for same in self._problems]
+        self._ngrams, self._ngram_counts = _ngram_index(texts, rules.ngrams)
         self._near = NearDuplicates(rules.near_duplicates) if rules.near_duplicates else None
-        for index, benchmark in enumerate(self._problems):
-            words = problem_words(benchmark.problem)
-            self._exact[" ".join(words)].append(index)
-            ngrams = _word_runs(words, rules.ngrams.words) if rules.ngrams else set()
-            for ngram in ngrams:
-                self._ngrams[ngram].append(index)
-            self._ngram_counts.append(len(ngrams))
-            if self._near:
-                self._near.add(index, benchmark.problem)
+        self._templates = TemplateIndex(texts, rules.templates) if rules.templates else None
+        for index, text in enumerate(texts if self._near else ()):
+            self._near.add(index, text)
 
     def find(self, problem: str) -> Hit | None:
-        """The worst hit: exact before n-grams before near-duplicates, then the largest overlap; None when clean."""
+        """The worst hit: in the order of `RULES`, then the largest overlap; None when clean."""
         return next(iter(self.find_all(problem)), None)
 
     def find_all(self, problem: str) -> list[Hit]:
         """Every benchmark problem that is hit, each by its first rule; worst first, then in the benchmarks' order."""
         found: dict[int, tuple[str, float]] = {}
         words = problem_words(problem)
-        if self._rules.exact:
-            found = {index: ("exact", 1.0) for index in self._exact.get(" ".join(words), ())}
+        if self._rules.exact and words and (same := self._exact.get(" ".join(words))) is not None:
+            found[same] = ("exact", 1.0)
         if self._rules.ngrams:
             for index, shared in self._shared_ngrams(words, self._rules.ngrams):
                 found.setdefault(index, ("ngrams", shared))
         if self._near:
             for index, similarity in self._near.find(problem):
                 found.setdefault(index, ("near_duplicates", similarity))
-        order = ("exact", "ngrams", "near_duplicates")
-        ranked = sorted(found.items(), key=lambda hit: (order.index(hit[1][0]), -hit[1][1], hit[0]))
-        return [self._hit(index, rule, overlap) for index, (rule, overlap) in ranked]
+        if self._templates:
+            for index, rule, similarity in self._templates.find(problem):
+                found.setdefault(index, (rule, similarity))
+        ranked = sorted(found.items(), key=lambda hit: (RULES.index(hit[1][0]), -hit[1][1], hit[0]))
+        return [
+            Hit(own.benchmark, own.problem_id, own.problem, rule, overlap, own.revision)
+            for index, (rule, overlap) in ranked
+            for own in self._problems[index]
+        ]
 
     def _shared_ngrams(self, words: Sequence[str], rule: NgramRule) -> list[tuple[int, float]]:
-        ngrams = _word_runs(words, rule.words)
+        ngrams = word_runs(words, rule.words)
         shared = Counter(index for ngram in ngrams for index in self._ngrams.get(ngram, ()))
         shares = ((index, n / min(len(ngrams), self._ngram_counts[index])) for index, n in shared.items())
         return [(index, share) for index, share in shares if share >= rule.shared_fraction]
 
-    def _hit(self, index: int, rule: str, overlap: float) -> Hit:
-        benchmark = self._problems[index]
-        return Hit(benchmark.benchmark, benchmark.problem_id, benchmark.problem, rule, overlap)
+
+def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str, list[int]], list[int]]:
+    """Texts by n-gram, boilerplate left out, and the number of n-grams of each text."""
+    index: dict[str, list[int]] = defaultdict(list)
+    counts = []
+    for number, text in enumerate(texts):
+        ngrams = word_runs(problem_words(text), rule.words) if rule else set()
+        counts.append(len(ngrams))
+        for ngram in ngrams:
+            index[ngram].append(number)
+    return {ngram: own for ngram, own in index.items() if len(own) <= MOST_COMMON_NGRAM}, counts
 
 
 class NearDuplicates:
@@ -173,14 +202,14 @@ class NearDuplicates:
 
     def add(self, key: int, text: str) -> None:
         """Adds a text under a key of its own; ValueError when the key is taken."""
-        self._shingles[key] = shingles, _ = self._read(text)
-        self._index.insert(key, self._min_hash(shingles))
+        self._shingles[key] = shingles, numbers = self._read(text)
+        self._index.insert(key, self._min_hash(shingles, numbers))
 
     def find(self, text: str) -> list[tuple[int, float]]:
         """Keys of the similar texts with their Jaccard similarity, most similar first, then by key."""
         shingles, numbers = self._read(text)
         similar = []
-        for key in self._index.query(self._min_hash(shingles)):
+        for key in sorted(self._index.query(self._min_hash(shingles, numbers)))[:MOST_CANDIDATES]:
             other, other_numbers = self._shingles[key]
             similarity = len(shingles & other) / max(1, len(shingles | other))
             if similarity >= self._rule.similarity and (
@@ -191,39 +220,20 @@ class NearDuplicates:
 
     def _read(self, text: str) -> tuple[frozenset[str], Counter[str]]:
         words = problem_words(text)
-        shingles = _word_runs(words, min(self._rule.shingle_words, max(1, len(words))))
+        shingles = word_runs(words, min(self._rule.shingle_words, max(1, len(words))))
         return frozenset(shingles), Counter(word for word in words if _NUMBER.fullmatch(word))
 
-    def _min_hash(self, shingles: frozenset[str]) -> Any:
+    def _min_hash(self, shingles: frozenset[str], numbers: Counter[str]) -> Any:
         from datasketch import MinHash
 
         sketch = MinHash(num_perm=self._rule.permutations, seed=1)
         if shingles:
             sketch.update_batch([shingle.encode() for shingle in shingles])
+        if self._rule.same_numbers:
+            # Other buckets for other numbers, or texts of one template would all propose each other
+            written = " ".join(sorted(numbers.elements())).encode()
+            sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(hashlib.sha256(written).digest()[:4], "big")
         return sketch
-
-
-def normalise_problem(text: str) -> str:
-    """The text's words, numbers and operators, lower case, joined by single blanks: equal for equal problems.
-
-    Punctuation, LaTeX layout and delimiters, accents of typography and thousands separators go; operators and
-    brackets stay (`3+4-2` is not `3-4+2`). "" for a text without any word.
-    """
-    return " ".join(problem_words(text))
-
-
-@lru_cache(maxsize=16384)  # each rule asks for the same text again
-def problem_words(text: str) -> tuple[str, ...]:
-    """The words that `normalise_problem` joins; a number or an operator is a word."""
-    text = unicodedata.normalize("NFKC", text.translate(_SIGNS)).casefold().replace("\u2044", "/")
-    for pattern, sign in _LATEX_SIGNS:
-        text = pattern.sub(sign, text)
-    text = _LATEX_LAYOUT.sub(" ", text)
-    return tuple(_WORD.findall(_THOUSANDS.sub("", text)))
-
-
-def _word_runs(words: Sequence[str], length: int) -> set[str]:
-    return {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
 def _require(is_met: bool, message: str) -> None:

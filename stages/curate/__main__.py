@@ -3,6 +3,8 @@
     python -m stages.curate --params params.yaml --collected data/problems/collected \\
         --train data/problems/train.parquet --validation data/problems/validation.parquet \\
         --benchmarks data/problems/benchmarks.parquet --contamination data/problems/contamination.parquet \\
+        --duplicates data/problems/duplicates.parquet --transforms data/problems/transforms.parquet \\
+        --difficulty data/problems/difficulty.parquet \\
         --dropped data/dropped/curate.parquet --metrics data/metrics/curate.json
 """
 
@@ -14,8 +16,8 @@ from stages.foundations.command import parse_paths, run_stage
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    outputs = ["train", "validation", "benchmarks", "contamination", "dropped", "metrics"]
-    run_curate(parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=outputs))
+    tables = ["train", "validation", "benchmarks", "contamination", "duplicates", "transforms", "difficulty"]
+    run_curate(parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=[*tables, "dropped", "metrics"]))
 
 
 if __name__ == "__main__":

@@ -2,59 +2,107 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.algorithms.answers.equivalence import exact_verdict
-from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.decontamination import (
-    BenchmarkProblem,
-    Contamination,
-    DecontaminationRules,
-    NearDuplicateRule,
-    NearDuplicates,
-    normalise_problem,
-)
-from stages.curate.answers import AnswerKind, answer_kind, ask_for_integer
-from stages.curate.params import CurateParams, IntegerAnswers
+from stages.algorithms.decontamination import normalise_problem
+from stages.curate.answers import answer_kind
+from stages.curate.contamination import drop_contaminated
+from stages.curate.difficulty import rate_difficulty, read_pass_rates
+from stages.curate.duplicates import benchmark_overlaps, drop_duplicates, drop_near_duplicates
+from stages.curate.gradability import ask_for_integers, keep_gradable, keep_kinds
+from stages.curate.params import CurateParams, IntegerAnswers, PassRates
 from stages.curate.text import normalise_text
+from stages.engines.verifier import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
 from stages.foundations.seeds import derive_seed
 
 Row = dict[str, Any]
+_TEXTS = ("problem_id", "source", "problem", "answer", "licence")
 
 
 @dataclass(frozen=True)
 class Curated:
-    """What curate makes; the drops are in the funnel that was given."""
+    """What curate makes; the drops are in the funnels that were given."""
 
     train: list[Row]
     validation: list[Row]
     benchmarks: list[Row]
     contamination: list[Row]
+    duplicates: list[Row]
+    transforms: list[Row]
+    difficulty: list[Row]
+    counts: dict[str, int]
+    """What the tables do not show: pairs by rule, answers left alone, lines of the pass-rate file that were no use."""
 
 
 def curate(
-    train: Sequence[Row], benchmarks: Sequence[Row], params: CurateParams, seed: int, funnel: Funnel
+    train: Sequence[Row],
+    benchmarks: Sequence[Row],
+    revisions: Mapping[str, str],
+    params: CurateParams,
+    limits: VerifierParams,
+    seed: int,
+    funnel: Funnel,
+    benchmark_funnel: Funnel,
 ) -> Curated:
     """Runs all steps on rows of `problem` tables; UserError when nothing is left to train on.
 
-    Benchmarks are normalised and otherwise left alone: their rows are the ones that others report scores on.
+    Benchmarks are normalised and otherwise left alone: their rows are the ones that others report scores on. Only rows
+    that cannot be graded at all (without a text, or with an id twice) go, into `benchmark_funnel`.
     """
-    marked = [{**normalise_row(row), "benchmark": row["source"]} for row in benchmarks]
-    rows = drop_unusable([normalise_row(row) for row in train], params.max_problem_characters, funnel)
+    marked = [
+        {**normalise_row(row), "benchmark": row["source"]} for row in drop_malformed(benchmarks, benchmark_funnel)
+    ]
+    rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
+    rows = drop_unusable(rows, params.max_problem_characters, funnel)
+    pairs, near = [], params.deduplication.near_duplicates
     if params.deduplication.exact:
-        rows = drop_duplicates(rows, funnel)
-    if params.deduplication.near_duplicates:
-        rows = drop_near_duplicates(rows, params.deduplication.near_duplicates, funnel)
-    rows, contamination = drop_contaminated(rows, marked, params.decontamination, funnel)
-    rows = make_gradable(rows, params, funnel)  # last: a rewritten problem would no longer be recognised
+        rows, pairs = drop_duplicates(rows, funnel)
+    if near:
+        rows, similar = drop_near_duplicates(rows, near, funnel)
+        pairs += similar
+    pairs += benchmark_overlaps(marked, near)
+    rows, contamination, by_rule = drop_contaminated(rows, marked, revisions, params.decontamination, funnel)
+    counts = {f"contamination/pairs_{rule}": number for rule, number in sorted(by_rule.items())}
+    transforms: list[Row] = []
+    if isinstance(params.transform, IntegerAnswers):  # only now: a rewritten problem would not be recognised
+        rows, transforms, left = ask_for_integers(rows)
+        counts |= {"transform/rows": len(transforms)}
+        counts |= {f"transform/left_{reason}": number for reason, number in sorted(left.items())}
+    rows = keep_kinds(rows, params.answer_kinds, funnel)
+    if params.gradability_test:
+        rows = keep_gradable(rows, limits, funnel)
+    difficulty: list[Row] = []
+    if isinstance(params.difficulty, PassRates):
+        rates, unusable = read_pass_rates(params.difficulty)
+        originals = {row["problem_id"]: row["original_problem"] for row in transforms}
+        rows, difficulty = rate_difficulty(rows, originals, rates, params.difficulty, funnel)
+        counts |= {"difficulty/rows": len(difficulty)}
+        counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
     validation, rows = split(rows, params, seed, funnel)
-    return Curated(rows, validation, marked, contamination)
+    counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
+    return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
+
+
+def drop_malformed(rows: Sequence[Row], funnel: Funnel) -> list[Row]:
+    """Rows with a text in every column that needs one, and an id of their own: the first of several keeps it."""
+    kept, ids = [], set()
+    for row in rows:
+        missing = [name for name in _TEXTS if not isinstance(row[name], str)]
+        if missing:
+            row_id = row["problem_id"] if isinstance(row["problem_id"], str) else ""
+            readable = {name: value if isinstance(value, str) else None for name, value in row.items()}
+            funnel.drop(readable, "missing_field", f"no text in {', '.join(missing)}", row_id)
+        elif row["problem_id"] in ids:
+            funnel.drop(row, "duplicate_id", "a row before has this id")
+        else:
+            ids.add(row["problem_id"])
+            kept.append(row)
+    return kept
 
 
 def normalise_row(row: Row) -> Row:
@@ -68,107 +116,15 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
     """Rows with a problem of bearable length and an answer."""
     kept = []
     for row in rows:
-        if not normalise_problem(row["problem"]):
-            funnel.drop(row, "no_problem")
-        elif len(row["problem"]) > max_problem_characters:
+        if len(row["problem"]) > max_problem_characters:
             funnel.drop(row, "problem_too_long", f"{len(row['problem'])} characters")
+        elif not normalise_problem(row["problem"]):
+            funnel.drop(row, "no_problem")
         elif answer_kind(row["answer"]) is None:
             funnel.drop(row, "no_answer")
         else:
             kept.append(row)
     return kept
-
-
-def make_gradable(rows: Sequence[Row], params: CurateParams, funnel: Funnel) -> list[Row]:
-    """Rows whose answers can be graded, rewritten where the parameters ask for it."""
-    kept = []
-    for row in rows:
-        asked = _ask_for_integer(row) if isinstance(params.transform, IntegerAnswers) else row
-        if asked is None:
-            funnel.drop(row, "no_integer_form", row["answer"])
-        elif answer_kind(asked["answer"]) not in params.answer_kinds:
-            funnel.drop(row, "ungradable_answer", f"{answer_kind(asked['answer'])}: {asked['answer']}")
-        else:
-            kept.append(asked)
-    return kept
-
-
-def _ask_for_integer(row: Row) -> Row | None:
-    if answer_kind(row["answer"]) is AnswerKind.integer:
-        return row
-    question = ask_for_integer(row["answer"], row["problem"])
-    if question is None:
-        return None
-    conclusion = f"Hence ${question.sum_text} = \\boxed{{{question.answer}}}$."
-    solution = row["solution"] and f"{row['solution']}\n\n{conclusion}"
-    problem = f"{row['problem']}\n{question.request}"
-    return {**row, "problem": problem, "answer": question.answer, "solution": solution}
-
-
-def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> list[Row]:
-    """The first of the rows with one normalised problem; none of them where their answers contradict each other."""
-    same: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        same[normalise_problem(row["problem"])].append(row)
-    kept = []
-    for first, *others in same.values():
-        other = next((row for row in others if _contradict(first["answer"], row["answer"])), None)
-        if other is None:
-            kept.append(first)
-        for row in others if other is None else [first, *others]:
-            if other is None:
-                funnel.drop(row, "duplicate", f"of {first['problem_id']}")
-            else:
-                detail = f"{first['problem_id']} says {first['answer']}, {other['problem_id']} says {other['answer']}"
-                funnel.drop(row, "contradicting_answers", detail)
-    return kept
-
-
-def _contradict(answer: str, other: str) -> bool:
-    """True only where the exact comparison is sure: two spellings that it cannot read are no contradiction."""
-    decision = exact_verdict(answer, other)
-    return decision is not None and decision[0] is Verdict.WRONG
-
-
-def drop_near_duplicates(rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel) -> list[Row]:
-    """The rows that are not similar to one kept before them."""
-    seen, kept = NearDuplicates(rule), []
-    for row in progress(rows, label="near-duplicates"):
-        similar = seen.find(row["problem"])
-        if similar:
-            key, similarity = similar[0]
-            funnel.drop(row, "near_duplicate", f"of {kept[key]['problem_id']}, similarity {similarity:.2f}")
-        else:
-            seen.add(len(kept), row["problem"])
-            kept.append(row)
-    return kept
-
-
-def drop_contaminated(
-    rows: Sequence[Row], benchmarks: Sequence[Row], rules: DecontaminationRules, funnel: Funnel
-) -> tuple[list[Row], list[Row]]:
-    """Rows that stand in no benchmark, and a `contamination` row for each pair that was found."""
-    problems = [BenchmarkProblem(row["benchmark"], row["problem_id"], row["problem"]) for row in benchmarks]
-    index, kept, found = Contamination(problems, rules), [], []
-    for row in progress(rows, label="decontamination"):
-        hits = index.find_all(row["problem"])
-        if not hits:
-            kept.append(row)
-            continue
-        worst = hits[0]
-        funnel.drop(row, "contaminated", f"{worst.rule} {worst.overlap:.2f}: {worst.benchmark_problem_id}")
-        own = {name: row[name] for name in ("problem_id", "source", "problem")}
-        found += [
-            {
-                **own,
-                "benchmark": hit.benchmark,
-                "benchmark_problem_id": hit.benchmark_problem_id,
-                "benchmark_problem": hit.benchmark_problem,
-                "rule": hit.rule,
-            }
-            for hit in hits
-        ]
-    return kept, found
 
 
 def split(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -20,13 +20,44 @@ class KeepAnswers(StrictParams):
 
 
 class IntegerAnswers(StrictParams):
-    """Every answer an integer, as in DAPO's data (arXiv 2503.14476, section 3.5), for a check that cannot err.
+    """Integers in place of other answers, as in DAPO's data (arXiv 2503.14476, section 3.5): a check that cannot err.
 
-    A fraction, a root or a multiple of pi becomes the question for the sum of its integers; what has no such
-    exact form is dropped as `no_integer_form`. DAPO has a language model rewrite the problem; this is a rule.
+    A fraction, a root, a multiple of pi or a tuple becomes the question for the sum of its integers, where that is
+    exact; what has no exact form is left alone, and counted with its reason. `answer_kinds: [integer]` drops those.
+    DAPO has a language model rewrite the problem; this is a rule.
     """
 
     kind: Literal["integer"]
+
+
+class NoDifficulty(StrictParams):
+    """No pass rates are at hand."""
+
+    kind: Literal["none"]
+
+
+class PassRates(StrictParams):
+    """Pass rates that were measured elsewhere, and which problems to keep by them. Unmeasured problems are kept."""
+
+    kind: Literal["pass_rates"]
+    path: str
+    """JSON Lines, also gzipped: an object per problem. From the project's root, or absolute."""
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    """Hash of the file's bytes: nothing else notices that it has changed."""
+    problem_field: str
+    """Field that holds the problem's text, by which it is found."""
+    outcomes_field: str
+    """Field that holds a list of booleans, one for each sampled response, or the pass rate itself."""
+    least_pass_rate: float = Field(ge=0, le=1)
+    """Problems under it are dropped as `too_hard`."""
+    most_pass_rate: float = Field(ge=0, le=1)
+    """Problems over it are dropped as `too_easy`."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> PassRates:
+        if self.least_pass_rate > self.most_pass_rate:
+            raise ValueError("least_pass_rate must not exceed most_pass_rate: nothing measured would be kept")
+        return self
 
 
 class DeduplicationParams(StrictParams):
@@ -47,8 +78,12 @@ class CurateParams(StrictParams):
     """Kinds of gold answers that the verifier is trusted with; others are dropped as `ungradable_answer`."""
     transform: Annotated[KeepAnswers | IntegerAnswers, Field(discriminator="kind")]
     """Rewriting of answers, before their kind is looked at."""
+    gradability_test: bool
+    """Drop problems whose gold answer the verifier does not call correct, or a perturbed one wrong."""
+    difficulty: Annotated[NoDifficulty | PassRates, Field(discriminator="kind")]
+    """Pass rates, which say how hard a problem is for some policy."""
     deduplication: DeduplicationParams
-    """Within the training problems."""
+    """Within the training problems, of one source and of all; what benchmarks share is only reported."""
     decontamination: DecontaminationRules
     """Which training problems stand in a benchmark."""
     validation_rows: int = Field(ge=0)
@@ -58,8 +93,7 @@ class CurateParams(StrictParams):
 
     @model_validator(mode="after")
     def _looks_for_something(self) -> CurateParams:
-        rules = self.decontamination
-        if not (rules.exact or rules.ngrams or rules.near_duplicates):
+        if not self.decontamination.is_used:
             raise ValueError(
                 "decontamination must use at least one rule, or scores mean nothing: set exact: true"
             )
@@ -73,13 +107,21 @@ class SourceRole(BaseModel):
 
     role: Literal["train", "benchmark"]
     """train: into train and validation; benchmark: into benchmarks."""
+    origin: dict[str, Any] = Field(alias="from")
+    """Where it comes from."""
+
+    @property
+    def revision(self) -> str:
+        """Which version of the source the recipe pins: a commit, the hash of a file, or the seed of a generator."""
+        pinned = {name: self.origin[name] for name in ("revision", "sha256", "seed") if name in self.origin}
+        name, value = next(iter(pinned.items()), ("kind", self.origin.get("kind", "unknown")))
+        return f"{name} {value}"
 
 
-def load_roles(path: Path) -> dict[str, str]:
-    """Each source's role, in the order of `sources`; UserError when either role has no source."""
+def load_sources(path: Path) -> dict[str, SourceRole]:
+    """The sources in their order; UserError when either role has none."""
     sources = load_section(path, "sources", dict[str, SourceRole])
-    roles = {name: source.role for name, source in sources.items()}
     for role in ("train", "benchmark"):
-        if role not in roles.values():
+        if role not in {source.role for source in sources.values()}:
             raise UserError(f"{path}: no entry of `sources` has role: {role}; add one")
-    return roles
+    return sources

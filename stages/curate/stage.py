@@ -6,8 +6,11 @@ from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 
+import pandas
+
 from stages.curate.curation import Curated, Row, curate
-from stages.curate.params import CurateParams, load_roles
+from stages.curate.params import CurateParams, load_sources
+from stages.engines.verifier import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
@@ -19,22 +22,39 @@ from stages.foundations.tracking import track
 def run_curate(paths: Namespace) -> None:
     """The whole stage. Metrics count training problems; `rows/kept` is train and validation together."""
     params = load_section(paths.params, "curate", CurateParams)
-    seed, roles = load_value(paths.params, "seed"), load_roles(paths.params)
+    limits = load_section(paths.params, "verifier", VerifierParams)
+    seed, sources = load_value(paths.params, "seed"), load_sources(paths.params)
+    roles = {name: source.role for name, source in sources.items()}
+    revisions = {name: source.revision for name, source in sources.items()}
     described = {"seed": seed, "curate": params.model_dump(mode="json"), "roles": roles}
     with track(stage="curate", params=described, inputs={"collected": paths.collected}, seed=seed) as run:
         collected = {name: read_collected(paths.collected, name) for name in roles}
         rows = {role: [row for name in roles if roles[name] == role for row in collected[name]] for role in
                 ("train", "benchmark")}  # fmt: skip
-        funnel = Funnel("curate", len(rows["train"]))
-        curated = curate(rows["train"], rows["benchmark"], params, seed, funnel)
+        funnel, benchmark_funnel = (Funnel("curate", len(rows[role])) for role in ("train", "benchmark"))
+        curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
+        require_benchmarks(curated, roles)
         write_table(curated.train, paths.train, "problem")
         write_table(curated.validation, paths.validation, "problem")
         write_table(curated.benchmarks, paths.benchmarks, "benchmark")
         write_table(curated.contamination, paths.contamination, "contamination")
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(curated.duplicates, paths.duplicates, "duplicate")
+        write_table(curated.transforms, paths.transforms, "transform")
+        write_table(curated.difficulty, paths.difficulty, "difficulty")
+        dropped = [funnel.dropped_frame(), benchmark_funnel.dropped_frame()]
+        write_table(pandas.concat(dropped, ignore_index=True), paths.dropped, "dropped")
         metrics = funnel.metrics(len(curated.train) + len(curated.validation)) | count(curated)
+        lost = benchmark_funnel.metrics(len(curated.benchmarks))
+        metrics |= {f"benchmarks/{name}": lost[name] for name in lost if name.startswith("dropped/")}
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)
+
+
+def require_benchmarks(curated: Curated, roles: dict[str, str]) -> None:
+    """UserError when a benchmark has no usable row: its scores would silently be missing."""
+    present = {row["benchmark"] for row in curated.benchmarks}
+    for name in (name for name, role in roles.items() if role == "benchmark" and name not in present):
+        raise UserError(f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again")
 
 
 def read_collected(folder: Path, source: str) -> list[Row]:
@@ -47,11 +67,14 @@ def read_collected(folder: Path, source: str) -> list[Row]:
 
 
 def count(curated: Curated) -> dict[str, int]:
-    """Rows of each table, and per benchmark its rows and how many of them training problems stand in."""
+    """Rows of each table, what curate counted on the way, and per benchmark its rows and how many of them were hit."""
     counts = {
         "train/rows": len(curated.train),
         "validation/rows": len(curated.validation),
-        "contamination/pairs": len(curated.contamination),
+        "contamination/pairs": sum(
+            number for name, number in curated.counts.items() if name.startswith("contamination/pairs_")
+        ),
+        **curated.counts,
     }
     for name, number in Counter(row["benchmark"] for row in curated.benchmarks).items():
         counts[f"{name}/rows"] = number

@@ -2,8 +2,8 @@
 
     python -m stages.filter_web --params params.yaml --candidates data/web/candidates.parquet \\
         --benchmarks data/problems/benchmarks.parquet --policy data/policies/base \\
-        --solutions data/web/solutions.parquet --dropped data/dropped/filter_web.parquet \\
-        --metrics data/metrics/filter_web.json
+        --solutions data/web/solutions.parquet --contamination data/web/contamination.parquet \\
+        --dropped data/dropped/filter_web.parquet --metrics data/metrics/filter_web.json
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
         "filter_web", argv, __doc__,
-        inputs=["candidates", "benchmarks", "policy"], outputs=["solutions", "dropped", "metrics"],
+        inputs=["candidates", "benchmarks", "policy"], outputs=["solutions", "contamination", "dropped", "metrics"],
     )  # fmt: skip
     from stages.filter_web.stage import run_filter_web
 

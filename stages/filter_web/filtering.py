@@ -33,20 +33,36 @@ _FUNCTION = re.compile(
 
 def filter_candidates(
     candidates: pandas.DataFrame, benchmarks: pandas.DataFrame, rules: FilterRules, agree: Agree
-) -> tuple[Rows, Funnel]:
-    """Rows of the problem table in the order of the candidates, and the funnel.
+) -> tuple[Rows, Rows, Funnel]:
+    """Rows of the problem table in the order of the candidates, a `contamination` row for each dropped one, the funnel.
 
     A duplicate is looked for among the rows that passed the earlier rules only, so that a broken copy never
     displaces a good one.
     """
     rows: Rows = candidates.astype(object).where(candidates.notna(), None).to_dict("records")
     funnel = Funnel("filter_web", len(rows))
+    rows = _drop_malformed(rows, funnel)
     rows = _apply_row_rules(rows, rules, funnel)
     rows = _drop_conflicting(rows, rules, funnel)
     rows = _drop_duplicates(rows, rules, funnel)
-    rows = _drop_contaminated(rows, benchmarks, rules, funnel)
+    rows, hits = _drop_contaminated(rows, benchmarks, rules, funnel)
     rows = agree(rows, funnel)
-    return [_problem_row(row) for row in rows], funnel
+    return [_problem_row(row) for row in rows], hits, funnel
+
+
+def _drop_malformed(rows: Rows, funnel: Funnel) -> Rows:
+    """Rows with a problem, a page and an id of their own; no switch, since nothing later could name the others."""
+    kept, ids = [], set()
+    for row in rows:
+        missing = [name for name in ("candidate_id", "page_id", "problem", "licence") if row[name] is None]
+        if missing:
+            funnel.drop(row, "missing_field", f"no text in {', '.join(missing)}", row["candidate_id"] or "")
+        elif row["candidate_id"] in ids:
+            funnel.drop(row, "duplicate_id", "a candidate before has this id", row["candidate_id"])
+        else:
+            ids.add(row["candidate_id"])
+            kept.append(row)
+    return kept
 
 
 def _apply_row_rules(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
@@ -115,31 +131,44 @@ def _drop_duplicates(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
     return kept
 
 
-def _drop_contaminated(rows: Rows, benchmarks: pandas.DataFrame, rules: FilterRules, funnel: Funnel) -> Rows:
+def _drop_contaminated(
+    rows: Rows, benchmarks: pandas.DataFrame, rules: FilterRules, funnel: Funnel
+) -> tuple[Rows, Rows]:
+    """The clean rows, and for each of the others its worst hit as a row of the `contamination` table.
+
+    The revision is missing there: sources are no parameter of this stage, and the report knows them.
+    """
     if rules.contaminated is None:
-        return rows
+        return rows, []
     index = Contamination(_benchmark_problems(benchmarks), rules.contaminated)
-    kept = []
+    kept, hits = [], []
     for row in progress(rows, label="benchmarks"):
         hit = index.find(row["problem"])
         if hit:
             found = f"{hit.rule} {hit.overlap:.2f} with {hit.benchmark} {hit.benchmark_problem_id}"
             detail = f"{found}: {hit.benchmark_problem}"
             funnel.drop(row, "contaminated", detail, row["candidate_id"])
+            own = {"problem_id": row["candidate_id"], "source": _source(row), "problem": row["problem"]}
+            hits.append({**own, **hit.columns(), "benchmark_revision": None})
         else:
             kept.append(row)
-    return kept
+    return kept, hits
 
 
 def _benchmark_problems(benchmarks: pandas.DataFrame) -> Iterable[BenchmarkProblem]:
     columns: Sequence[str] = ("benchmark", "problem_id", "problem")
-    return (BenchmarkProblem(*values) for values in benchmarks[list(columns)].itertuples(index=False))
+    whole = benchmarks[list(columns)].dropna()
+    return (BenchmarkProblem(*values) for values in whole.itertuples(index=False))
+
+
+def _source(row: dict[str, Any]) -> str:
+    return row["page_id"].partition("/")[0]
 
 
 def _problem_row(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "problem_id": row["candidate_id"],
-        "source": row["page_id"].partition("/")[0],
+        "source": _source(row),
         "problem": tidy_functions(row["problem"]),
         "answer": tidy_functions(row["answer"] or ""),
         "solution": tidy_functions(row["solution"] or ""),

@@ -37,9 +37,10 @@ def run_filter_web(paths: Namespace) -> None:
 
     with track("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed")) as run:
         with run.phase("rules"):
-            rows, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
+            rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
         metrics = funnel.metrics(len(rows))
         write_table(rows, paths.solutions, "problem")
+        write_table(hits, paths.contamination, "contamination")
         write_table(funnel.dropped_frame(), paths.dropped, "dropped")
         write_metrics(paths.metrics, metrics)
         run.summary(metrics)

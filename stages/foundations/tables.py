@@ -53,6 +53,23 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             for name in (
                 "problem_id", "source", "problem", "benchmark", "benchmark_problem_id", "benchmark_problem", "rule",
             )
+        }
+        | {"overlap": pyarrow.float64(), "benchmark_revision": TEXT},
+        "duplicate": {
+            **{name: TEXT for name in ("problem_id", "source", "problem", "other_id", "other_source", "other_problem")},
+            "scope": TEXT,
+            "rule": TEXT,
+            "similarity": pyarrow.float64(),
+        },
+        "transform": {
+            name: TEXT
+            for name in (
+                "problem_id", "source", "original_problem", "original_answer", "problem", "answer", "form", "parts",
+                "inverse",
+            )
+        },
+        "difficulty": {
+            "problem_id": TEXT, "source": TEXT, "pass_rate": pyarrow.float64(), "samples": pyarrow.int32(), "band": TEXT,
         },
         "rollout": {
             "problem_id": TEXT,
@@ -92,7 +109,7 @@ def read_table(path: Path, schema_name: str) -> pandas.DataFrame:
         )
     try:
         return table.select(schema.names).cast(schema).to_pandas()
-    except pyarrow.ArrowInvalid as error:
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
         raise UserError(f"{path} has a column of the wrong type for a {schema_name} table: {error}") from None
 
 

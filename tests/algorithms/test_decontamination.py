@@ -16,9 +16,9 @@ from stages.algorithms.decontamination import (
 )
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does Tom have?"
-EXACT = DecontaminationRules(exact=True, ngrams=None, near_duplicates=None)
+EXACT = DecontaminationRules(exact=True, ngrams=None, near_duplicates=None, templates=None)
 NGRAMS = DecontaminationRules(
-    exact=False, ngrams=NgramRule(words=4, shared_fraction=0.5), near_duplicates=None
+    exact=False, ngrams=NgramRule(words=4, shared_fraction=0.5), near_duplicates=None, templates=None
 )
 NEAR = NearDuplicateRule(shingle_words=2, similarity=0.6, permutations=128, same_numbers=False)
 
@@ -62,7 +62,7 @@ def test_different_problems_stay_different(text, other):
 
 def test_text_without_words_is_empty_and_hits_nothing():
     assert normalise_problem(" ?! … ") == ""
-    rules = DecontaminationRules(True, NGRAMS.ngrams, NEAR)
+    rules = DecontaminationRules(True, NGRAMS.ngrams, NEAR, None)
     assert index(rules, APPLES).find("?") is None
     assert index(rules).find(APPLES) is None
 
@@ -121,7 +121,7 @@ def test_same_numbers_separates_problems_of_one_template():
 
 
 def test_all_hits_worst_first():
-    rules = DecontaminationRules(True, NGRAMS.ngrams, None)
+    rules = DecontaminationRules(True, NGRAMS.ngrams, None, None)
     hits = index(rules, "a b c d e x", "a b c d e f", "A B C D E F!").find_all("a b c d e f")
     assert [(hit.benchmark_problem_id, hit.rule) for hit in hits] == [
         ("b/1", "exact"),

@@ -20,7 +20,7 @@ RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]
 ALL_RULES = dict.fromkeys(RULE_NAMES, True) | {
     "too_long": {"problem_characters": 300, "solution_characters": 300, "answer_characters": 30},
     "near_duplicate": {"shingle_words": 2, "similarity": 0.7, "permutations": 64, "same_numbers": True},
-    "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None},
+    "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None, "templates": None},
 }
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
 SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
@@ -46,7 +46,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }  # fmt: skip
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / name for name in ("solutions", "dropped", "metrics")}
+    out = {name: tmp_path / "out" / name for name in ("solutions", "contamination", "dropped", "metrics")}
     (tmp_path / "policy").mkdir(exist_ok=True)
     main([f"--params={tmp_path / 'params.yaml'}", f"--candidates={tmp_path / 'candidates.parquet'}",
           f"--benchmarks={tmp_path / 'benchmarks.parquet'}", f"--policy={policy or tmp_path / 'policy'}",

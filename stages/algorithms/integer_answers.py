@@ -1,0 +1,229 @@
+r"""Rewrites a question so that its answer is an integer, where that is exact, and records the way back.
+
+Source: DAPO (arXiv 2503.14476, section 3.5 and appendix A), which asks for a + b + c instead of (a + sqrt(b))/c.
+Deviations:
+1. DAPO lets a language model rewrite question and answer; here only forms whose integers are unique are rewritten, by
+   rule. The request names the form and the conditions that make its integers unique.
+2. What is not exact is left alone, with the reason: a decimal may have been rounded, `3\frac{1}{2}` may be a product.
+3. The integers and the form with letters are recorded: `IntegerQuestion.original` puts the first into the second.
+
+Forms, each with a minus or without: m/n; m\sqrt{n}/p; m\pi/n; (m + n\sqrt{p})/q and (m + n\pi)/p, with a plus or a
+minus between, divisor 1 left out; tuples of integers that are not 0. Roots that hold a square and fractions that are
+not in lowest terms are reduced first, which keeps their value: \sqrt{8} is 2\sqrt{2}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import gcd
+
+from stages.algorithms.answers.normalisation import clean, compact
+from stages.algorithms.answers.numbers import read_number
+
+_LONGEST_INTEGER = 12
+"""Digits; longer numbers would be sums nobody can check by eye, and factoring them is slow."""
+_LARGEST_ROOT = 10**8
+"""Largest radicand that is searched for squares."""
+_MOST_IN_TUPLE = 4
+_LETTERS = "mnpqrsuvwabcghjkMNPQRSUVW"
+"""Letters that a request may use, in order, without those that a problem is likely to mean something by."""
+_LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
+_DIGITS = rf"[0-9]{{1,{_LONGEST_INTEGER}}}"
+_IRRATIONAL = rf"(?:{_DIGITS})?(?:\\sqrt\{{{_DIGITS}\}}|\\pi)"
+_SUM = re.compile(
+    rf"(?:(?P<a>-?{_DIGITS})(?P<between>[+-]))?"
+    rf"(?P<sign>-?)(?P<b>{_DIGITS})?(?:\\sqrt\{{(?P<c>{_DIGITS})\}}|(?P<pi>\\pi))(?:(?P<after>[+-]{_DIGITS}))?"
+)
+_OVER = re.compile(rf"(?P<sign>-?)\\frac\{{(?P<top>[^{{}}]*(?:\{{[^{{}}]*\}}[^{{}}]*)?)\}}\{{(?P<divisor>{_DIGITS})\}}")
+_SLASH = re.compile(rf"(?P<sign>-?)\(?(?P<top>[^()/]*)\)?/(?P<divisor>{_DIGITS})")
+_FACTOR = re.compile(
+    rf"(?P<sign>-?)\\frac\{{(?P<top>{_DIGITS})\}}\{{(?P<divisor>{_DIGITS})\}}(?P<rest>\\sqrt\{{{_DIGITS}\}}|\\pi)"
+)
+_TUPLE = re.compile(rf"\((-?{_DIGITS}(?:,-?{_DIGITS})+)\)")
+_MIXED = re.compile(rf"-?{_DIGITS}(?:\\frac\{{{_DIGITS}\}}\{{{_DIGITS}\}}| {_DIGITS}/{_DIGITS})")
+
+
+class Inexact(StrEnum):
+    """Why an answer was left as it is."""
+
+    decimal = "decimal"
+    """Nobody can tell whether 0.33 was rounded."""
+    percent = "percent"
+    """A percentage may be asked for as 25 or as 0.25."""
+    mixed_number = "mixed_number"
+    r"""`3\frac{1}{2}` is three and a half for some, a product for others."""
+    zero_part = "zero_part"
+    """A tuple with a 0 in it has no positive integers."""
+    no_form = "no_form"
+    """None of the forms above."""
+    no_letters = "no_letters"
+    """The problem itself uses every letter that the request could."""
+
+
+@dataclass(frozen=True)
+class IntegerQuestion:
+    """A question for an integer in place of an answer that is none."""
+
+    request: str
+    """Sentence to add to the problem."""
+    form: str
+    r"""The old answer with letters for its integers: `-\frac{m}{n}`."""
+    parts: dict[str, int]
+    """The positive integers, by letter."""
+
+    @property
+    def answer(self) -> str:
+        """Their sum, which is the new answer."""
+        return str(sum(self.parts.values()))
+
+    @property
+    def sum_text(self) -> str:
+        """How the new answer comes from the parts, such as `m + n = 3 + 4`."""
+        return f"{' + '.join(self.parts)} = {' + '.join(map(str, self.parts.values()))}"
+
+    @property
+    def original(self) -> str:
+        """The inverse of the rewriting: the form with its integers, equal to the old answer."""
+        return _LETTER.sub(lambda found: str(self.parts[found[0]]), self.form)
+
+
+@dataclass(frozen=True)
+class _Surd:
+    """(a + b x) / divisor, x the square root of `root`, or pi for root None; reduced, root free of squares."""
+
+    a: int
+    b: int
+    root: int | None
+    divisor: int
+
+
+def ask_for_integer(answer: str, problem: str) -> IntegerQuestion | Inexact | None:
+    """The question for an integer in place of `answer`, or why there is none; None when it is an integer already.
+
+    The letters are ones that `problem` does not use. Never raises.
+    """
+    text = compact(clean(answer))
+    number = read_number(text)
+    if number is not None and (number.value is None or number.value.denominator == 1) and not number.is_percent:
+        return None
+    used = set(_LETTER.findall(problem))
+    letters = [letter for letter in _LETTERS if letter not in used]
+    if len(letters) < _MOST_IN_TUPLE:
+        return Inexact.no_letters
+    if number is not None:
+        if number.is_percent:
+            return Inexact.percent
+        return Inexact.decimal if number.is_decimal else _ask_for_fraction(number.value, letters)
+    if _MIXED.fullmatch(text):
+        return Inexact.mixed_number
+    listed = _TUPLE.fullmatch(text)
+    if listed:
+        return _ask_for_tuple([int(part) for part in listed[1].split(",")], letters)
+    surd = _read_surd(text)
+    return Inexact.no_form if surd is None else _ask_for_surd(surd, letters)
+
+
+def _ask_for_fraction(value: Fraction, letters: Sequence[str]) -> IntegerQuestion | Inexact:
+    sign, (m, n) = ("-" if value < 0 else ""), letters[:2]
+    if max(abs(value.numerator), value.denominator) >= 10**_LONGEST_INTEGER:
+        return Inexact.no_form
+    form = f"{sign}\\frac{{{m}}}{{{n}}}"
+    request = f"The answer is ${form}$ with positive integers ${m}$ and ${n}$ in lowest terms. Find ${m} + {n}$."
+    return IntegerQuestion(request, form, {m: abs(value.numerator), n: value.denominator})
+
+
+def _ask_for_tuple(values: Sequence[int], letters: Sequence[str]) -> IntegerQuestion | Inexact:
+    if len(values) > _MOST_IN_TUPLE:
+        return Inexact.no_form
+    if 0 in values:
+        return Inexact.zero_part
+    parts = dict(zip(letters, map(abs, values), strict=False))
+    signed = [f"{'-' if value < 0 else ''}{letter}" for letter, value in zip(parts, values, strict=True)]
+    return _question(f"({', '.join(signed)})", parts, [])
+
+
+def _ask_for_surd(surd: _Surd, letters: Sequence[str]) -> IntegerQuestion:
+    names = iter(letters)
+    parts: dict[str, int] = {}
+
+    def name(value: int) -> str:
+        letter = next(names)
+        parts[letter] = value
+        return letter
+
+    is_negative = surd.a < 0 or (surd.a == 0 and surd.b < 0)
+    a, b = (-surd.a, -surd.b) if is_negative else (surd.a, surd.b)
+    top = f"{name(a)} {'+' if b > 0 else '-'} " if a else ""
+    top += name(abs(b)) + ("\\pi" if surd.root is None else f"\\sqrt{{{name(surd.root)}}}")
+    conditions = []
+    if surd.root is not None:
+        conditions.append(f", ${list(parts)[-1]}$ free of squares")
+    coefficients = [letter for letter in parts if surd.root is None or letter != list(parts)[-1]]
+    form = top
+    if surd.divisor != 1:
+        divisor = name(surd.divisor)
+        form = f"\\frac{{{top}}}{{{divisor}}}"
+        conditions.append(f", ${', '.join([*coefficients, divisor])}$ without a common divisor")
+    if is_negative:
+        form = f"-({form})" if a and surd.divisor == 1 else f"-{form}"
+    return _question(form, parts, conditions)
+
+
+def _question(form: str, parts: dict[str, int], conditions: Sequence[str]) -> IntegerQuestion:
+    words = "a positive integer" if len(parts) == 1 else "positive integers"
+    request = (
+        f"The answer is ${form}$ with {words} ${', '.join(parts)}${''.join(conditions)}. Find ${' + '.join(parts)}$."
+    )
+    return IntegerQuestion(request, form, parts)
+
+
+def _read_surd(text: str) -> _Surd | None:
+    r"""`a+b\sqrt{c}`, `\frac{...}{d}`, `(...)/d` or `\frac{a}{d}\sqrt{c}`, reduced; None for anything else."""
+    factor = _FACTOR.fullmatch(text)
+    over = _OVER.fullmatch(text) or _SLASH.fullmatch(text)
+    if factor:
+        sign, top, divisor = factor["sign"], f"{factor['top']}{factor['rest']}", int(factor["divisor"])
+    elif over:
+        is_bare = over.re is _SLASH and over[0][len(over["sign"]) :][:1] != "("
+        if is_bare and re.search(r"[^-][+-]", over["top"]):
+            return None  # 1+\sqrt{2}/3: the divisor belongs to the last term alone
+        sign, top, divisor = over["sign"], over["top"], int(over["divisor"])
+    else:
+        sign, top, divisor = "", text, 1
+    parts = _SUM.fullmatch(top)
+    if parts is None or divisor == 0 or (parts["a"] and (parts["sign"] or parts["after"])):
+        return None
+    b = int(parts["b"] or 1) * (-1 if "-" in (parts["between"], parts["sign"]) else 1)
+    a = int(parts["a"] or parts["after"] or 0)
+    a, b = (-a, -b) if sign else (a, b)
+    return _reduced(a, b, None if parts["pi"] else int(parts["c"]), divisor)
+
+
+def _reduced(a: int, b: int, root: int | None, divisor: int) -> _Surd | None:
+    """None where nothing irrational is left, or the root is too large to search."""
+    if root is not None:
+        if not 2 <= root <= _LARGEST_ROOT:
+            return None
+        square, root = _without_squares(root)
+        b *= square
+        if root == 1:
+            return None
+    if b == 0:
+        return None
+    common = gcd(a, b, divisor)
+    return _Surd(a // common, b // common, root, divisor // common)
+
+
+def _without_squares(number: int) -> tuple[int, int]:
+    """(s, r) with number = s*s*r and r free of squares."""
+    square, divisor = 1, 2
+    while divisor * divisor <= number:
+        while number % (divisor * divisor) == 0:
+            number //= divisor * divisor
+            square *= divisor
+        divisor += 1
+    return square, number

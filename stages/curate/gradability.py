@@ -1,0 +1,136 @@
+"""Makes answers gradable, and tests that they are: the gold answer must grade itself correct, another one wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from stages.algorithms.answers.normalisation import clean
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
+from stages.curate.answers import AnswerKind, answer_kind
+from stages.engines.verifier import Judgement, Verifier, VerifierParams
+from stages.foundations.errors import UserError
+from stages.foundations.funnel import Funnel
+from stages.foundations.progress import progress
+
+Row = dict[str, Any]
+_ROWS_AT_ONCE = 1_000
+_OPPOSITES = {"true": "False", "false": "True", "yes": "No", "no": "Yes"}
+_LITERAL = re.compile(r"(?<![A-Za-z_0-9.^\\])\d+(?!\d)")
+_ANY_LITERAL = re.compile(r"\d+")
+
+
+def ask_for_integers(rows: Sequence[Row]) -> tuple[list[Row], list[Row], Counter[str]]:
+    """All rows, rewritten where that is exact; a `transform` row for each; how many were left alone, by reason.
+
+    An integer answer is left alone without a reason: there is nothing to rewrite.
+    """
+    changed, records, left = [], [], Counter()
+    for row in rows:
+        question = ask_for_integer(row["answer"], row["problem"])
+        if isinstance(question, IntegerQuestion):
+            changed.append(_rewritten(row, question))
+            records.append(_record(row, changed[-1], question))
+        else:
+            changed.append(row)
+            left.update([question.value] if isinstance(question, Inexact) else [])
+    return changed, records, left
+
+
+def _rewritten(row: Row, question: IntegerQuestion) -> Row:
+    conclusion = f"Hence ${question.sum_text} = \\boxed{{{question.answer}}}$."
+    solution = row["solution"] and f"{row['solution']}\n\n{conclusion}"
+    problem = f"{row['problem']}\n{question.request}"
+    return {**row, "problem": problem, "answer": question.answer, "solution": solution}
+
+
+def _record(row: Row, changed: Row, question: IntegerQuestion) -> Row:
+    own = {name: row[name] for name in ("problem_id", "source")}
+    before = {f"original_{name}": row[name] for name in ("problem", "answer")}
+    after = {name: changed[name] for name in ("problem", "answer")}
+    way_back = {"form": question.form, "parts": json.dumps(question.parts), "inverse": question.original}
+    return {**own, **before, **after, **way_back}
+
+
+def keep_kinds(rows: Sequence[Row], kinds: Sequence[AnswerKind], funnel: Funnel) -> list[Row]:
+    """Rows whose answers are of a kind that the recipe trusts the verifier with."""
+    kept = []
+    for row in rows:
+        kind = answer_kind(row["answer"])
+        if kind in kinds:
+            kept.append(row)
+        else:
+            funnel.drop(row, "ungradable_answer", f"{kind}: {row['answer']}")
+    return kept
+
+
+def keep_gradable(rows: Sequence[Row], limits: VerifierParams, funnel: Funnel) -> list[Row]:
+    """Rows whose gold answer the verifier calls correct beside itself, and a perturbed one wrong.
+
+    Dropped as `gold_not_correct`, `perturbed_not_wrong`, or `gold_undecided` where the verifier failed; UserError when
+    it failed on more than its abort threshold, since the rows would then depend on the machine's load.
+    """
+    kept, failures = [], 0
+    with Verifier(limits) as verifier:
+        for start in progress(range(0, len(rows), _ROWS_AT_ONCE), label="gradability", unit=f"x {_ROWS_AT_ONCE} rows"):
+            part = rows[start : start + _ROWS_AT_ONCE]
+            perturbed = [perturbed_answer(row["answer"]) for row in part]
+            same = verifier.judge([(row["answer"], boxed(row["answer"])) for row in part])
+            other = verifier.judge([(row["answer"], boxed(text)) for row, text in zip(part, perturbed, strict=True)])
+            for row, text, own, changed in zip(part, perturbed, same, other, strict=True):
+                reason, detail = _objection(text, own, changed)
+                failures += reason == "gold_undecided"
+                if reason:
+                    funnel.drop(row, reason, f"{row['answer']}: {detail}")
+                else:
+                    kept.append(row)
+    if failures > limits.abort_undecided_fraction * max(1, len(rows)):
+        raise UserError(
+            f"the verifier failed on the gold answers of {failures} of {len(rows)} problems: raise "
+            f"verifier.timeout_seconds ({limits.timeout_seconds:g}) or verifier.memory_mib ({limits.memory_mib})"
+        )
+    return kept
+
+
+def _objection(perturbed: str, own: Judgement, changed: Judgement) -> tuple[str, str]:
+    if own.verdict.is_failure or changed.verdict.is_failure:
+        return "gold_undecided", f"the verifier gave {own.verdict} for itself, {changed.verdict} for {perturbed}"
+    if own.verdict is not Verdict.CORRECT:
+        return "gold_not_correct", f"beside itself {own.verdict} ({own.reason})"
+    if changed.verdict is not Verdict.WRONG:
+        return "perturbed_not_wrong", f"{perturbed} is {changed.verdict} ({changed.reason})"
+    return "", ""
+
+
+def boxed(answer: str) -> str:
+    """The answer as a response ends in it."""
+    return f"\\boxed{{{answer}}}"
+
+
+def perturbed_answer(answer: str) -> str:
+    r"""Another answer that is close: its first number that is no index, exponent or decimal plus 1.
+
+    Without a number: the next choice, the opposite word, or `1+` before an expression. `3` becomes `4`,
+    `\frac{\pi}{4}` becomes `\frac{\pi}{5}`, `x_1 = 2` becomes `x_1 = 3`, `C` becomes `D`, `True` becomes `False`.
+    """
+    text = clean(answer)
+    kind = answer_kind(answer)
+    if kind is AnswerKind.choice:
+        return re.sub("[A-J]", lambda found: "ABCDEFGHIJ"[("ABCDEFGHIJ".index(found[0]) + 1) % 10], text)
+    if kind is AnswerKind.word and len(text) > 1:
+        return _OPPOSITES.get(text.lower(), f"not{text}")
+    literal = _LITERAL.search(text) or _ANY_LITERAL.search(text)
+    if literal is None:
+        return f"1+{text}"
+    return f"{text[: literal.start()]}{_plus_one(literal[0])}{text[literal.end() :]}"
+
+
+def _plus_one(digits: str) -> str:
+    """The next integer, without converting what may be very long; `09` becomes `10`."""
+    head = digits.rstrip("9")
+    tail = "0" * (len(digits) - len(head))
+    return f"{head[:-1]}{int(head[-1]) + 1}{tail}" if head else f"1{tail}"
