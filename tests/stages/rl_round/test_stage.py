@@ -3,14 +3,17 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables import read_table
+from stages.rl_round import learning, prompt_selection
 from stages.rl_round.__main__ import main
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.test_sft import kill_at_first_checkpoint
@@ -107,6 +110,82 @@ def test_grpo_is_a_setting_of_the_same_code(taught, tmp_path):
 def test_contradictory_settings_are_refused(taught, tmp_path, change, told):
     with pytest.raises(UserError, match=told):
         main(rl_flags(taught, write_params(tmp_path / "params.yaml", change), tmp_path))
+
+
+SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
+EVERYTHING = {
+    "rl.advantage": {"kind": "optimal_token_baseline", "lone_tail": "return", "is_importance_weighted": True},
+    "rl.rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
+    "rl.vocabulary_pruning": SAFE_SET,
+    "rl.reference_kl": {"kind": "k3", "coefficient": 0.01},
+    "rl.repetition_penalty": {"kind": "ngram", "n": 2, "penalty": -0.05, "discount": 0.99},
+    "rl.reward_discount": 0.99,
+    "rl.is_overlong_filtered": True,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
+    "rl_rounds.rl_1.steps": 5,
+}
+"""Every option at once that the others allow."""
+
+
+def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_path):
+    params = write_params(tmp_path / "params.yaml", EVERYTHING)
+    for out in (tmp_path / "one", tmp_path / "two"):
+        main(rl_flags(taught, params, out))
+    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+        assert dvc_md5(tmp_path / "one" / name) == dvc_md5(tmp_path / "two" / name), name
+    told = {name for row in curve(tmp_path / "one") for name in row}
+    assert told >= {
+        "advantage/variance", "clip_fraction/high", "clip_fraction/low", "entropy/mean",
+        "importance/capped_fraction", "importance/effective_sample_fraction", "importance/weight_mean",
+        "logprob_gap/k3", "logprob_gap/mean", "logprob_gap/token_max", "mask/fraction_dropped",
+        "mask/outside_fraction", "mask/outside_token_fraction", "mask/overlong_fraction",
+        "mask/token_fraction_dropped", "optim/gradient_norm", "pruning/outside_fraction", "ratio/token_max",
+        "reference_kl/k3", "repetition/token_fraction", "variance_proxy/noise", "variance_proxy/power",
+        "variance_proxy/signal",
+    }  # fmt: skip
+    assert not any(name.startswith("sum/") for name in told)
+
+
+def test_a_round_goes_on_from_its_checkpoint_with_every_option(taught, tmp_path, monkeypatch):
+    params = write_params(tmp_path / "params.yaml", EVERYTHING)
+    main(rl_flags(taught, params, tmp_path / "undisturbed"))
+    update = learning.update_policy
+
+    def killed(rollouts, params, tokens, scale, trainer, *seed_parts):
+        if seed_parts[-1] == 3:  # checkpoints lie behind steps 2 and 4
+            raise KeyboardInterrupt
+        return update(rollouts, params, tokens, scale, trainer, *seed_parts)
+
+    monkeypatch.setattr(learning, "update_policy", killed)
+    with pytest.raises(KeyboardInterrupt):
+        main(rl_flags(taught, params, tmp_path / "resumed"))
+    monkeypatch.setattr(learning, "update_policy", update)
+    monkeypatch.setattr(prompt_selection, "draw_groups", None)  # pass rates are not sampled again
+    main(rl_flags(taught, params, tmp_path / "resumed"))
+    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+        assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name
+
+
+def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tmp_path, monkeypatch):
+    """The third step meets a reward of NaN; one checkpoint lies behind it."""
+    prepare = learning.prepare_rollouts
+
+    def poisoned(groups, params, version, *others):
+        trained = prepare(groups, params, version, *others)
+        if version == 2:
+            trained[0] = replace(trained[0], advantages=[float("nan")] * trained[0].response_tokens)
+        return trained
+
+    monkeypatch.setattr(learning, "prepare_rollouts", poisoned)
+    params = write_params(tmp_path / "params.yaml", {"rl.dynamic_sampling": {"kind": "none"}})
+    with pytest.raises(FloatingPointError) as told:
+        main(rl_flags(taught, params, tmp_path))
+    assert re.search(
+        r"rl_1, step 3: loss nan, .*weights were left as they were\. The batch's problems are p\d(, p\d){3}; "
+        r"the last checkpoint is \S*step-000000002\.",
+        str(told.value),
+    )
+    assert not (tmp_path / "rl_1").exists()
 
 
 def test_an_unknown_round_names_those_there_are(taught, tmp_path):
