@@ -25,6 +25,8 @@ FEWEST_TEMPLATE_WORDS = 8
 """Words, numbers and names not counted, that a text needs to be compared word for word."""
 FEWEST_STEMS = 5
 """Different stems that both texts need to be compared by their stems alone."""
+FEWEST_SHARED = 2
+"""Stems that two texts with the same numbers need to share."""
 FEWEST_NUMBERS = 3
 """Different numbers that both texts need to be compared by their numbers."""
 NUMBERS_AGREE = 0.75
@@ -136,7 +138,11 @@ class TemplateIndex:
             similarity = self._stems.similarity(own.stems, other.stems)
             if similarity >= self._rule.similarity and min(len(own.stems), len(other.stems)) >= FEWEST_STEMS:
                 found.setdefault(index, ("template", similarity))
-            elif similarity >= self._rule.reworded_similarity and self._same_numbers(own, other):
+            elif (
+                similarity >= self._rule.reworded_similarity
+                and len(own.stems & other.stems) >= FEWEST_SHARED
+                and self._same_numbers(own, other)
+            ):
                 found.setdefault(index, ("reworded", similarity))
         ranked = sorted(found.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
         return [(index, rule, similarity) for index, (rule, similarity) in ranked]

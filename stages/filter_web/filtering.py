@@ -17,7 +17,7 @@ from stages.algorithms.decontamination import (
     normalise_problem,
 )
 from stages.filter_web.params import FilterRules
-from stages.filter_web.rules import RULES, Candidate, too_long
+from stages.filter_web.rules import RULES, Candidate, far_too_long, too_long
 from stages.foundations.funnel import Funnel
 from stages.foundations.progress import progress
 
@@ -80,6 +80,8 @@ def _first_objection(row: dict[str, Any], rules: FilterRules) -> tuple[str, str]
     candidate = Candidate(
         row["candidate_id"], row["problem"] or "", row["solution"] or "", row["answer"] or ""
     )
+    if detail := far_too_long(candidate):
+        return "too_long", detail
     for name, rule in RULES.items():
         detail = rule(candidate) if getattr(rules, name) else None
         if detail:

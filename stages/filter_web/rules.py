@@ -15,11 +15,19 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.filter_web.params import LengthLimits
 
 _IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
-_LIST_ITEM = re.compile(r"^\s*(?:[-*]|\(?[a-z]\)|\(?[ivx]{1,4}\)|[a-z]\.)\s", re.MULTILINE)
-_INLINE_PARTS = re.compile(
-    r"\(a\).*\(b\)|\b[Pp]art a\b.*\b[Pp]art b\b|(?:^|\s)a\.\s.*\sb\.\s|\(i\).*\(ii\)", re.DOTALL
+_LIST_ITEM = re.compile(r"^[^\S\n]*(?:[-*]|\(?[a-z]\)|\(?[ivx]{1,4}\)|[a-z]\.)\s", re.MULTILINE)
+_INLINE_PARTS = tuple(
+    (re.compile(first), re.compile(second))
+    for first, second in (
+        (r"\(a\)", r"\(b\)"),
+        (r"\b[Pp]art a\b", r"\b[Pp]art b\b"),
+        (r"(?:^|\s)a\.\s", r"\sb\.\s"),
+        (r"\(i\)", r"\(ii\)"),
+    )
 )
-_PARTS_IN_SOLUTION = re.compile(r"^\s*(?:\(?a\)|a\.)\s.*^\s*(?:\(?b\)|b\.)\s", re.MULTILINE | re.DOTALL)
+_PARTS_IN_SOLUTION = tuple(
+    re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab"
+)
 _PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
 _REFERS = re.compile(
     rf"""\[link\]
@@ -52,6 +60,8 @@ _COMMON_ENGLISH = (
 _ENGLISH = frozenset(_COMMON_ENGLISH.split())
 _WORD = re.compile(r"[^\W\d_]+")
 MIN_WORDS_TO_JUDGE_LANGUAGE = 8
+MOST_CHARACTERS = 20_000
+"""No pattern is applied to a longer text: pages are hostile, and some patterns look at every pair of places."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +128,17 @@ def multi_part(row: Candidate) -> str | None:
     items = _LIST_ITEM.findall(row.problem)
     if len(items) >= 2:
         return f"{len(items)} items in the problem"
-    if _INLINE_PARTS.search(row.problem) or _PARTS_IN_SOLUTION.search(row.solution):
+    if any(_one_after_the_other(row.problem, *pair) for pair in _INLINE_PARTS) or _one_after_the_other(
+        row.solution, *_PARTS_IN_SOLUTION
+    ):
         return "parts (a), (b)"
     return "more than two questions" if row.problem.count("?") > 2 else None
+
+
+def _one_after_the_other(text: str, first: re.Pattern[str], second: re.Pattern[str]) -> bool:
+    """True where a match of `second` follows the first match of `first`; linear, as `first.*second` is not."""
+    found = first.search(text)
+    return found is not None and second.search(text, found.end()) is not None
 
 
 def refers_to_figure_or_other(row: Candidate) -> str | None:
@@ -146,6 +164,12 @@ def too_long(row: Candidate, limits: LengthLimits) -> str | None:
         if characters > limit:
             return f"{name} of {characters} characters, at most {limit}"
     return None
+
+
+def far_too_long(row: Candidate) -> str | None:
+    """A text that no rule looks at."""
+    longest = max(map(len, (row.problem, row.solution, row.answer)))
+    return f"a text of {longest} characters, at most {MOST_CHARACTERS}" if longest > MOST_CHARACTERS else None
 
 
 def wrong_language(row: Candidate) -> str | None:

@@ -1,15 +1,17 @@
 """filter_web: every rule objects to what it is for and to nothing else; agreement with a real, tiny policy."""
 
 import json
+import time
 
+import pandas
 import pytest
 import torch
 import yaml
 
 from stages.engines.policies import encode_prompt, encode_response, load_policy, save_policy
 from stages.filter_web.__main__ import main
-from stages.filter_web.filtering import tidy_functions
-from stages.filter_web.params import LengthLimits
+from stages.filter_web.filtering import _first_objection, filter_candidates, tidy_functions
+from stages.filter_web.params import FilterRules, LengthLimits
 from stages.filter_web.rules import RULES, Candidate, too_long
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import PlainPrompt
@@ -114,6 +116,17 @@ def test_too_long_names_the_text():
     assert too_long(Candidate("1", "short", "short", "42"), limits) is None
 
 
+def test_hostile_texts_cost_bounded_time(tmp_path):
+    started = time.process_time()
+    texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
+    for text in texts:
+        _first_objection({"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
+                         FilterRules.model_validate(ALL_RULES | {"too_long": None}))  # fmt: skip
+    assert time.process_time() - started < 5
+    row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
+    assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
+
+
 def test_duplicates_conflicts_and_benchmarks(tmp_path):
     rows = [
         ("Compute 1+2+3 now.", "6", "6"),
@@ -135,6 +148,35 @@ def test_duplicates_conflicts_and_benchmarks(tmp_path):
     dropped = read_table(tmp_path / "out" / "dropped", "dropped").set_index("row_id")
     assert "held_out 0" in dropped.loc["web/1#4", "detail"]
     assert json.loads(dropped.loc["web/1#4", "row"])["problem"] == "compute 5+5."
+
+
+def test_hits_are_kept_with_both_texts(tmp_path):
+    rules = ALL_RULES | {"contaminated": {"exact": True, "ngrams": None, "near_duplicates": None,
+                                          "templates": {"similarity": 0.6, "reworded_similarity": 0.1}}}  # fmt: skip
+    story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
+    other = story.replace("3", "8").replace("4", "9").replace("Tom", "Ann")
+    filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
+    hit = read_table(tmp_path / "out" / "contamination", "contamination").iloc[0]
+    assert (hit["problem_id"], hit["source"], hit["problem"]) == ("web/1#1", "web", other)
+    assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == ("held_out", "0", story)
+    assert (hit["rule"], hit["overlap"]) == ("template", 1.0)
+
+
+def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
+    rows = [SUM, ("Compute 1+5 please.", "6", "6"), (None, "6", "6"), ("What is 2+2 then?", None, "4"),
+            ("What is 2+3 then?", "5", None)]  # fmt: skip
+    write = pandas.DataFrame(
+        [{"candidate_id": f"web/1#{i if i != 1 else 0}", "page_id": "web/1", "problem": problem, "solution": solution,
+          "answer": answer, "licence": "MIT"} for i, (problem, solution, answer) in enumerate(rows)]
+    )  # fmt: skip
+    benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
+    params = FilterRules.model_validate(ALL_RULES)
+    kept, _, funnel = filter_candidates(write, benchmarks, params, lambda rows, funnel: rows)
+    assert [row["problem_id"] for row in kept] == ["web/1#0"]
+    assert funnel.dropped_frame()["reason"].tolist() == [
+        "duplicate_id", "missing_field", "no_solution", "no_short_answer",
+    ]  # fmt: skip
+    assert funnel.metrics(1)["rows/in"] == 5
 
 
 def test_second_run_gives_equal_bytes(tmp_path):

@@ -1,0 +1,85 @@
+"""Recall of decontamination on planted leaks by kind, and how many real rows it hits, rule by rule.
+
+    python -m benchmarks.planted_leaks [--mirror ../shared/data/mirror] [--every 1] [--show 0]
+
+Benchmarks are GSM8K test (1,319) and MATH-500; the real rows are those of sources that are said to share no problem
+with them. A hit there is no proof of a false alarm: both train files hold problems of the same templates. `--show N`
+prints N hits of each source with both texts, to be judged by eye.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import yaml
+
+from stages.algorithms.decontamination import BenchmarkProblem, Contamination, DecontaminationRules
+from stages.curate.params import CurateParams
+from stages.foundations.params import validate_section
+from tests.fakes.planted_leaks import planted
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def recipe_rules() -> DecontaminationRules:
+    """The rules of the recipe gsm8k-smollm2."""
+    recipe = PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml"
+    section = yaml.safe_load(recipe.read_text(encoding="utf-8"))["curate"]
+    return validate_section(section, "curate", CurateParams, recipe).decontamination
+
+
+def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
+    """One text of each row of a mirrored file."""
+    known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
+    text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
+    rows = json.loads(text) if known[name]["format"] == "json" else [json.loads(line) for line in text.splitlines()]
+    return [row[field] for row in rows]
+
+
+def recall_by_kind(index: Contamination, leaks: dict[str, list[tuple[str, str]]]) -> dict[str, tuple[int, int]]:
+    """Leaks whose own benchmark problem was hit, of all, by kind."""
+    return {
+        kind: (sum(original in {hit.benchmark_problem for hit in index.find_all(leak)} for original, leak in pairs),
+               len(pairs))
+        for kind, pairs in leaks.items()
+    }  # fmt: skip
+
+
+def main() -> None:
+    """Prints the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mirror", type=Path, default=PROJECT.parent / "shared" / "data" / "mirror")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th row")
+    parser.add_argument("--show", type=int, default=0, help="hits to print of each source")
+    flags = parser.parse_args()
+    if not flags.mirror.is_dir():
+        sys.exit(f"{flags.mirror} does not exist: name the folder of mirrored files with --mirror")
+    stories = read_mirror(flags.mirror, "gsm8k/test", "question")
+    formulas = read_mirror(flags.mirror, "math/math500", "problem")
+    problems = [BenchmarkProblem("gsm8k_test", str(i), text) for i, text in enumerate(stories)]
+    problems += [BenchmarkProblem("math500", str(i), text) for i, text in enumerate(formulas)]
+    index = Contamination(problems, recipe_rules())
+    for kind, (found, count) in recall_by_kind(index, planted(stories[:: flags.every], formulas)).items():
+        print(f"recall {kind:24} {found / count:6.1%}  {found} of {count}")
+    sources = (("gsm8k/train", "question"), ("math/train", "problem"), ("aime/aime_1983_2023", "problem"),
+               ("mmlu_stem/test", "question"), ("theoremqa/test", "Question"))  # fmt: skip
+    for name, field in sources:
+        rows = read_mirror(flags.mirror, name, field)[:: flags.every]
+        started = time.process_time()
+        hits = [(row, hit) for row in rows if (hit := index.find(row))]
+        seconds = time.process_time() - started
+        by_rule = ", ".join(f"{rule} {number}" for rule, number in Counter(hit.rule for _, hit in hits).most_common())
+        print(f"hits {name:20} {len(hits) / len(rows):6.2%}  {len(hits)} of {len(rows)} rows ({by_rule}), "
+              f"{1000 * seconds / len(rows):.2f} ms a row")  # fmt: skip
+        for row, hit in hits[:: max(1, len(hits) // max(1, flags.show))][: flags.show]:
+            print(f"    {hit.rule} {hit.overlap:.2f}", f"row  {row[:220]!r}", f"test {hit.benchmark_problem[:220]!r}",
+                  sep="\n      ")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Templates: what is abstracted, what still counts, and that a hostile set of texts costs bounded time."""
+
+import math
+import time
+from collections import Counter
+
+import pytest
+
+from stages.algorithms.problem_templates import TemplateIndex, TemplateRule, read_template
+
+RULE = TemplateRule(similarity=0.6, reworded_similarity=0.1)
+TOM = "On Monday Tom picks 14 red apples in the garden, and then Tom sells 9 of them to a neighbour for 35 cents each."
+FILLERS = [f"A {thing} costs {i} coins and weighs {i + 3} pounds in the old market." for i, thing in enumerate(
+    ("lamp", "boat", "chair", "wheel", "ladder", "carpet", "bottle", "basket", "hammer", "pillow"))]  # fmt: skip
+
+
+def find(text, *benchmarks):
+    return [(index, rule) for index, rule, _ in TemplateIndex([*benchmarks, *FILLERS], RULE).find(text)]
+
+
+def test_numbers_and_names_are_abstracted():
+    template = read_template("Later Tom gave Ann three of his 14 books, so how many of them did Tom keep?")
+    assert template.words.startswith("later @ gave @ # of his # books")
+    assert template.numbers == {3.0, 14.0}
+    assert {"book", "keep"} <= template.stems and "tom" not in template.stems
+
+
+def test_renumbered_and_renamed_is_a_template():
+    other = TOM.replace("Tom", "Ingrid").replace("14", "61").replace("9", "27").replace("35", "80")
+    assert find(other, TOM) == [(0, "template")]
+
+
+def test_reworded_needs_the_same_numbers():
+    reworded = "14 apples are taken from a garden. A neighbour pays 35 cents apiece for 9. What is earned?"
+    assert find(reworded, TOM) == [(0, "reworded")]
+    assert find(reworded.replace("14", "15").replace("35", "36"), TOM) == []
+
+
+def test_other_stories_and_short_texts_are_let_be():
+    assert find("Lisa drives 14 miles to work on each of 9 days and uses 35 litres of fuel.", TOM) == []
+    assert find("Compute 3+4.", "Compute 5+6.") == []
+    assert find("", TOM) == [] and find("Tom Tom 14 9 35", TOM) == []
+
+
+def test_similarity_agrees_with_a_slow_one():
+    """Weighted Jaccard of stems, weights log((n + 1) / holders), in plain loops."""
+    texts = [TOM, *FILLERS]
+    stems = [read_template(text).stems for text in texts]
+    holders = Counter(stem for own in stems for stem in own)
+    query = TOM.replace("red apples", "green pears").replace("sells", "gives")
+    own = read_template(query).stems
+
+    def weight(stem):
+        return math.log((len(texts) + 1) / holders[stem]) if stem in holders else math.log(len(texts) + 2)
+
+    wanted = sum(map(weight, own & stems[0])) / sum(map(weight, own | stems[0]))
+    assert 0.1 < wanted < 1
+    found = dict((index, similarity) for index, _, similarity in
+                 TemplateIndex(texts, TemplateRule(wanted - 1e-9, 0.1)).find(query))  # fmt: skip
+    assert found[0] == pytest.approx(wanted)
+
+
+def test_a_hostile_benchmark_costs_bounded_time():
+    """4,000 texts that share their words: a search looks at none of them twice, and at the common words not at all."""
+    index = TemplateIndex([f"{TOM} Box number {i} holds item{i}." for i in range(4000)], RULE)
+    started = time.process_time()
+    for i in range(20):
+        index.find(f"{TOM} Somebody else looks on {i}.")
+    index.find("word " * 50_000 + "1 " * 50_000)
+    assert time.process_time() - started < 2.0
+
+
+@pytest.mark.parametrize(("similarity", "reworded"), [(0.0, 0.0), (1.5, 0.1), (0.5, 0.6), (0.5, 0.0)])
+def test_thresholds_out_of_range_are_refused(similarity, reworded):
+    with pytest.raises(ValueError, match="reworded_similarity"):
+        TemplateRule(similarity, reworded)

@@ -1,0 +1,79 @@
+"""Benchmark problems as they turn up in training data: copied, respaced, with other numbers and names, in other words.
+
+`leaks/reworded.jsonl` holds 28 problems of GSM8K (MIT) with rewordings written by hand: `light` ones keep the order of
+the story and most of its words, `heavy` ones tell it anew with other names and other words. `leaks/latex.jsonl` holds
+problems of MATH-500 (MIT) with formulas.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "leaks"
+_NAMES = ("Priya", "Malik", "Odette", "Tomas", "Ingrid", "Kofi", "Yuki", "Lucia", "Anders", "Zara")
+_NAME = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
+_NUMBER = re.compile(r"(?<![\w.^_])\d+(?:\.\d+)?(?![\w^])")
+
+
+def rewordings() -> list[dict[str, str]]:
+    """Rows of id, level, original, reworded."""
+    return [json.loads(line) for line in (FOLDER / "reworded.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def formulas() -> list[dict[str, str]]:
+    """Rows of id and original, with LaTeX."""
+    return [json.loads(line) for line in (FOLDER / "latex.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def respaced(text: str) -> str:
+    """The same words, typed by somebody else: case, blanks, line ends, quotation marks, thousands."""
+    text = text.upper().replace(". ", ".\n\n").replace(", ", " , ").replace("'", "’")
+    return re.sub(r"(\d)(\d{3})\b", r"\1,\2", text)
+
+
+def respaced_latex(text: str) -> str:
+    r"""The same formulas in another house style: `\(..\)`, `\dfrac`, `\left(`, thin spaces, `\tfrac12`, `\leqslant`."""
+    parts = re.split(r"(?<!\\)\$", text)
+    loose = [part.replace("+", "~+\\,").replace("=", "\\; = \\;") for part in parts]
+    text = "".join(f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True)))
+    text = re.sub(r"\\frac\{(\d)\}\{(\d)\}", r"\\tfrac\1\2", text).replace("\\frac", "\\dfrac")
+    text = text.replace("\\le ", "\\leqslant ").replace("\\circ", "{\\circ}").replace("^2", "^{2}")
+    return re.sub(r"(?<!\\left)\(((?:[^()\\]|\\[a-z])*)\)", r"\\left( \1 \\right)", text)
+
+
+def renumbered(text: str, draw: random.Random) -> str:
+    """Other numbers in every place that holds one, exponents and indices left alone."""
+    return _NUMBER.sub(lambda _: str(draw.randint(2, 97)), text)
+
+
+def renamed(text: str, draw: random.Random) -> str:
+    """Other numbers and other people."""
+    names = sorted(set(_NAME.findall(text)) - set(re.findall(r"\b[a-z]+", text)))
+    others = dict(zip(names, draw.sample(_NAMES, min(len(names), len(_NAMES))), strict=False))
+    for name, other in others.items():
+        text = re.sub(rf"\b{name}\b", other, text)
+    return renumbered(text, draw)
+
+
+def planted(stories: list[str], latex: list[str], seed: int = 0) -> dict[str, list[tuple[str, str]]]:
+    """(original, leak) pairs by kind; a text that a kind does not change is left out of it."""
+    draw = random.Random(seed)
+    kinds: dict[str, tuple[list[str], Callable[[str], str]]] = {
+        "verbatim": (stories + latex, lambda text: text),
+        "respaced": (stories, respaced),
+        "respaced_latex": (latex, respaced_latex),
+        "renumbered": (stories, lambda text: renumbered(text, draw)),
+        "renumbered_and_renamed": (stories, lambda text: renamed(text, draw)),
+        "renumbered_latex": (latex, lambda text: renumbered(text, draw)),
+    }
+    leaks = {
+        kind: [(text, change(text)) for text in texts if kind == "verbatim" or change(text) != text]
+        for kind, (texts, change) in kinds.items()
+    }
+    for row in rewordings():
+        leaks.setdefault(f"reworded_{row['level']}", []).append((row["original"], row["reworded"]))
+    return leaks
