@@ -1,0 +1,46 @@
+"""Drawing tokens from logits: temperature, cuts of the vocabulary, and the log-probs of what was drawn."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from stages.engines.sampling import SamplingSettings
+
+
+def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """One token per row of `logits` [sequences, vocab] and its log-prob in the distribution drawn from.
+
+    Greedy (temperature 0) reports the log-prob at temperature 1. Drawing inverts the distribution function, summed in
+    float64 over the vocabulary: one uniform number a row, and a token of probability 0 is never drawn. Logits that are
+    not finite numbers give log-probs that are not.
+    """
+    if settings.temperature == 0:
+        logprobs = torch.log_softmax(logits, dim=-1)
+        token = logprobs.argmax(dim=-1)
+        return token, logprobs.gather(-1, token[:, None])[:, 0]
+    cut = _cut(logits / settings.temperature if settings.temperature != 1 else logits, settings)
+    highest = cut.amax(dim=-1, keepdim=True)
+    mass = (cut - highest).exp_().cumsum(dim=-1, dtype=torch.float64)
+    total = mass[:, -1:]
+    uniform = torch.rand(total.shape, generator=generator, dtype=torch.float64, device=logits.device)
+    # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
+    target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    token = torch.searchsorted(mass, target, right=True).clamp_(
+        max=logits.shape[-1] - 1
+    )  # NaN is in no order
+    logprob = cut.gather(-1, token) - highest - total.log().float()
+    return token[:, 0], logprob[:, 0]
+
+
+def _cut(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """-inf on tokens outside the `top_k` most probable and the smallest set that holds `top_p` of the mass."""
+    if settings.top_k and settings.top_k < logits.shape[-1]:
+        smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if settings.top_p < 1:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        mass_before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        outside = (mass_before >= settings.top_p).scatter(-1, places, mass_before >= settings.top_p)
+        logits = logits.masked_fill(outside, -torch.inf)
+    return logits

@@ -1,0 +1,64 @@
+"""Tokens are drawn with their probabilities, within the cuts, and never where there is none."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from stages.engines.sampling import SamplingSettings
+from stages.engines.token_drawing import draw
+
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1)
+
+
+def seeded():
+    return torch.Generator().manual_seed(0)
+
+
+def test_tokens_are_drawn_with_their_probabilities():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(20_000, 1)
+    token, logprob = draw(logits, SETTINGS, seeded())
+    shares = torch.bincount(token, minlength=4) / len(token)
+    assert shares.tolist() == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.012)  # 3 standard errors
+    assert logprob[token == 1][0].exp().item() == pytest.approx(0.3)
+
+
+def test_a_large_vocabulary_is_drawn_evenly():
+    generator, logits = seeded(), torch.zeros(100, 50_000)
+    token, logprob = map(torch.cat, zip(*(draw(logits, SETTINGS, generator) for _ in range(20)), strict=True))
+    shares = torch.bincount(token // 5_000, minlength=10) / len(token)
+    assert shares.tolist() == pytest.approx([0.1] * 10, abs=0.023)  # 3.5 standard errors
+    assert logprob.tolist() == pytest.approx([-math.log(50_000)] * len(token), abs=1e-6)
+
+
+def test_temperature_comes_before_the_softmax():
+    logits = torch.tensor([[1.0, 3.0, 2.0]]).repeat(50, 1)
+    token, logprob = draw(logits, replace(SETTINGS, temperature=0.5), seeded())
+    expected = (logits / 0.5).log_softmax(-1).gather(-1, token[:, None])[:, 0]
+    assert logprob.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+
+
+def test_cuts_renormalise_over_what_is_kept():
+    logits = torch.log(torch.tensor([0.5, 0.3, 0.15, 0.05])).repeat(5_000, 1)
+    for cut in (replace(SETTINGS, top_k=2), replace(SETTINGS, top_p=0.75)):
+        token, logprob = draw(logits, cut, seeded())
+        assert set(token.tolist()) == {0, 1}
+        assert logprob[token == 0][0].exp().item() == pytest.approx(0.5 / 0.8)
+
+
+@pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
+def test_no_random_number_draws_a_token_without_probability(number, monkeypatch):
+    none = -torch.inf
+    logits = torch.tensor([[none, none, 0.0, none, 0.0, none], [0.0, none, none, none, none, none]])
+    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, number, dtype=torch.float64))
+    token, logprob = draw(logits, SETTINGS, seeded())
+    assert token.tolist() == ([2, 0] if number == 0 else [4, 0])
+    assert logprob.exp().tolist() == pytest.approx([0.5, 1.0])
+
+
+def test_greedy_takes_the_likeliest_and_reports_temperature_one():
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    token, logprob = draw(logits, replace(SETTINGS, temperature=0.0), seeded())
+    assert token.tolist() == [1]
+    assert logprob.item() == pytest.approx(logits.log_softmax(-1)[0, 1].item())
