@@ -23,11 +23,27 @@ class Block:
     text: str
     """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
     kind: str
-    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule."""
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, vote."""
     level: int = 0
-    """Rank of a heading, 1 the highest; 0 for other blocks."""
+    """Rank of a heading, 1 the highest; the score of a vote; 0 for other blocks."""
     lead: str = ""
     """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
+    number: str = ""
+    """Ordinal of an item in an ordered list, empty elsewhere."""
+    depth: int = 0
+    """Nesting of the element that the block is the beginning of: siblings have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a container's markup (class, id, microdata, environment) says about it."""
+
+    part: str
+    """problem, solution, answer or aside."""
+    end: int
+    """The block after the container."""
+    is_accepted: bool = False
+    """True for the answer that a thread's author or readers chose."""
 
 
 @dataclass(slots=True)
@@ -39,6 +55,14 @@ class Page:
     """First block of a container -> ends (exclusive) of the containers that begin there, innermost first."""
     outer_end: list[int] = field(default_factory=list)
     """For each block, the end of the innermost container that holds it and begins before it."""
+    marks: dict[int, Mark] = field(default_factory=dict)
+    """First block of a container -> what its markup says."""
+    quoted: set[int] = field(default_factory=set)
+    """Blocks inside a quotation."""
+
+    def box(self, start: int, limit: int) -> int | None:
+        """End of the largest container that begins at `start`, holds more than that block and ends by `limit`."""
+        return next((end for end in reversed(self.spans.get(start, [])) if start + 1 < end <= limit), None)
 
     def close_container(self, start: int) -> None:
         """Records a container that began at block `start` and ends before the next block to come."""

@@ -11,8 +11,9 @@ import re
 from lxml import html
 from lxml.etree import ParserError, XMLSyntaxError, _Element
 
-from stages.extract_web.blocks import Block, Page, tidy
-from stages.extract_web.labels import is_whole_label, is_worded_label
+from stages.extract_web.blocks import Block, Mark, Page, tidy
+from stages.extract_web.labels import HIDES, is_toggle_label, is_whole_label, is_worded_label, prefix_label
+from stages.extract_web.markup import is_marked_noise, is_toggle, role, vote
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 
 DROPPED = names(
@@ -30,16 +31,16 @@ BLOCKS = (
 )
 EMPHASIS = frozenset(["b", "strong", "em", "i", "u"])
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle", "th": "cell", "td": "cell"}
-NOISE_WORDS = re.compile(
-    r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
-    r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
-    r"|banner|contentinfo|toolbar|vote|votes|upvotes?|pagination|pager)(?:$|[\s_-])",
-    re.IGNORECASE,
-)
 LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number)(?:$|[\s_-])", re.IGNORECASE)
 MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
+TRIGGERS = names("a span label")
+LINK_BOXES = names("ul ol div p section menu")
+MAX_EFFORT = 40
+"""Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
+NUMBER_WITH_SIGN = re.compile(r"[(\[]?\d{1,4}[.):\]]+")
+MAX_LEAD_CHARACTERS = 60
 MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
 
@@ -55,28 +56,36 @@ def read_html(content: str) -> Page:
     except (ParserError, XMLSyntaxError, ValueError) as error:
         raise NotHtml(str(error)) from error
     page = Page()
-    _Walk(page).container(root, 0)
+    _Walk(page, MAX_EFFORT * len(content)).container(root, 0)
     return page.finish()
 
 
 class _Walk:
     """One pass over the tree; `pieces` is the text of the block being gathered."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page, effort: int) -> None:
         self.page = page
         self.pieces: list[str] = []
         self.is_blank = True
         self.lead = ""
-        self.kind, self.level = "paragraph", 0
+        self.kind, self.level, self.number = "paragraph", 0, ""
+        self.next_ordinal: int | None = None
+        self.depth = self.number_depth = 0
+        self.effort = effort
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            self.page.blocks.append(Block(text, self.kind, self.level, lead if text.startswith(lead) else ""))
+            first, *others = _labelled_lines(text) if "\n" in text else [text]
+            lead = lead if first.startswith(lead) else ""
+            depth = self.number_depth if self.number else self.depth
+            self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))
+            self.page.blocks += [Block(other, "paragraph", depth=depth) for other in others]
             if self.kind == "item":
                 self.kind = "paragraph"
+            self.number = ""
         self.pieces.clear()
         self.is_blank = True
         self.lead = ""
@@ -96,15 +105,44 @@ class _Walk:
         if name == "table" and not _is_layout(element):
             self.table(element)
             return
-        kept = self.kind, self.level
+        kept = self.kind, self.level, self.number, self.depth
         self.kind, self.level = KINDS.get(name, "paragraph"), HEADINGS.get(name, 0)
         if self.level:
             self.kind = "heading"
+        self.depth = depth
+        if name == "li":
+            self.number, self.number_depth = self.ordinal(element), depth
+        outer, self.next_ordinal = self.next_ordinal, _first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
         self.inline(element, depth + 1)
         self.flush()
+        self.close(element, name, start)
+        self.next_ordinal = outer
+        self.kind, self.level, self.number, self.depth = kept
+        if len(self.page.blocks) > start:
+            self.number = ""
+
+    def ordinal(self, item: _Element) -> str:
+        """The number that a browser shows before an item of an ordered list, empty in other lists."""
+        value = item.get("value") or ""
+        if self.next_ordinal is None:
+            return ""
+        number = int(value) if value.isdecimal() and len(value) <= 6 else self.next_ordinal
+        self.next_ordinal = number + 1
+        return str(number)
+
+    def close(self, element: _Element, name: str, start: int) -> None:
+        """Records the container that began at `start` and what its markup says."""
+        end = len(self.page.blocks)
         self.page.close_container(start)
-        self.kind, self.level = kept
+        if end == start:
+            return
+        if name == "blockquote":
+            self.page.quoted.update(range(start, end))
+        elif name not in ("html", "body", "main"):
+            said = role(element)
+            if said:
+                self.page.marks[start] = Mark(said[0], end, said[1])
 
     def inline(self, element: _Element, depth: int) -> None:
         """The element's own text and children, in order."""
@@ -125,25 +163,71 @@ class _Walk:
             return
         elif name == "script" and MATH_SCRIPT.search(element.get("type") or ""):
             self.add(f" ${(element.text or '').strip()}$ ")
-        elif name in DROPPED or _is_noise(element, name):
-            if name in BLOCKS:
-                self.flush()
-        elif name == "img":
-            self.add(_image(element))
         elif name == "br":
             self.add("\n")
-        elif name == "button" and not is_whole_label(tidy("".join(element.itertext()))):
+        elif name == "img":
+            self.add(_image(element))
+        elif name not in DROPPED and (score := vote(element)) is not None:
             self.flush()
+            self.page.blocks.append(Block("", "vote", score))
+        elif name in DROPPED or self.is_noise(element, name):
+            if name in BLOCKS:
+                self.flush()
         elif name in BLOCKS:
-            self.container(element, depth)
-        elif name in ("sup", "sub"):
+            if name != "button" or not self.toggle(element, name):
+                self.container(element, depth)
+        else:
+            self.inline_child(element, name, depth)
+
+    def inline_child(self, element: _Element, name: str, depth: int) -> None:
+        """An element within a line of text."""
+        if name in TRIGGERS and is_toggle(element, name) and self.toggle(element, name):
+            return
+        if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif self.is_blank and _is_emphasis(element, name):
+        elif _is_emphasis(element, name) and (self.is_blank or self.begins_line(element)):
+            if not self.is_blank:
+                self.flush()
             first = len(self.pieces)
             self.inline(element, depth + 1)
             self.lead = "".join(self.pieces[first:])
         else:
             self.inline(element, depth + 1)
+
+    def is_noise(self, element: _Element, name: str) -> bool:
+        """True for site furniture by class, id or role, and for blocks made of several links and little else."""
+        if name != "body" and is_marked_noise(element):
+            return True
+        if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
+            return False
+        links = [link for link in element.iter("a") if link.get("href")]
+        if len(links) < 3:
+            return False
+        linked = sum(len("".join(link.itertext()).strip()) for link in links)
+        text = "".join(element.itertext()).strip()
+        self.effort -= len(text) + len(links)
+        return linked > BOX_OF_LINKS_SHARE * len(text)
+
+    def begins_line(self, element: _Element) -> bool:
+        """True for a label that stands emphasised at the beginning of a line of the block in progress."""
+        before = next((piece for piece in reversed(self.pieces) if piece.strip(" ")), "")
+        if not before.endswith("\n"):
+            return False
+        text = tidy("".join(element.itertext())) if len(element) < 10 else ""
+        return 0 < len(text) <= MAX_LEAD_CHARACTERS and (
+            is_whole_label(text) or is_whole_label(text + ":") or bool(NUMBER_WITH_SIGN.fullmatch(text))
+        )
+
+    def toggle(self, element: _Element, name: str) -> bool:
+        """A link or button that opens a part becomes a label of its own; other buttons are left out."""
+        text = tidy("".join(element.itertext())) if len(element) < 10 else ""
+        is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
+        if not is_label and name != "button":
+            return False
+        self.flush()
+        if is_label and not (HIDES.match(text) and "show" not in text.lower()):
+            self.page.blocks.append(Block(text, "toggle", 0, text))
+        return True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
         """x<sup>2</sup> as x^2: without the mark it would read x2."""
@@ -178,6 +262,24 @@ class _Walk:
         self.page.close_container(start)
 
 
+def _labelled_lines(text: str) -> list[str]:
+    """The text, parted before each line that begins with a label of an exercise's part."""
+    pieces: list[str] = []
+    for line in text.split("\n"):
+        if not pieces or is_whole_label(line) or prefix_label(line):
+            pieces.append(line)
+        else:
+            pieces[-1] += "\n" + line
+    return pieces
+
+
+def _first_ordinal(element: _Element) -> int | None:
+    """The number before the first item of an ordered list; None for letters and Roman numbers."""
+    start = element.get("start") or "1"
+    is_number = (element.get("type") or "1") == "1" and start.isdecimal() and len(start) <= 6
+    return int(start) if is_number else None
+
+
 def _image(image: _Element) -> str:
     """An image as Markdown, so that later rules see that the text leans on one; counting pixels are left out."""
     if image.get("width") in ("0", "1") or image.get("height") in ("0", "1"):
@@ -189,7 +291,7 @@ def _image(image: _Element) -> str:
 
 def _cell_text(cell: _Element) -> str:
     page = Page()
-    walk = _Walk(page)
+    walk = _Walk(page, 0)
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
@@ -208,16 +310,3 @@ def _is_layout(table: _Element) -> bool:
     if any(name_of(element) in HEADINGS or name_of(element) == "details" for element in table.iter()):
         return True
     return any(is_worded_label(tidy(" ".join(row[0].itertext()))) for row in rows)
-
-
-def _is_noise(element: _Element, name: str) -> bool:
-    """True for site furniture by class, id or role, and for blocks made of several links and little else."""
-    for attribute in ("class", "id", "role"):
-        value = element.get(attribute)
-        if value and name != "body" and NOISE_WORDS.search(value):
-            return True
-    if name not in ("ul", "ol", "div", "p", "section", "menu") or element.find(".//a") is None:
-        return False
-    links = [link for link in element.iter("a") if link.get("href")]
-    linked = sum(len("".join(link.itertext()).strip()) for link in links)
-    return len(links) >= 3 and linked > BOX_OF_LINKS_SHARE * len("".join(element.itertext()).strip())

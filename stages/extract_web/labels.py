@@ -1,7 +1,8 @@
 """Recognises the words with which pages label exercises, solutions, answers and hints.
 
 A label is either a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one, set off by emphasis,
-a colon, a full stop or a number ("Answer: 7", "Q12. Compute 3+4").
+a colon, a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). What a label means in its surroundings (a key at
+the page's end, a list that is merely numbered) is decided in page_labels.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class Part(StrEnum):
     ANSWER = "answer"
     ASIDE = "aside"
     """Hints, discussion, ratings: belongs to the exercise and to none of the three."""
+    BOUNDARY = "boundary"
+    """Belongs to no exercise: instructions for several, the heading of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +35,32 @@ class Label:
     """Text of the block after the label; empty when the label is the whole block."""
     number: str
     """The exercise's number as written, empty when there is none."""
+    is_weak: bool = False
+    """True for `A.`, which is an answer only after a `Q.` and else a choice."""
+    end: int | None = None
+    """Where the part ends, when the page's markup says so."""
 
 
 _NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
 _OPENER = (
     r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
-    r"(?:(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle)\s+)?"
-    r"(?:(?:the|my|a|full|worked|detailed|sample|suggested|model|step-by-step|official|best|accepted|top|final|correct"
-    r"|short|complete|expert|verified)\s+){0,3}"
+    r"(?:(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read)\s+)?"
+    r"(?:(?:the|my|a|an|your|full|worked|worked-out|detailed|sample|suggested|model|step-by-step|official|best|accepted"
+    r"|top|final|correct|short|complete|expert|verified|possible|proposed|example|guided|quick|brief|video)\s+){0,3}"
 )
 _WORDS = {
-    Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|your|the)\s+)?"
+    Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
     r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
-    r"|try\s+it(?:\s+(?:yourself|now))?)|prob|ques|ex|q)",
-    Part.SOLUTION: _OPENER + r"(?:solutions?|soln|sol|workings?|working\s+out|worked\s+out|explanation|steps"
-    r"|walkthrough|how\s+to\s+solve\s+it|proof)",
+    r"|try\s+it(?:\s+(?:yourself|now))?)(?:\s+(?:statement|text))?|prob|ques|ex|q)",
+    Part.SOLUTION: _OPENER
+    + r"(?:solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out|explanation|steps"
+    r"|walk-?through|how\s+to\s+solve\s+it|proof|derivation)",
     Part.ANSWER: _OPENER + r"(?:answers?|ans|result|answer\s+key)",
-    Part.ASIDE: r"(?:(?:show\s+|see\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?|source"
+    Part.ASIDE: r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?|source"
     r"|remarks?|notes?|strategy)",
 }
 _NUMBERED = r"(?:\.(?=\s?\d))?\s*(?:no\.?\s*|number\s*|#\s*)?"
-_TAIL = r"(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*\([^()]{0,40}\))?"
+_TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]])?"
 _WHOLE = {
     part: re.compile(rf"(?:{words}){_NUMBERED}(?:{_NUMBER})?{_TAIL}\s*[.:)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
     for part, words in _WORDS.items()
@@ -64,14 +72,43 @@ _PREFIX = {
     )
     for part, words in _WORDS.items()
 }
+_NUMBERED_CAPITALS = re.compile(
+    rf"(?:E[Xx](?:ERCISE|AMPLE)?|P[Rr][Oo][Bb](?:LEM)?|Q(?:UESTION)?)(?:\.\s?|\s#?|#)?{_NUMBER}\s+(?=[A-Z0-9($\\!\[])"
+)
+"""`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
 _OF_AN_EXERCISE = re.compile(
-    rf"(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?(?:exercise|problem|question|q)?\s*#?{_NUMBER}?\s*[.:]*",
+    rf"(?:(?:full|worked|detailed)\s+)?(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?"
+    rf"(?:exercise|problem|question|example|task|q)?\s*#?{_NUMBER}?\s*[.:]*",
     re.IGNORECASE,
 )
+_EXERCISE_AND_PART = re.compile(
+    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{_NUMBER}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
+    r"\s*[.:]*",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(
+    r"\d{1,4}\s+(?:answers?|solutions?|repl(?:y|ies)|responses?|comments?)\W*"
+    r"|no\s+(?:answers|replies|responses)\s+yet\W*",
+    re.IGNORECASE,
+)
+"""A heading over a thread's posts; as a paragraph "2 solutions" is an answer."""
+_TOGGLE = re.compile(
+    r"(?:click|tap|press)(?:\s+here)?(?:\s+(?:to|for)\s+(?:reveal|expand|show|see|view|check|more|open)(?:\s+(?:it|more))?)?"
+    r"|reveal|expand|show\s+me|show\s*/\s*hide|spoiler|(?:check|show|see|view)\s+(?:your|the|my)\s+work(?:ing)?"
+    r"|how\s+it'?s\s+done|flip(?:\s+card)?",
+    re.IGNORECASE,
+)
+"""What opens a hidden part without naming it."""
+HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
+_DECORATION = " []()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
 _LETTER_A = re.compile(rf"A(?:{_NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
-_BARE_NUMBER = re.compile(r"[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})[.):\]]*")
-_FIRST_LETTERS = re.compile(r"[(\[]?[A-Za-z0-9]")
+_WEAK_A = re.compile(r"A[.)]?\s*")
+_BARE_NUMBER = re.compile(
+    r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
+)
+_FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[A-Za-z0-9]")
+MAX_LABEL_CHARACTERS = 80
 
 
 def find_label(block: Block) -> Label | None:
@@ -80,33 +117,48 @@ def find_label(block: Block) -> Label | None:
     A bare number counts only as a heading, a term or an emphasised beginning, because paragraphs, cells and the
     steps of a solution begin with numbers too.
     """
-    if block.kind in ("table", "rule") or not _FIRST_LETTERS.match(block.text):
+    if block.kind in ("table", "rule", "vote") or not _FIRST_LETTERS.match(block.text):
         return None
     whole = _whole_label(block.text)
     if whole:
         return whole
+    if block.kind == "heading" and _COUNT.fullmatch(block.text):
+        return Label(Part.ASIDE, "", "")
+    if block.kind == "toggle" and _TOGGLE.fullmatch(block.text.strip(_DECORATION + ".:")):
+        return Label(Part.SOLUTION, "", "")
     if block.lead and len(block.lead) <= 60 and len(block.lead) < len(block.text):
-        leading = _whole_label(block.lead) or _bare_number(block.lead)
+        leading = _whole_label(block.lead) or _bare_number(block.lead) or _weak_letter(block.lead)
         if leading:
-            return Label(leading.part, block.text[len(block.lead) :].lstrip(" .:)-–—\n"), leading.number)
+            rest = block.text[len(block.lead) :].lstrip(" .:)-–—\n")
+            return Label(leading.part, rest, leading.number, leading.is_weak)
     if block.kind in ("heading", "term") or block.lead == block.text:
-        bare = _bare_number(block.text)
+        bare = _bare_number(block.text) or _weak_letter(block.text)
         if bare:
             return bare
-    return _prefix_label(block.text)
+    return prefix_label(block.text)
 
 
 def _whole_label(text: str) -> Label | None:
-    if len(text) > 80:
+    if len(text) > MAX_LABEL_CHARACTERS:
         return None
-    of_exercise = _OF_AN_EXERCISE.fullmatch(text)
-    if of_exercise:
-        return Label(Part(of_exercise["word"].lower()), "", of_exercise["number"] or "")
     letter = _LETTER_A.fullmatch(text)
     if letter:
         return Label(Part.ANSWER, "", letter["number"] or "")
     if text in ("Q", "q", "Ex", "ex"):
         return None
+    for form in (
+        (text, text.strip(_DECORATION)) if text[-1] in _DECORATION or text[0] in _DECORATION else (text,)
+    ):
+        label = _worded_label(form)
+        if label:
+            return label
+    return None
+
+
+def _worded_label(text: str) -> Label | None:
+    named = _OF_AN_EXERCISE.fullmatch(text) or _EXERCISE_AND_PART.fullmatch(text)
+    if named:
+        return Label(Part(named["word"].lower()), "", named["number"] or "")
     for part, pattern in _WHOLE.items():
         found = pattern.fullmatch(text)
         if found:
@@ -114,7 +166,8 @@ def _whole_label(text: str) -> Label | None:
     return None
 
 
-def _prefix_label(text: str) -> Label | None:
+def prefix_label(text: str) -> Label | None:
+    """The worded label that the text begins with, something after it."""
     letter = _LETTER_A.match(text)
     if letter and letter[0].rstrip()[-1] in ".:)" and letter.end() < len(text):
         return Label(Part.ANSWER, text[letter.end() :], letter["number"] or "")
@@ -122,7 +175,8 @@ def _prefix_label(text: str) -> Label | None:
         found = pattern.match(text)
         if found and found.end() < len(text):
             return Label(part, text[found.end() :], found["number"] or "")
-    return None
+    capitals = _NUMBERED_CAPITALS.match(text)
+    return Label(Part.PROBLEM, text[capitals.end() :], capitals["number"]) if capitals else None
 
 
 def _bare_number(text: str) -> Label | None:
@@ -130,12 +184,24 @@ def _bare_number(text: str) -> Label | None:
     return Label(Part.PROBLEM, "", found["number"]) if found else None
 
 
+def _weak_letter(text: str) -> Label | None:
+    return Label(Part.ANSWER, "", "", True) if _WEAK_A.fullmatch(text) else None
+
+
 def is_whole_label(text: str) -> bool:
     """True for a text that is nothing but a label."""
-    return _whole_label(text) is not None
+    return bool(text) and _whole_label(text) is not None
+
+
+def is_toggle_label(text: str) -> bool:
+    """True for the words of a link or button that opens a solution, an answer or a hint."""
+    label = _whole_label(text) if text else None
+    if label:
+        return label.part is not Part.PROBLEM
+    return bool(_TOGGLE.fullmatch(text.strip(_DECORATION + ".:")))
 
 
 def is_worded_label(text: str) -> bool:
     """True for a problem, solution or answer label that could name a column ("Question"), not for "A" or "12"."""
-    label = _whole_label(text)
+    label = _whole_label(text) if text else None
     return label is not None and label.part is not Part.ASIDE and len(text) > 2

@@ -1,29 +1,27 @@
-"""Blocks to candidates: what each label opens, and which solution belongs to which exercise.
+"""Blocks to exercises: which solution, answer and instruction belongs to which problem.
 
-An exercise is the box that its label opens, when the page's nesting shows one: the largest container that begins
-with the label and holds no second exercise. On a flat page it ends at the next exercise, or at a heading of the
-label's rank or above. The same goes for a solution inside the exercise. An exercise without a label is what stands
-between the last boundary and a toggle that shows a solution.
+A solution belongs to the exercise in whose box it stands, or that it follows without a gap, or whose number it names.
+Of several answers in a thread the accepted one counts, else the one with most votes, else the first. An exercise
+without a label is what stands between the last boundary and a toggle that shows a solution, or a quotation that the
+rest of its section works out.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stages.extract_web.answer_keys import KeyedAnswers, apply_keys
 from stages.extract_web.blocks import Page
-from stages.extract_web.labels import Label, Part, find_label
+from stages.extract_web.instructions import instruction_scope
+from stages.extract_web.labels import Label, Part
+from stages.extract_web.markup import written_vote
+from stages.extract_web.page_labels import SOLVES, page_labels
+from stages.extract_web.sections import Section, find_sections, section_text
 
-FURNITURE = re.compile(
-    r"(?:share (?:this|on)|copyright|©|all rights reserved|this work is licen[sc]ed|licen[sc]ed under|advertisement"
-    r"|sponsored|(?:posted|asked|answered|edited) (?:by|on|\d)|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
-    r"|sign (?:in|up)\b|log in\b|subscribe\b|back to top|(?:next|previous) (?:page|lesson|section)|was this helpful"
-    r"|report (?:an? )?(?:error|problem|post)|read more\b|download\b.{0,40}$|related (?:posts|articles|questions)"
-    r"|powered by)",
-    re.IGNORECASE,
-)
-IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
-MAX_FURNITURE_CHARACTERS = 200
+_ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
+_QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
+_NO_WORD = re.compile(r"\W+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,146 +32,253 @@ class Exercise:
     solution: str | None
     answer: str | None
     number: str
+    instructions: str = ""
+    """What the page tells to do in this exercise and its neighbours, where that stands before them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Section:
-    """A label and the blocks it governs."""
-
-    part: Part
-    label: Label
-    start: int
-    end: int
-    text: str
+class _Pair:
+    head: Section
+    own: list[Section]
 
 
 def find_exercises(page: Page) -> list[Exercise]:
     """Every exercise of the page in reading order, those without a solution included."""
-    labels = [find_label(block) for block in page.blocks]
-    labels = _without_stray_numbers(page, labels)
-    sections = _sections(page, labels)
-    exercises: list[Exercise] = []
+    labels = page_labels(page)
+    keyed = apply_keys(page, labels)
+    sections = find_sections(page, labels)
+    sections, keyed = _move_by_number(sections, keyed)
+    pairs = _pairs(page, sections)
+    if not any(pair.own for pair in pairs):
+        pairs = _quoted(page, pairs)
+    exercises = [_exercise(page, pair, keyed) for pair in pairs]
+    shared = _instructions(page, labels, pairs)
+    return [
+        replace(exercise, instructions=shared.get(index, ""))
+        for index, exercise in enumerate(exercises)
+        if exercise.problem
+    ]
+
+
+def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[Section], KeyedAnswers]:
+    """Solutions that name another exercise than the one they follow go to the exercise they name."""
+    numbered: dict[str, Section] = {}
+    for section in sections:
+        if section.part is Part.PROBLEM and section.label.number:
+            numbered.setdefault(section.label.number, section)
+    kept: list[Section] = []
+    moved: KeyedAnswers = {}
+    owner = ""
+    for section in sections:
+        number = section.label.number
+        if section.part is Part.PROBLEM:
+            owner = number
+        elif section.part in SOLVES and number and number != owner and number in numbered:
+            if section.text:
+                moved.setdefault(numbered[number].start, (section.part, section.text))
+            kept.append(replace(section, part=Part.BOUNDARY))
+            continue
+        kept.append(section)
+    return kept, moved | keyed
+
+
+def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
+    pairs: list[_Pair] = []
     index = 0
+    last_end = 0
     while index < len(sections):
-        if sections[index].part is Part.PROBLEM:
+        section = sections[index]
+        count = 1
+        if section.part is Part.PROBLEM:
             own = _owned(sections, index)
-            exercises.append(_exercise(sections[index], own))
-            index += 1 + len(own)
-            continue
-        if sections[index].part in (Part.SOLUTION, Part.ANSWER):
+            following = sections[index + 1] if index + 1 < len(sections) else None
+            is_title = (
+                not section.text and not own and following is not None and following.part is Part.PROBLEM
+            )
+            if is_title and following.start == section.start + 1 and not following.label.number:
+                label = replace(following.label, number=section.label.number)
+                sections[index + 1] = replace(following, label=label)
+            else:
+                pairs.append(_Pair(section, own))
+            count += len(own)
+        elif section.part in SOLVES:
             own = _adjoining(sections, index)
-            problem = _unlabelled_problem(page, sections, index)
+            problem = _unlabelled_problem(page, section, last_end)
             if problem:
-                head = _Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), 0, 0, problem)
-                exercises.append(_exercise(head, own))
-            index += len(own)
-            continue
-        index += 1
-    return [exercise for exercise in exercises if exercise.problem]
+                pairs.append(_Pair(problem, own))
+            count = len(own)
+        last_end = max(last_end, *(one.end for one in sections[index : index + count]))
+        index += count
+    return pairs
 
 
-def _without_stray_numbers(page: Page, labels: list[Label | None]) -> list[Label | None]:
-    """Headings that are bare numbers count only on pages where solutions or answers are labelled."""
-    if any(label and label.part in (Part.SOLUTION, Part.ANSWER) for label in labels):
-        return labels
-    return [label if label is None or re.search("[A-Za-z]", page.blocks[i].text[:12]) else None
-            for i, label in enumerate(labels)]  # fmt: skip
-
-
-def _sections(page: Page, labels: list[Label | None]) -> list[_Section]:
-    sections: list[_Section] = []
-    exercise_end = len(page.blocks)
-    for index, label in enumerate(labels):
-        if label is None or (label.part is Part.ASIDE and sections and index < sections[-1].end):
-            continue
-        if label.part is Part.PROBLEM:
-            exercise_end = _extent(page, labels, index, len(page.blocks), {Part.PROBLEM})
-            end = _next_label(labels, index, exercise_end, set(Part))
-        else:
-            limit = exercise_end if index < exercise_end else len(page.blocks)
-            end = _extent(page, labels, index, limit, set(Part))
-        sections.append(_Section(label.part, label, index, end, _text(page, label, index, end)))
-    return sections
-
-
-def _extent(page: Page, labels: list[Label | None], index: int, limit: int, stops: set[Part]) -> int:
-    """End (exclusive) of what the label at `index` governs; `stops` are the labels that end it."""
-    stop = _next_label(labels, index, limit, stops - {Part.ASIDE})
-    boxes = [end for end in page.spans.get(index, []) if index + 1 < end <= stop]
-    if boxes:
-        return boxes[-1]
-    stop = _next_label(labels, index, stop, stops)
-    block, label = page.blocks[index], labels[index]
-    if label.rest and label.part is Part.ANSWER:
-        return index + 1
-    end = min(stop, page.outer_end[index])
-    for i in range(index + 1, end):
-        other = page.blocks[i]
-        is_boundary = other.kind == "heading" and (not block.level or other.level <= block.level)
-        if other.kind == "rule" or (is_boundary and not labels[i]):
-            return i
-    return end
-
-
-def _next_label(labels: list[Label | None], index: int, limit: int, parts: set[Part]) -> int:
-    return next((i for i in range(index + 1, limit) if labels[i] and labels[i].part in parts), limit)
-
-
-def _text(page: Page, label: Label, start: int, end: int) -> str:
-    """The governed text, one block a paragraph, list items with a dash, site furniture left out."""
-    lines = [label.rest] if label.rest else []
-    for block in page.blocks[start + 1 : end]:
-        is_furniture = len(block.text) <= MAX_FURNITURE_CHARACTERS and FURNITURE.match(block.text)
-        if block.kind != "rule" and not is_furniture:
-            lines.append(f"- {block.text}" if block.kind == "item" else block.text)
-    return _without_descriptions("\n".join(lines).strip())
-
-
-def _without_descriptions(text: str) -> str:
-    """Images beside text shrink to `![]()`: they still show that the text leans on a figure, and their descriptions
-    are not taken for the author's words. A part that is only images keeps them."""
-    return IMAGE.sub("![]()", text) if IMAGE.sub("", text).strip() else text
-
-
-def _owned(sections: list[_Section], head: int) -> list[_Section]:
+def _owned(sections: list[Section], head: int) -> list[Section]:
     """The solutions, answers and asides that follow the section `head` before the next exercise.
 
     They must follow without a gap: prose between an exercise and a solution means that they are strangers.
     """
-    own: list[_Section] = []
+    own: list[Section] = []
     end = sections[head].end
     for section in sections[head + 1 :]:
-        if section.part is Part.PROBLEM or section.start > end:
+        if section.part in (Part.PROBLEM, Part.BOUNDARY) or section.start > end:
             break
         own.append(section)
-        end = section.end
+        end = max(end, section.end)
     return own
 
 
-def _adjoining(sections: list[_Section], first: int) -> list[_Section]:
+def _adjoining(sections: list[Section], first: int) -> list[Section]:
     """The section `first` and those that follow it without a block between, each part once."""
     own = [sections[first]]
     for section in sections[first + 1 :]:
-        if section.start != own[-1].end or section.part in {Part.PROBLEM, *(earlier.part for earlier in own)}:
+        taken = {Part.PROBLEM, Part.BOUNDARY, *(earlier.part for earlier in own)}
+        if section.start != own[-1].end or section.part in taken:
             break
         own.append(section)
     return own
 
 
-def _unlabelled_problem(page: Page, sections: list[_Section], index: int) -> str:
-    """Text right before a solution that no labelled exercise owns: back to a heading, a rule or the last section."""
-    section = sections[index]
-    last_end = max((earlier.end for earlier in sections[:index]), default=0)
+def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section | None:
+    """Text right before a solution that no labelled exercise owns: back to a heading, a rule or the last section.
+
+    A heading right before the solution is itself the problem, when nothing stands between.
+    """
     start = section.start
     while start > last_end and page.blocks[start - 1].kind not in ("heading", "rule"):
         start -= 1
         if page.blocks[start].kind == "paragraph" and page.outer_end[start] != page.outer_end[start + 1]:
             break
-    return _text(page, Label(Part.PROBLEM, "", ""), start - 1, section.start)
+    if start == section.start and start > last_end and page.blocks[start - 1].kind == "heading":
+        start -= 1
+    text = section_text(page, Label(Part.PROBLEM, "", ""), start - 1, section.start)
+    if not text:
+        return None
+    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), start, section.start, text)
 
 
-def _exercise(head: _Section, own: list[_Section]) -> Exercise:
-    """The first solution and the first answer count; a lone answer stands for both, as sites use the words freely."""
-    solution = next((section.text for section in own if section.part is Part.SOLUTION and section.text), None)
-    answer = next((section.text for section in own if section.part is Part.ANSWER and section.text), None)
+def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
+    """Sections that begin with a quotation: the quotation is the problem, the rest works it out."""
+    if not page.quoted:
+        return pairs
+    heads = [pair.head for pair in pairs] or [
+        Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), -1, len(page.blocks), "")
+    ]
+    split: list[_Pair] = []
+    for head in heads:
+        first = head.start + 1
+        while first < head.end and page.blocks[first].kind == "heading":
+            first += 1
+        end = first
+        while end < head.end and end in page.quoted:
+            end += 1
+        if end == first or head.label.rest:
+            return pairs
+        blank = Label(Part.PROBLEM, "", head.label.number)
+        problem = section_text(page, blank, first - 1, end)
+        worked = section_text(page, blank, end - 1, head.end)
+        solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", ""), end, head.end, worked)
+        split.append(
+            _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
+        )
+    return split
+
+
+def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers) -> Exercise:
+    """A lone answer stands for the solution too, as sites use the words freely."""
+    head = pair.head
+    solution = _chosen(page, head, [section for section in pair.own if section.part is Part.SOLUTION])
+    answer = _chosen(page, head, [section for section in pair.own if section.part is Part.ANSWER])
+    part, text = keyed.get(head.start, (None, ""))
+    if part is Part.SOLUTION:
+        solution = solution or text
+    elif part is Part.ANSWER:
+        answer = answer or text
     return Exercise(head.text, solution if solution is not None else answer, answer, head.label.number)
+
+
+def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
+    """The text of the accepted section, else of the one with most votes, else of the first; None for rejected ones."""
+    best: tuple[tuple[bool, int], str] | None = None
+    for section in sections:
+        text = _without_quotes(page, head, section)
+        if not text:
+            continue
+        votes = _votes(page, section)
+        accepted = bool(_ACCEPTED.search(_label_text(page, section))) or any(
+            mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items()
+        )
+        rank = (accepted, votes if votes is not None else 0)
+        if (accepted or rank[1] >= 0) and (best is None or rank > best[0]):
+            best = rank, text
+    return best[1] if best else None
+
+
+def _label_text(page: Page, section: Section) -> str:
+    text = page.blocks[section.start].text
+    return text[: len(text) - len(section.label.rest)] if section.label.rest else text
+
+
+def _votes(page: Page, section: Section) -> int | None:
+    """The score that stands in the section or in its label ("Answer by ann (12 votes)")."""
+    for block in page.blocks[section.start : section.end]:
+        if block.kind == "vote":
+            return block.level
+        written = written_vote(block.text)
+        if written is not None:
+            return written
+    named = re.search(
+        r"[(\[]\s*([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)", _label_text(page, section), re.I
+    )
+    return int(named[1].replace("−", "-")) if named else None
+
+
+def _without_quotes(page: Page, head: Section, section: Section) -> str:
+    """The section's text without the question that a reply repeats."""
+    quoted = [index for index in range(section.start + 1, section.end) if index in page.quoted]
+    if not quoted:
+        return section.text
+    said = _NO_WORD.sub("", head.text)
+    repeated = {
+        index for index in quoted
+        if _QUOTE.match(page.blocks[index].text) or _NO_WORD.sub("", page.blocks[index].text) in said
+    }  # fmt: skip
+    if not repeated:
+        return section.text
+    lines = [section.label.rest] if section.label.rest else []
+    kept = [index for index in range(section.start + 1, section.end) if index not in repeated]
+    blank = Label(section.part, "", "")
+    lines += [section_text(page, blank, index - 1, index + 1) for index in kept]
+    return "\n".join(filter(None, lines))
+
+
+def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:
+    """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
+    shared: dict[int, str] = {}
+    places = [index for index, label in enumerate(labels)
+              if label and label.part is Part.BOUNDARY and label.end is None]  # fmt: skip
+    if not places:
+        return shared
+    pair = 0
+    for place, following in zip(places, [*places[1:], len(page.blocks)], strict=True):
+        end = next(
+            (i for i in range(place + 1, following) if page.blocks[i].kind == "heading" and not labels[i]),
+            following,
+        )
+        while pair < len(pairs) and pairs[pair].head.start < place:
+            pair += 1
+        first = pairs[pair].head.start if pair < len(pairs) else place
+        if first >= end:
+            continue
+        text = section_text(page, Label(Part.BOUNDARY, "", ""), place - 1, first)
+        count, numbers = instruction_scope(text)
+        number = 0
+        while pair < len(pairs) and pairs[pair].head.start < end and (count is None or number < count):
+            if numbers is None or _is_between(pairs[pair].head.label.number, numbers):
+                shared[pair] = text
+            number += 1
+            pair += 1
+    return shared
+
+
+def _is_between(number: str, numbers: tuple[int, int]) -> bool:
+    return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]

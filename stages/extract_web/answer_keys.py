@@ -1,0 +1,180 @@
+"""Answers collected at another place of the page ("Answers to Odd-Numbered Exercises"), matched by number.
+
+A key is a heading in the plural over numbered entries whose numbers are those of exercises elsewhere on the page.
+Where a page has several keys or a key starts again at 1, runs of entries go with runs of exercises in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from stages.extract_web.blocks import Page
+from stages.extract_web.labels import Label, Part
+from stages.extract_web.numbering import (
+    Numbered,
+    labelled_numbers,
+    numbered_blocks,
+    run_in_entries,
+    runs,
+    table_entries,
+)
+from stages.extract_web.page_labels import SOLVES, group_headings, label_run
+from stages.extract_web.sections import section_text
+
+_SEVERAL = (
+    r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
+)
+_KEY = re.compile(
+    r"\W*(?:(?:[\w’'-]+|&)\s+){0,4}(?:answers|solutions|(?:answer|solution)\s+key|key)"
+    r"(?:\s+(?:key|section|manual|page))?"
+    rf"(?:\s+(?:to|for|of)\s+(?:[\w.’'-]+\s+){{0,5}}{_SEVERAL})?(?:\s+[\d.–-]+)?\W*",
+    re.IGNORECASE,
+)
+_ANSWERS = re.compile(r"answer|key", re.IGNORECASE)
+MAX_HEADER_CHARACTERS = 80
+MIN_MATCHED = 2
+MIN_MATCHED_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer of a key."""
+
+    number: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    start: int
+    end: int
+    part: Part
+    runs: list[list[Entry]]
+
+
+KeyedAnswers = dict[int, tuple[Part, str]]
+"""First block of an exercise -> what a key says about it."""
+
+
+def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
+    """Finds the keys, labels the exercises they answer, and takes the keys' own labels away."""
+    keyed: KeyedAnswers = {}
+    headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
+    exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
+    if not headers or len(headers) > max(2, exercises / 3):
+        return keyed
+    keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]
+    for key in keys:
+        others = [(other.start, other.end) for other in keys]
+        matched = _match(page, labels, key, others)
+        if not matched:
+            continue
+        for run, entries in matched:
+            if run[0].source[0] != "label":
+                label_run(labels, run)
+            texts = {entry.number: entry.text for entry in entries}
+            keyed |= {one.index: (key.part, texts[one.number]) for one in run if texts.get(one.number)}
+        labels[key.start : key.end] = [None] * (key.end - key.start)
+        labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
+    if keyed:
+        for index in group_headings(page, labels):
+            if index not in keyed:
+                labels[index] = Label(Part.BOUNDARY, "", "")
+    return keyed
+
+
+def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
+    block = page.blocks[index]
+    is_title = block.kind in ("heading", "term", "toggle") or block.lead == block.text != ""
+    if not is_title or len(block.text) > MAX_HEADER_CHARACTERS or not _KEY.fullmatch(block.text):
+        return False
+    label = labels[index]
+    return label is None or (label.part in SOLVES and not label.number and not label.rest)
+
+
+def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key | None:
+    end = _region_end(page, labels, header)
+    part = Part.ANSWER if _ANSWERS.search(page.blocks[header].text) else Part.SOLUTION
+    found = _entries(page, labels, header + 1, end)
+    return _Key(header, end, part, found) if found else None
+
+
+def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
+    """The end of the header's box, or the next heading of its rank that is no entry."""
+    block = page.blocks[header]
+    end = page.box(header, len(page.blocks)) or len(page.blocks)
+    for index in range(header + 1, end):
+        other = page.blocks[index]
+        is_higher = other.kind == "heading" and (not block.level or other.level <= block.level)
+        if (is_higher and not (labels[index] and labels[index].number)) or _is_header(page, labels, index):
+            return index
+    return end
+
+
+def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -> list[list[Entry]]:
+    labelled = labelled_numbers(
+        [label if start <= index < end else None for index, label in enumerate(labels)],
+        [Part.PROBLEM, *SOLVES],
+    )
+    if labelled:
+        if any(label and label.part in SOLVES and not label.number for label in labels[start:end]):
+            return []
+        return [_texts(page, run, labelled, end) for run in runs(labelled, is_gapless=False)]
+    numbered = numbered_blocks(page, start, end)
+    if numbered:
+        top = [one for one in numbered if one.source == numbered[0].source]
+        first = page.blocks[numbered[0].index]
+        run_in = run_in_entries(first.text) if len(top) == 1 else []
+        if not run_in:
+            return [_texts(page, run, top, end) for run in runs(top, is_gapless=False)]
+    found = []
+    for block in page.blocks[start:end]:
+        listed = table_entries(block) or run_in_entries(block.text)
+        if listed:
+            found.append([Entry(number, text) for number, text in listed])
+    return found
+
+
+def _texts(page: Page, run: list[Numbered], every: list[Numbered], end: int) -> list[Entry]:
+    following = dict(pairwise([*(one.index for one in every), end]))
+    return [
+        Entry(
+            one.number, section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])
+        )
+        for one in run
+    ]
+
+
+def _match(
+    page: Page, labels: Sequence[Label | None], key: _Key, regions: list[tuple[int, int]]
+) -> list[tuple[list[Numbered], list[Entry]]]:
+    """Runs of exercises with the runs of entries that answer them, in order; empty when the key answers nothing."""
+    outside = [
+        label if not any(start <= index < end for start, end in regions) else None
+        for index, label in enumerate(labels)
+    ]
+    labelled = runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False)
+    merely = [
+        one
+        for one in numbered_blocks(page, 0, len(page.blocks))
+        if labels[one.index] is None and not any(start <= one.index < end for start, end in regions)
+    ]
+    candidates = labelled or runs(merely, is_gapless=True)
+    matched: list[tuple[list[Numbered], list[Entry]]] = []
+    place = 0
+    for entries in key.runs:
+        numbers = {entry.number for entry in entries}
+        for offset, run in enumerate(candidates[place:]):
+            shared = numbers & {one.number for one in run}
+            if len(shared) >= min(MIN_MATCHED, len(numbers)) and len(shared) >= MIN_MATCHED_SHARE * len(
+                numbers
+            ):
+                matched.append((run, entries))
+                place += offset + 1
+                break
+    total = sum(len(entries) for entries in key.runs)
+    shared_total = sum(len(entries) for _, entries in matched)
+    return matched if shared_total >= min(MIN_MATCHED, total) and 2 * shared_total >= total else []

@@ -1,0 +1,115 @@
+"""What the markup of an element says about its content: a part of an exercise, a vote, noise, a toggle.
+
+Only words of the trade count, wherever a site puts them (class, id, role, microdata); no rule names a site.
+"""
+
+from __future__ import annotations
+
+import re
+
+from lxml.etree import _Element
+
+from stages.extract_web.mathml import names
+
+NOISE_WORDS = re.compile(
+    r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
+    r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
+    r"|banner|contentinfo|toolbar|vote|votes|upvotes?|pagination|pager|editsection|byline|avatar|signature|timestamp"
+    r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+_VOTE_WORDS = names("vote votes score scores upvote upvotes upvotecount votecount points likes rating rate")
+_SCORE = re.compile(
+    r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*", re.IGNORECASE
+)
+_WRITTEN_SCORE = re.compile(
+    r"\W*(?:(?:score|votes|rating)\s*:\s*([+−-]?\d{1,6})|([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)"
+    r"|[▲△👍⬆↑]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",
+    re.IGNORECASE,
+)
+_PARTS = {
+    **dict.fromkeys(("question", "problem", "exercise"), "problem"),
+    **dict.fromkeys(("solution", "soln"), "solution"),
+    **dict.fromkeys(("answer", "acceptedanswer", "suggestedanswer"), "answer"),
+    **dict.fromkeys(("hint", "hints"), "aside"),
+}
+_WRAPS_OR_NAMES = names(
+    "list container wrapper wrap section count counts title header heading nav link links btn button toggle toggler "
+    "form input meta tags tag actions action controls number num label labels index menu page site set bank sheet "
+    "grid group area more ask new write post-link status icon footer info summary tab tabs type id key block-list "
+    "navigator asker owner author date time stats views choices options option choice"
+)
+_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
+_TOGGLES = re.compile(r"toggle|collaps|spoiler|reveal|expand|accordion|show|hide", re.IGNORECASE)
+
+
+def tokens(value: str) -> list[str]:
+    """Lower-case words of a class or id, parted at hyphens, underscores and camel case."""
+    return [word.lower() for word in _TOKEN.findall(value)]
+
+
+def is_marked_noise(element: _Element) -> bool:
+    """True for site furniture by class, id or role."""
+    return any(
+        (value := element.get(attribute)) and NOISE_WORDS.search(value)
+        for attribute in ("class", "id", "role")
+    )
+
+
+def role(element: _Element) -> tuple[str, bool] | None:
+    """(part, whether it is the accepted answer) by microdata, class or id; None for other elements."""
+    kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
+    given = [element.get("itemprop") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    part = {"question": "problem", "answer": "answer"}.get(kind)
+    every = [tokens(name) for name in given if name]
+    accepted = any(not _ACCEPTED.isdisjoint(words) or "".join(words) == "acceptedanswer" for words in every)
+    if part is None:
+        for words in every:
+            part = _part_of_words(words)
+            if part:
+                break
+    return (part, accepted and part == "answer") if part else None
+
+
+def _part_of_words(words: list[str]) -> str | None:
+    joined = _PARTS.get("".join(words))
+    if joined:
+        return joined
+    if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
+        return None
+    if words[-1] in ("front", "back") and not {"card", "flash", "flashcard", "flip"}.isdisjoint(words):
+        return "problem" if words[-1] == "front" else "solution"
+    parts = {_PARTS[word] for word in words if word in _PARTS}
+    return parts.pop() if len(parts) == 1 else None
+
+
+def vote(element: _Element) -> int | None:
+    """The score that an element named for it shows; None for others."""
+    text = "".join(element.itertext()).strip() if len(element) < 12 else ""
+    if not text or len(text) > 30 or not any(c.isdigit() for c in text):
+        return None
+    given = f"{element.get('class') or ''} {element.get('itemprop') or ''}"
+    if _VOTE_WORDS.isdisjoint(tokens(given)) and "upvoteCount" not in given:
+        return None
+    found = _SCORE.fullmatch(" ".join(text.split()))
+    return int(found[1].replace("−", "-")) if found else None
+
+
+def written_vote(text: str) -> int | None:
+    """The score in a text that is nothing else: `12 votes`, `▲ 12 ▼`, `Score: 12`."""
+    found = _WRITTEN_SCORE.fullmatch(text) if len(text) <= 30 else None
+    return int(next(filter(None, found.groups())).replace("−", "-")) if found else None
+
+
+def is_toggle(element: _Element, name: str) -> bool:
+    """True for a link or button that shows or hides a part of the same page."""
+    if name == "button" or element.get("onclick") or element.get("role") == "button":
+        return True
+    if any(element.get(attribute) for attribute in ("aria-controls", "aria-expanded", "data-toggle", "data-bs-toggle",
+                                                    "data-target", "data-bs-target")):  # fmt: skip
+        return True
+    target = element.get("href") or ""
+    if name == "a" and (target.startswith(("#", "javascript:")) or not target):
+        return True
+    return bool(_TOGGLES.search(element.get("class") or ""))

@@ -1,0 +1,114 @@
+"""Numbers at the beginning of blocks, and runs of them: how pages that label with nothing but numbers are read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stages.extract_web.blocks import Block, Page
+from stages.extract_web.labels import Label, Part
+
+_LEADING = re.compile(
+    r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))",
+    re.DOTALL,
+)
+_RUN_IN = re.compile(r"(?:^|(?<=[\s;,]))[(\[]?(\d{1,4})[.)\]]+\s+(?=\S)")
+_TABLE_ROW = re.compile(r"[(\[]?(\d{1,4})[.):\]]*\s*\|\s*(\S.*)")
+MIN_RUN_IN = 3
+"""Numbers that a paragraph must count through to be read as a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A block that begins with a number, or a labelled one."""
+
+    index: int
+    number: str
+    rest: str
+    """Text of the block without the number."""
+    source: tuple[str, int]
+    """How it is numbered and how deeply nested: members of one run agree."""
+
+
+def leading_number(block: Block, index: int) -> Numbered | None:
+    """The number that a list shows before the block or that its text begins with."""
+    if block.kind not in ("paragraph", "item", "cell"):
+        return None
+    if block.number:
+        return Numbered(index, block.number, block.text, ("list", block.depth))
+    found = _LEADING.match(block.text)
+    if not found or found.end() == len(block.text):
+        return None
+    return Numbered(index, found["number"], block.text[found.end() :], ("text", block.depth))
+
+
+def strip_number(text: str) -> tuple[str, str]:
+    """(number, rest) of a text that begins with a number and a sign; an empty number where there is none."""
+    found = _LEADING.match(text)
+    return (found["number"], text[found.end() :]) if found and found.end() < len(text) else ("", text)
+
+
+def labelled_numbers(labels: Sequence[Label | None], parts: Iterable[Part]) -> list[Numbered]:
+    """Labels of these parts that carry a number."""
+    wanted = frozenset(parts)
+    return [
+        Numbered(index, label.number, label.rest, ("label", 0))
+        for index, label in enumerate(labels)
+        if label and label.part in wanted and label.number
+    ]
+
+
+def runs(numbered: Iterable[Numbered], is_gapless: bool) -> list[list[Numbered]]:
+    """Maximal ascending sequences of one source, in order of their beginning; a restart begins the next run."""
+    found: list[list[Numbered]] = []
+    current: dict[tuple[str, int], list[Numbered]] = {}
+    for one in numbered:
+        run = current.get(one.source)
+        if run is None or not _follows(run[-1].number, one.number, is_gapless):
+            run = current[one.source] = []
+            found.append(run)
+        run.append(one)
+    return found
+
+
+def _follows(before: str, after: str, is_gapless: bool) -> bool:
+    one, two = _digits(before), _digits(after)
+    if not one or not two or len(one) != len(two):
+        return one is not None and two is not None and before != after and one < two
+    if is_gapless:
+        return one[:-1] == two[:-1] and one[-1] < two[-1] <= one[-1] + 2
+    return one < two
+
+
+def _digits(number: str) -> tuple[int, ...] | None:
+    found = re.findall(r"\d+", number)
+    return tuple(map(int, found)) or None
+
+
+def table_entries(block: Block) -> list[tuple[str, str]]:
+    """(number, text) of each row of a table whose first column is numbers."""
+    if block.kind != "table":
+        return []
+    rows = [_TABLE_ROW.fullmatch(line) for line in block.text.split("\n")]
+    found = [(row[1], row[2]) for row in rows if row]
+    return found if len(found) >= max(2, len(rows) - 1) else []
+
+
+def run_in_entries(text: str) -> list[tuple[str, str]]:
+    """(number, text) of each item of a list that runs on in one paragraph: `1. x=3 2. x=5 4. none`."""
+    places = list(_RUN_IN.finditer(text))
+    kept = []
+    for place in places:
+        if not kept or int(kept[-1][1]) < int(place[1]) <= int(kept[-1][1]) + 12:
+            kept.append(place)
+    if len(kept) < MIN_RUN_IN or kept[0].start() > 0 or len(kept) < len(places):
+        return []
+    ends = [place.start() for place in kept[1:]] + [len(text)]
+    return [(place[1], text[place.end() : end].strip(" ;,\n")) for place, end in zip(kept, ends, strict=True)]
+
+
+def numbered_blocks(page: Page, start: int, end: int) -> list[Numbered]:
+    """Blocks from `start` to `end` that begin with a number."""
+    found = (leading_number(page.blocks[index], index) for index in range(start, end))
+    return [one for one in found if one]

@@ -1,0 +1,176 @@
+"""The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
+
+Weak words need company (`A.` after `Q.`), bare numbers need solutions on the page, the markup's own words (a box of
+class "answer") stand in where there is no text, and a numbered heading with a word nobody foresaw ("Drill 7") is an
+exercise's label when solutions follow most of its kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+
+from stages.extract_web.blocks import Mark, Page
+from stages.extract_web.instructions import instruction_blocks
+from stages.extract_web.labels import Label, Part, find_label
+from stages.extract_web.numbering import Numbered, numbered_blocks, runs, strip_number
+
+SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
+_QUESTION_WORD = re.compile(r"\W*q(?:uestion)?\b|\W*q\d", re.IGNORECASE)
+_SERIES = re.compile(r"((?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.]*[#№]?\s*(\d{1,4})\W*")
+_STRUCTURE = re.compile(
+    r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
+    r"|case|method|way|page|day|week|row|column|comment|reply|post|level|grade|year|version|volume|line|equation|eq)$",
+    re.IGNORECASE,
+)
+_PLURAL = re.compile(r"\W*(?:\w+\s+){0,2}(?:exercises|problems|questions|examples)\W*", re.IGNORECASE)
+MIN_SERIES = 3
+MIN_SOLVED_SHARE = 0.25
+NEAR = 3
+"""Blocks from a container's beginning in which a text label stands for the container's markup."""
+
+
+def page_labels(page: Page) -> list[Label | None]:
+    """One entry for each block: the label that it is or begins with, or None."""
+    labels = [find_label(block) for block in page.blocks]
+    _drop_weak_letters(page, labels)
+    if page.marks:
+        _add_marks(page, labels)
+    if any(label and label.part in SOLVES for label in labels):
+        _add_series(page, labels)
+        _add_numbered_run(page, labels)
+    else:
+        _drop_stray_numbers(page, labels)
+    for index in instruction_blocks(page, labels):
+        labels[index] = Label(Part.BOUNDARY, "", "")
+    return labels
+
+
+def _drop_weak_letters(page: Page, labels: list[Label | None]) -> None:
+    last_question = False
+    for index, label in enumerate(labels):
+        if label is None:
+            continue
+        if label.is_weak and not last_question:
+            labels[index] = None
+        elif label.part is Part.PROBLEM:
+            last_question = bool(_QUESTION_WORD.match(page.blocks[index].text))
+        elif label.part in SOLVES:
+            last_question = False
+
+
+def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
+    """Headings that are bare numbers count only on pages where solutions or answers are labelled or quoted."""
+    if page.quoted:
+        return
+    for index, label in enumerate(labels):
+        if label and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
+            labels[index] = None
+
+
+def _add_marks(page: Page, labels: list[Label | None]) -> None:
+    kept: list[tuple[int, Mark]] = []
+    for start, mark in sorted(page.marks.items()):
+        part = Part(mark.part)
+        while kept and kept[-1][1].end <= start:
+            kept.pop()
+        label = labels[start]
+        if label:
+            if label.part is part or {label.part, part} <= SOLVES:
+                labels[start] = replace(label, end=mark.end)
+                kept.append((start, mark))
+            continue
+        if _is_named_by_text(page, labels, start, mark, part):
+            continue
+        if any(Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
+               for first, outer in kept):  # fmt: skip
+            continue
+        labels[start] = _marked_label(page, labels, start, mark, part)
+        kept.append((start, mark))
+
+
+def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> bool:
+    """True when a label in words, right before or in the container, already says what it is."""
+    before = labels[start - 1] if start else None
+    if before and not before.rest and (before.part is part or {before.part, part} <= SOLVES):
+        return page.blocks[start - 1].kind != "vote"
+    inside = [label.part for label in labels[start + 1 : min(start + 1 + NEAR, mark.end)] if label]
+    if not inside:
+        return False
+    return inside[0] is part or (part in SOLVES and inside[0] in SOLVES)
+
+
+def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> Label:
+    block = page.blocks[start]
+    is_title = block.kind == "heading" and mark.end - start > 1 and labels[start + 1] is None
+    number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
+    return Label(part, "" if is_title else rest, number or block.number, end=mark.end)
+
+
+def _add_series(page: Page, labels: list[Label | None]) -> None:
+    """Numbered headings or emphasised beginnings with an unforeseen word, most of them followed by a solution."""
+    series: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
+    for index, block in enumerate(page.blocks):
+        title = block.lead or (block.text if block.kind in ("heading", "term") else "")
+        if labels[index] is not None or not title or len(title) > 60 or block.kind in ("toggle", "vote"):
+            continue
+        found = _SERIES.fullmatch(title)
+        if found and not _STRUCTURE.search(found[1]):
+            rest = block.text[len(title) :].lstrip(" .:)-–—\n")
+            series[block.kind, found[1].lower()].append((index, found[2], rest))
+    for members in series.values():
+        places = [index for index, _, _ in members]
+        if len(members) >= MIN_SERIES and 2 * _followed(labels, places) >= len(members):
+            for index, number, rest in members:
+                labels[index] = Label(Part.PROBLEM, rest, number)
+
+
+def _followed(labels: list[Label | None], places: list[int]) -> int:
+    """How many of the places have a solution, and no other exercise's label, before the next."""
+    ends = [*places[1:], len(labels)]
+    count = 0
+    for place, end in zip(places, ends, strict=True):
+        first = next(
+            (label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None
+        )
+        count += first in SOLVES
+    return count
+
+
+def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
+    """Blocks that are merely numbered are exercises when most solutions of the page follow one of them each."""
+    solved = [
+        index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number
+    ]
+    groups = group_headings(page, labels)
+    if sum(bool(label) and label.part is Part.PROBLEM for label in labels) > len(groups):
+        return
+    free = [one for one in numbered_blocks(page, 0, len(page.blocks)) if labels[one.index] is None]
+    for run in sorted(runs(free, is_gapless=True), key=len, reverse=True):
+        places = [one.index for one in run]
+        followed = _followed(labels, places)
+        if followed >= 2 and followed >= MIN_SOLVED_SHARE * len(run) and 2 * followed >= len(solved):
+            label_run(labels, run)
+            for index in groups:
+                labels[index] = Label(Part.BOUNDARY, "", "")
+            return
+
+
+def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
+    """Makes every block of the run an exercise's label."""
+    for one in run:
+        labels[one.index] = Label(Part.PROBLEM, one.rest, one.number)
+
+
+def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
+    """Problem labels that stand over several exercises: in the plural ("Practice Problems"), or a lone unnumbered
+    heading."""
+    plain = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.PROBLEM and not label.rest and not label.number and label.end is None
+    ]
+    plural = [index for index in plain if _PLURAL.fullmatch(page.blocks[index].text)]
+    others = [index for index in plain if index not in plural]
+    return plural + (others if len(others) == 1 and page.blocks[others[0]].kind == "heading" else [])
