@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from stages.algorithms.problem_text import normalise_problem, problem_words, wor
 
 __all__ = [
     "BenchmarkProblem", "Contamination", "DecontaminationRules", "Hit", "NearDuplicateRule", "NearDuplicates",
-    "NgramRule", "TemplateRule", "normalise_problem", "problem_words",
+    "NgramRule", "TemplateRule", "normalise_problem", "problem_words", "source_revision",
 ]  # fmt: skip
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
@@ -234,6 +234,12 @@ class NearDuplicates:
             written = " ".join(sorted(numbers.elements())).encode()
             sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(hashlib.sha256(written).digest()[:4], "big")
         return sketch
+
+
+def source_revision(origin: Mapping[str, Any]) -> str:
+    """Which version of a source a recipe pins (`sources.<name>.from`): a commit, a file's hash, a generator's seed."""
+    pinned = [f"{name} {origin[name]}" for name in ("revision", "sha256", "seed") if name in origin]
+    return pinned[0] if pinned else f"kind {origin.get('kind', 'unknown')}"
 
 
 def _require(is_met: bool, message: str) -> None:

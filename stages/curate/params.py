@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule
+from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule, source_revision
 from stages.curate.answers import AnswerKind
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, load_section
@@ -112,10 +112,8 @@ class SourceRole(BaseModel):
 
     @property
     def revision(self) -> str:
-        """Which version of the source the recipe pins: a commit, the hash of a file, or the seed of a generator."""
-        pinned = {name: self.origin[name] for name in ("revision", "sha256", "seed") if name in self.origin}
-        name, value = next(iter(pinned.items()), ("kind", self.origin.get("kind", "unknown")))
-        return f"{name} {value}"
+        """Which version of the source the recipe pins."""
+        return source_revision(self.origin)
 
 
 def load_sources(path: Path) -> dict[str, SourceRole]:

@@ -1,7 +1,8 @@
 """Writes the page that a person looks at first: who is better, how it was learned, what was dropped and why.
 
     python -m stages.report --params params.yaml --metrics data/metrics --curves data/curves \\
-        --verdicts data/verdicts --responses data/responses --out reports/index.html
+        --verdicts data/verdicts --responses data/responses --problems data/problems --web data/web \\
+        --demonstrations data/demonstrations --out reports/index.html
 
 The page loads nothing but `timings.js` beside it, which holds the run's times; they are no output of the graph.
 """
@@ -18,7 +19,8 @@ from stages.report.params import ReportParams
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    paths = parse_paths("report", argv, __doc__, ["metrics", "curves", "verdicts", "responses"], ["out"])
+    folders = ["metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations"]
+    paths = parse_paths("report", argv, __doc__, folders, ["out"])
     params = load_section(paths.params, "report", ReportParams)
     page = render_page(read_inputs(paths), params)
     write_text_atomically(paths.out, page)

@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from stages.report.inputs import Inputs, Metrics
 
+_WEB_RULES = (
+    "missing_field", "duplicate_id", "no_solution", "no_short_answer", "unfinished", "solution_disagrees_with_answer",
+    "no_question", "multi_part", "refers_to_figure_or_other", "proof_or_opinion", "wrong_language", "too_long",
+    "conflicting_answers", "exact_duplicate", "near_duplicate", "contaminated", "not_sampled", "no_agreement",
+)  # fmt: skip
+"""Reasons of filter_web in the order in which it asks; the row rules share one pass, the first that objects counts."""
 _ORDER = ("collect_web", "extract_web", "filter_web", "curate", "demonstrate", "sft")
 
 
@@ -45,6 +51,19 @@ class Contamination:
 
 
 @dataclass(frozen=True)
+class WebStep:
+    """A step on the way from pages to trusted problems."""
+
+    stage: str
+    unit: str
+    """`pages` or `exercises`."""
+    what: str
+    """What was dropped and why, or what came in."""
+    dropped: int
+    left: int
+
+
+@dataclass(frozen=True)
 class Work:
     """What a stage did, in numbers that equal runs share; None where a stage has no such number."""
 
@@ -68,6 +87,32 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
     ranked = sorted(drops.items(), key=lambda item: (-item[1], item[0]))
     words = [(reason.replace("_", " "), rows) for reason, rows in ranked]
     return Funnel(stage, int(metrics["rows/in"]), int(metrics.get("rows/kept", 0)), words)
+
+
+def web_steps(inputs: Inputs) -> list[WebStep]:
+    """From pages to trusted problems, a step for each reason; empty unless every stage on the way has counted."""
+    pages, extracted, filtered = (inputs.metrics.get(name, {}) for name in ("collect_web", "extract_web", "filter_web"))
+    if not all("rows/in" in metrics for metrics in (pages, extracted, filtered)):
+        return []
+    left = int(pages["rows/in"])
+    steps = [WebStep("collect_web", "pages", "pages collected", 0, left)]
+    for stage, metrics in (("collect_web", pages), ("extract_web", extracted)):
+        for reason, rows in _reasons(metrics):
+            left -= rows
+            steps.append(WebStep(stage, "pages", reason.replace("_", " "), rows, left))
+    left = int(filtered["rows/in"])
+    steps.append(WebStep("extract_web", "exercises", "exercises found", 0, left))
+    for reason, rows in _reasons(filtered):
+        left -= rows
+        steps.append(WebStep("filter_web", "exercises", reason.replace("_", " "), rows, left))
+    steps.append(WebStep("filter_web", "exercises", "trusted problems", 0, int(filtered.get("rows/kept", 0))))
+    return steps
+
+
+def _reasons(metrics: Metrics) -> list[tuple[str, int]]:
+    found = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
+    order = {reason: place for place, reason in enumerate(_WEB_RULES)}
+    return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
 
 
 def contamination(inputs: Inputs) -> Contamination | None:

@@ -11,9 +11,11 @@ from typing import Any
 import pandas
 from pydantic import TypeAdapter, ValidationError
 
+from stages.algorithms.decontamination import source_revision
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.tables import read_table
+from stages.report.tables import TableFacts, read_tables
 
 Metrics = dict[str, float]
 
@@ -37,6 +39,15 @@ class Inputs:
     round_curves: dict[str, pandas.DataFrame]
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts, in the order of the response table."""
+    tables: list[TableFacts]
+    """What is to be said of each table of the data stages."""
+    contamination: pandas.DataFrame | None
+    """Training problems beside the benchmark problems they were found to be."""
+    web_contamination: pandas.DataFrame | None
+    """The same for exercises from the web."""
+    duplicates: pandas.DataFrame | None
+    revisions: dict[str, str]
+    """Which version of each source the parameter file pins."""
     params_text: str
     """The parameter file as it is."""
 
@@ -57,11 +68,13 @@ def read_inputs(paths: Namespace) -> Inputs:
     """
     params = read_yaml(paths.params)
     policies = tuple(_section(params, "policies", list, paths.params))
-    sources = tuple(_section(params, "sources", dict, paths.params))
+    sources = tuple(entries := _section(params, "sources", dict, paths.params))
     rounds = {
         name: str(entry.get("start_from", "")) if isinstance(entry, dict) else ""
         for name, entry in _section(params, "rl_rounds", dict, paths.params).items()
     }
+    origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
+    revisions = {name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()}
     curves = {name: _curve(paths.curves / "rl_round" / f"{name}.csv") for name in rounds}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
     return Inputs(
@@ -74,7 +87,16 @@ def read_inputs(paths: Namespace) -> Inputs:
         round_curves={name: curve for name, curve in curves.items() if curve is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params_text=paths.params.read_text(encoding="utf-8"),
+        tables=read_tables((paths.web, paths.problems, paths.demonstrations), sources),
+        contamination=_table(paths.problems / "contamination.parquet", "contamination"),
+        web_contamination=_table(paths.web / "contamination.parquet", "contamination"),
+        duplicates=_table(paths.problems / "duplicates.parquet", "duplicate"),
+        revisions=revisions,
     )
+
+
+def _table(path: Path, schema_name: str) -> pandas.DataFrame | None:
+    return read_table(path, schema_name) if path.exists() else None
 
 
 def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:

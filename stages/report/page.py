@@ -12,10 +12,12 @@ from markupsafe import Markup
 
 from stages.algorithms.estimators import Interval
 from stages.report.benchmarks import Benchmark, describe_benchmarks, points, verdict_sentence
+from stages.report.cards import describe_tables
 from stages.report.charts import curve_charts, join_rounds, sft_chart
 from stages.report.examples import choose_examples
-from stages.report.funnels import contamination, data_funnels, work_by_stage
+from stages.report.funnels import contamination, data_funnels, web_steps, work_by_stage
 from stages.report.inputs import Inputs
+from stages.report.overlaps import benchmark_hits, example_pairs, repeats
 from stages.report.params import ReportParams
 from stages.report.scores import last_policy, metric_label
 
@@ -79,7 +81,12 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "sft": sft_chart(inputs.sft_curve) if inputs.sft_curve is not None else None,
         "funnels": data_funnels(inputs),
+        "web_steps": web_steps(inputs),
         "contamination": contamination(inputs),
+        "hits": benchmark_hits(inputs),
+        "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
+        "repeats": repeats(inputs),
+        "cards": describe_tables(inputs.tables),
         "examples": choose_examples(inputs, params, last),
         "work": work_by_stage(inputs),
         "metrics": inputs.metrics,

@@ -34,6 +34,8 @@ class ReportParams(StrictParams):
     """Resamplings of the problems behind each paired 95% interval."""
     example_problems: int = Field(ge=0)
     """Problems whose responses are shown, of all benchmarks together."""
+    contamination_pairs: int = Field(ge=0)
+    """Pairs of a training problem and a benchmark problem that are shown with both texts."""
     example_characters: int = Field(ge=1)
     """Longest text that is shown of a problem or a response; the rest is cut off, and said to be."""
     published: dict[str, list[PublishedFigure]]

@@ -34,7 +34,7 @@ HOSTILE = "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\">
 PARAMS = {
     "seed": 3,
     "policies": ["base", "sft", "rl_1"],
-    "sources": {"sums": {"role": "train"}},
+    "sources": {"sums": {"role": "train"}, "sums_heldout": {"role": "benchmark", "from": {"sha256": "ab12"}}},
     "rl_rounds": {"rl_1": {"start_from": "sft", "steps": 4}},
     "report": {
         "title": "Sums <on a laptop>",
@@ -42,6 +42,7 @@ PARAMS = {
         "baseline_policy": "sft",
         "bootstrap_draws": 200,
         "example_problems": 4,
+        "contamination_pairs": 4,
         "example_characters": 400,
         "published": {"sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]},
     },
@@ -75,7 +76,7 @@ def run(tmp_path: Path) -> Path:
 
 def write_params(folder: Path, params: dict) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    for name in ("metrics", "curves", "verdicts", "responses"):
+    for name in ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations"):
         (folder / "data" / name).mkdir(parents=True, exist_ok=True)
 
 
@@ -107,7 +108,8 @@ def write_policy(folder: Path, policy: str, correct_of_four) -> None:
 def flags(folder: Path) -> Namespace:
     data = folder / "data"
     return Namespace(params=folder / "params.yaml", metrics=data / "metrics", curves=data / "curves",
-                     verdicts=data / "verdicts", responses=data / "responses")  # fmt: skip
+                     verdicts=data / "verdicts", responses=data / "responses", problems=data / "problems",
+                     web=data / "web", demonstrations=data / "demonstrations")  # fmt: skip
 
 
 def make_page(folder: Path, name: str = "index.html") -> str:

@@ -1,0 +1,96 @@
+"""What training sources share with benchmarks, and problems with each other: counts, and pairs with both texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas
+
+from stages.report.examples import legible
+from stages.report.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Pairs of one benchmark that one rule found in one stage's rows."""
+
+    stage: str
+    benchmark: str
+    revision: str
+    rule: str
+    pairs: int
+    problems: int
+    """Problems of the benchmark in them."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two texts that were found alike."""
+
+    rule: str
+    overlap: float
+    source: str
+    problem_id: str
+    problem: str
+    other_source: str
+    other_id: str
+    other_problem: str
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Problems that stand there twice."""
+
+    scope: str
+    rule: str
+    pairs: int
+
+
+def benchmark_hits(inputs: Inputs) -> list[Hits]:
+    """Counts by stage, benchmark and rule, benchmarks in order of their names."""
+    lines = []
+    for stage, table in _hit_tables(inputs).items():
+        for (benchmark, rule), own in table.groupby(["benchmark", "rule"], sort=True):
+            revision = inputs.revisions.get(benchmark, "unknown")
+            problems = own["benchmark_problem_id"].nunique()
+            lines.append(Hits(stage, benchmark, revision, rule, len(own), problems))
+    return sorted(lines, key=lambda line: (line.benchmark, line.stage, line.rule))
+
+
+def example_pairs(inputs: Inputs, count: int, characters: int) -> list[Pair]:
+    """Pairs to look at: the first of each stage, benchmark and rule in turn."""
+    groups = [
+        own.to_dict("records")
+        for table in _hit_tables(inputs).values()
+        for _, own in table.groupby(["benchmark", "rule"], sort=True)
+    ]
+    chosen: list[dict] = []
+    for place in range(max(map(len, groups), default=0)):
+        chosen += [rows[place] for rows in groups if place < len(rows)]
+        if len(chosen) >= count:
+            break
+    return [_pair(row, characters) for row in chosen[:count]]
+
+
+def _pair(row: Mapping, characters: int) -> Pair:
+    overlap = row["overlap"]
+    texts = (row["source"], row["problem_id"], row["problem"], row["benchmark"], row["benchmark_problem_id"],
+             row["benchmark_problem"])  # fmt: skip
+    shown = (legible(text if isinstance(text, str) else "", characters) for text in texts)
+    return Pair(row["rule"], overlap if pandas.notna(overlap) else 0.0, *shown)
+
+
+def repeats(inputs: Inputs) -> list[Repeats]:
+    """Pairs by scope and rule; empty without any."""
+    if inputs.duplicates is None:
+        return []
+    counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
+    return [
+        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs)) for (scope, rule), pairs in counts.items()
+    ]
+
+
+def _hit_tables(inputs: Inputs) -> dict[str, pandas.DataFrame]:
+    tables = {"curate": inputs.contamination, "filter_web": inputs.web_contamination}
+    return {stage: table for stage, table in tables.items() if table is not None and len(table)}

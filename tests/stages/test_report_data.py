@@ -1,0 +1,131 @@
+"""The report's data part: cards, the way from pages to trusted problems, contamination and repeats."""
+
+from __future__ import annotations
+
+import json
+
+import numpy
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.metrics import write_metrics
+from stages.foundations.tables import write_table
+from stages.report.cards import describe_tables, length_bins
+from stages.report.inputs import read_inputs
+from stages.report.tables import read_tables
+from tests.stages.test_report import PARAMS, Reader, flags, make_page, write_params
+
+HOSTILE = "<script>alert('x')</script>\u202e"
+
+
+def problem(number, **changes):
+    return {"problem_id": f"sums/{number}", "source": "sums", "problem": "What is it? " + "x" * number, "answer": "4",
+            "solution": None if number % 2 else "It is 4.", "licence": "MIT", **changes}  # fmt: skip
+
+
+def hit(number, rule="exact", benchmark="sums_heldout"):
+    return {
+        "problem_id": f"sums/{number}", "source": "sums", "problem": f"Train text {number} {HOSTILE}",
+        "benchmark": benchmark, "benchmark_problem_id": f"b/{number}", "benchmark_problem": f"Held-out text {number}",
+        "rule": rule, "overlap": 0.5, "benchmark_revision": "sha256 ab12",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The data of a run that has trained nothing yet."""
+    write_params(tmp_path, PARAMS)
+    data = tmp_path / "data"
+    rows = [problem(number) for number in range(10)] + [problem(900, licence=None, source=HOSTILE)]
+    write_table(rows, data / "problems/train.parquet", "problem")
+    write_table(rows[:3], data / "problems/collected/sums.parquet", "problem")
+    write_table([], data / "problems/transforms.parquet", "transform")
+    pages = [{"page_id": "p/1", "url": "u", "format": "html", "content": "<p>" * 500, "licence": "CC BY 4.0"}]
+    write_table(pages, data / "web/pages.parquet", "page")
+    write_table([hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", "contamination")
+    write_table([hit(7, "ngrams")], data / "web/contamination.parquet", "contamination")
+    pair = {"problem_id": "a", "source": "sums", "problem": "p", "other_id": "b", "other_source": "sums",
+            "other_problem": "q", "scope": "within_benchmark", "rule": "near_duplicates",
+            "similarity": 0.9}  # fmt: skip
+    write_table([pair] * 3, data / "problems/duplicates.parquet", "duplicate")
+    write_metrics(data / "metrics/curate.json", {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3,
+                                                 "contamination/pairs": 3})  # fmt: skip
+    write_metrics(data / "metrics/collect_web.json", {"rows/in": 12, "rows/kept": 11, "dropped/too_large": 1})
+    write_metrics(data / "metrics/extract_web.json", {"rows/in": 11, "rows/kept": 9, "dropped/no_exercise": 2,
+                                                      "candidates/all": 40})  # fmt: skip
+    write_metrics(data / "metrics/filter_web.json", {"rows/in": 40, "rows/kept": 25, "dropped/exact_duplicate": 3,
+                                                     "dropped/multi_part": 5, "dropped/no_agreement": 7})  # fmt: skip
+    return tmp_path
+
+
+def test_cards_tell_what_is_in_the_table(run):
+    cards = {card.name: card for card in describe_tables(read_inputs(flags(run)).tables)}
+    assert list(cards) == ["web/pages", "problems/collected/sums", "problems/train", "problems/transforms"]
+    card = cards["problems/train"]
+    assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
+    assert {column.name: column.filled for column in card.columns} == {
+        "problem_id": 11, "source": 11, "problem": 11, "answer": 11, "solution": 6, "licence": 10,
+    }  # fmt: skip
+    values = {column: counts for column, counts, _ in card.values}
+    assert values["licence"] == [("MIT", 10), ("none given", 1)]
+    assert values["source"][0] == ("sums", 10) and "⟨U+202E⟩" in values["source"][1][0]
+    problem_chart = card.charts[0]
+    assert problem_chart.title == "Length of problem" and "longest 912 characters" in problem_chart.summary
+    assert [chart.title for chart in cards["web/pages"].charts] == ["Length of content"]
+    assert cards["problems/transforms"].rows == 0 and cards["problems/transforms"].charts == []
+    assert cards["problems/collected/sums"].stage == "collect@sums"
+
+
+def test_lengths_fall_into_bins_that_hold_all_of_them():
+    for lengths in ([0], [5, 5, 5], [1, 10, 100_000], list(range(500)), [0, 1_000_000]):
+        own = numpy.array(lengths)
+        for is_logarithmic in (False, True):
+            edges = length_bins(own, is_logarithmic)
+            assert (numpy.diff(edges) > 0).all() and len(edges) <= 33
+            outside = 1 if is_logarithmic and 0 in lengths else 0  # an empty text has no place on that axis
+            assert numpy.histogram(own, edges)[0].sum() == len(own) - outside
+
+
+def test_the_page_shows_data_hits_and_the_way_from_pages(run):
+    page = make_page(run)
+    text = Reader(page).text
+    assert "problems/train 11 rows" in text and dvc_md5(run / "data/problems/train.parquet") in text
+    assert "CC BY 4.0 1" in text
+    assert "pages collected collect_web 12 pages too large collect_web 1 11 pages" in text
+    assert "no exercise extract_web 2 9 pages exercises found extract_web 40 exercises" in text
+    assert "multi part filter_web 5 35 exercises exact duplicate filter_web 3 32 exercises" in text
+    assert "no agreement filter_web 7 25 exercises trusted problems filter_web 25 exercises" in text
+    assert "sums_heldout sha256 ab12 curate exact 2 2" in text
+    assert "sums_heldout sha256 ab12 filter_web ngrams 1 1" in text
+    assert "Train text 1" in text and "Held-out text 1" in text and "Held-out text 7" in text
+    assert "Held-out text 3" in text  # four pairs are asked for, and there are four
+    assert "within benchmark near duplicates 3" in text
+    assert "<script>alert" not in page and "\u202e" not in page
+    assert page == make_page(run, "again.html")
+
+
+def test_pairs_are_as_many_as_asked_for(run):
+    write_params(run, {**PARAMS, "report": {**PARAMS["report"], "contamination_pairs": 0}})
+    text = Reader(make_page(run)).text
+    assert "Pairs with both texts" not in text and "curate exact 2 2" in text
+
+
+def test_a_run_without_tables_says_so(run):
+    for path in (run / "data").rglob("*.parquet"):
+        path.unlink()
+    (run / "data/metrics/filter_web.json").unlink()
+    text = Reader(make_page(run)).text
+    assert "No data stage has written a table yet." in text and "From pages to trusted problems" not in text
+
+
+def test_a_file_that_is_no_table_is_told(run):
+    (run / "data/web/pages.parquet").write_text(json.dumps({"rows": 3}))
+    with pytest.raises(UserError, match=r"pages\.parquet is not a readable Parquet file"):
+        make_page(run)
+
+
+def test_tables_of_sources_that_are_gone_are_left_alone(run):
+    folders = tuple(run / "data" / name for name in ("web", "problems", "demonstrations"))
+    names = [table.name for table in read_tables(folders, ["other"])]
+    assert "problems/collected/sums" not in names and "problems/train" in names
