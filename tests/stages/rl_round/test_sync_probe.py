@@ -69,6 +69,25 @@ def test_a_change_below_the_bound_that_does_not_arrive_fires_too(both_sides, mon
         sync(probe, trainer, sampler, 2)
 
 
+def test_without_a_bound_the_gap_is_measured_and_nothing_is_refused(both_sides, monkeypatch):
+    """A sampler that is stale on purpose stands still while the trainer moves."""
+    trainer, sampler = both_sides
+    probe = make_probe(sampler, max_logprob_gap=None)
+    sync(probe, trainer, sampler, 1)
+    monkeypatch.setattr(sampler, "load_weights", lambda tensors, version: None)
+    disturb(trainer, 0.05)
+    assert sync(probe, trainer, sampler, 2) > 1e-4
+
+
+def test_nan_is_no_agreement(both_sides):
+    trainer, sampler = both_sides
+    probe = make_probe(sampler)
+    with torch.no_grad():
+        next(iter(trainer.named_weights()))[1].fill_(torch.nan)
+    with pytest.raises(SyncError, match="differs by nan"):
+        sync(probe, trainer, sampler, 1)
+
+
 def test_one_stale_weight_is_enough(both_sides, monkeypatch):
     trainer, sampler = both_sides
     probe = make_probe(sampler)
