@@ -5,7 +5,7 @@ words that are left are weighed by how rare they are among the benchmarks' probl
 Jones 1972). Three ways to be hit, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
-- `reworded`: it reaches only `reworded_similarity`, and the two texts hold the same numbers.
+- `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same numbers and share what is rare.
 Short texts have no template worth the name: the bounds below. This is a match of words, not of meaning: a paraphrase
 without common words or numbers is not found (recall by kind: docs/curation.md).
 """
@@ -31,8 +31,8 @@ FEWEST_NUMBERS = 3
 """Different numbers that both texts need to be compared by their numbers."""
 NUMBERS_AGREE = 0.75
 """Weighted Jaccard similarity of numbers from which they count as the same: one may be spelt out or left out."""
-NUMBERS_RARE = 4.0
-"""Summed weight (nats) that the shared numbers need: 1, 2 and 3 stand in too many problems to say anything."""
+LEAST_EVIDENCE = 16.0
+"""Summed weight (nats) of shared stems and numbers that two reworded texts need: 1, 2 and 3 alone say nothing."""
 MOST_COMMON = 500
 """A stem or number that stands in more benchmark problems proposes none of them: bounds the time of a search."""
 
@@ -138,20 +138,19 @@ class TemplateIndex:
             similarity = self._stems.similarity(own.stems, other.stems)
             if similarity >= self._rule.similarity and min(len(own.stems), len(other.stems)) >= FEWEST_STEMS:
                 found.setdefault(index, ("template", similarity))
-            elif (
-                similarity >= self._rule.reworded_similarity
-                and len(own.stems & other.stems) >= FEWEST_SHARED
-                and self._same_numbers(own, other)
-            ):
+            elif similarity >= self._rule.reworded_similarity and self._is_reworded(own, other):
                 found.setdefault(index, ("reworded", similarity))
         ranked = sorted(found.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
         return [(index, rule, similarity) for index, (rule, similarity) in ranked]
 
-    def _same_numbers(self, own: Template, other: Template) -> bool:
-        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS:
+    def _is_reworded(self, own: Template, other: Template) -> bool:
+        """The same numbers, and enough in common that is rare."""
+        stems, numbers = own.stems & other.stems, own.numbers & other.numbers
+        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS or len(stems) < FEWEST_SHARED:
             return False
-        is_rare = self._numbers.weight(own.numbers & other.numbers) >= NUMBERS_RARE
-        return is_rare and self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
+        if self._stems.weight(stems) + self._numbers.weight(numbers) < LEAST_EVIDENCE:
+            return False
+        return self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
 
 
 class _Weights:

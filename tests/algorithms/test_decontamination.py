@@ -1,6 +1,7 @@
 """Which problems count as the same, and which do not."""
 
 import itertools
+import time
 
 import pytest
 
@@ -11,8 +12,10 @@ from stages.algorithms.decontamination import (
     NearDuplicateRule,
     NearDuplicates,
     NgramRule,
+    TemplateRule,
     normalise_problem,
     problem_words,
+    source_revision,
 )
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does Tom have?"
@@ -134,3 +137,89 @@ def test_all_hits_worst_first():
 def test_rules_refuse_values_out_of_range(wrong):
     with pytest.raises(ValueError, match="must be"):
         NgramRule(**({"words": 4, "shared_fraction": 0.5} | wrong))
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("Find $\\frac12$ of $x^{2}$.", "find \\(\\tfrac{1}{2}\\) of \\( x^2 \\)"),
+        ("Is $2\\leqslant x\\neq 5$?", "Is $2 \\le x \\ne 5$"),
+        ("The angle is $90^\\circ$.", "the angle is $90^{\\circ}$"),
+        ("The angle is 90°.", "the angle is $90 ^\\circ$"),
+        ("Compute $1{,}234\\;+\\,5$.", "Compute 1,234+5"),
+        ("Let $x=\\sqrt{2}\\pi$.", "Let $x = \\! √{2} π$"),
+        ("Find~$|x|$\\hspace{1cm}now.", "Find $\\lvert x\\rvert$ now"),
+        ("\\text{Find } \\left( a_1, \\ldots, a_n \\right)", "Find (a_1,\\dots,a_n)"),
+    ],
+)
+def test_ways_of_typesetting_one_problem(text, same):
+    assert normalise_problem(text) == normalise_problem(same) != ""
+
+
+def seconds(work):
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def test_a_benchmark_that_repeats_itself_costs_no_more():
+    rules = DecontaminationRules(True, NgramRule(4, 0.5), NEAR, TemplateRule(0.6, 0.1))
+    hits = []
+
+    def work():
+        repeated = index(rules, *[APPLES] * 4000, "Something else entirely, which is about boats.")
+        hits.extend(repeated.find_all(APPLES))
+
+    assert seconds(work) < 5
+    assert len(hits) == 4000 and {hit.rule for hit in hits} == {"exact"}
+
+
+def test_boilerplate_of_a_benchmark_proposes_nothing_but_leaks_are_still_found():
+    preamble = "Answer the following question about arithmetic carefully and give only the final number as your answer"
+    questions = [f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)]
+    rules = DecontaminationRules(False, NgramRule(words=5, shared_fraction=0.2), None, None)
+    own = index(rules, *questions)
+    assert own.find(f"{preamble} how high is the tower of the old town on the hill") is None
+    assert own.find(questions[7].replace("Answer", "Please answer")).benchmark_problem_id == "b/7"
+    assert seconds(lambda: [own.find(question) for question in questions[:300]]) < 5
+
+
+def test_many_problems_of_one_template_do_not_propose_each_other():
+    strict = NearDuplicateRule(NEAR.shingle_words, NEAR.similarity, 64, same_numbers=True)
+    texts = [APPLES.replace("3", str(n)).replace("4", str(3 * n + 1)) for n in range(100, 1400)]
+
+    def work():
+        near = NearDuplicates(strict)
+        for key, text in enumerate(texts):
+            assert near.find(text) == []
+            near.add(key, text)
+        assert [key for key, _ in near.find(texts[5].replace("more", "again"))] == [5]
+
+    assert seconds(work) < 20
+
+
+def test_templates_come_after_the_other_rules():
+    rules = DecontaminationRules(True, None, None, TemplateRule(0.6, 0.1))
+    story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
+    own = index(rules, story, story.replace("3", "8"))
+    assert [(hit.benchmark_problem_id, hit.rule) for hit in own.find_all(story)] == [
+        ("b/0", "exact"),
+        ("b/1", "template"),
+    ]
+    assert own.find_all(story.replace("3", "9").replace("Tom", "Ann"))[0].columns() == {
+        "benchmark": "held_out", "benchmark_problem_id": "b/0", "benchmark_problem": story, "rule": "template",
+        "overlap": 1.0, "benchmark_revision": "",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("origin", "revision"),
+    [
+        ({"kind": "hub", "revision": "abc"}, "revision abc"),
+        ({"kind": "url", "sha256": "12"}, "sha256 12"),
+        ({"kind": "arithmetic", "seed": 3}, "seed 3"),
+        ({}, "kind unknown"),
+    ],
+)
+def test_revisions(origin, revision):
+    assert source_revision(origin) == revision

@@ -18,7 +18,7 @@ MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 needs_real_rows = pytest.mark.skipif(not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine")
 FLOORS = {
     "verbatim": 1.0, "respaced": 1.0, "respaced_latex": 1.0, "renumbered": 1.0, "renumbered_and_renamed": 1.0,
-    "renumbered_latex": 0.85, "reworded_light": 0.85, "reworded_heavy": 0.45,
+    "renumbered_latex": 0.85, "reworded_light": 0.85, "reworded_heavy": 0.5,
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_recall_of_each_kind_among_all_real_benchmark_problems():
 @pytest.mark.parametrize(
     ("name", "field", "most"),
     # Hits in the train files are mostly problems of one template, by eye; AIME and MMLU each share one with MATH-500.
-    [("gsm8k/train", "question", 0.02), ("math/train", "problem", 0.07), ("theoremqa/test", "Question", 0.01),
+    [("gsm8k/train", "question", 0.02), ("math/train", "problem", 0.06), ("theoremqa/test", "Question", 0.01),
      ("aime/aime_1983_2023", "problem", 0.02), ("mmlu_stem/test", "question", 0.01)],
 )  # fmt: skip
 def test_few_real_rows_are_hit(name, field, most):

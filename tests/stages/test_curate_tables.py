@@ -193,3 +193,14 @@ def test_mistakes_in_pass_rates_are_told(tmp_path, changes, message):
         curate(tmp_path, [("Compute 1+1.", "2")], difficulty=rates)
 
 
+
+
+def test_pairs_of_one_benchmark_problem_are_bounded(tmp_path):
+    story = "Tom has {} red apples and buys {} more apples on the market. How many apples does Tom have?"
+    train = [(story.format(n, n + 1), str(2 * n + 1)) for n in range(2, 100)] + [("Compute 1+1.", "2")]
+    rules = {"exact": True, "ngrams": None, "near_duplicates": None,
+             "templates": {"similarity": 0.6, "reworded_similarity": 0.1}}  # fmt: skip
+    tables = curate(tmp_path, train, [(story.format(200, 300), "500")] * 2, decontamination=rules)
+    assert tables["metrics"]["dropped/contaminated"] == 98 and len(tables["train"]) == 1
+    assert tables["metrics"]["contamination/pairs_template"] == 2 * 98
+    assert tables["contamination"]["benchmark_problem_id"].value_counts().tolist() == [50, 50]
