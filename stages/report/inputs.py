@@ -48,6 +48,8 @@ class Inputs:
     duplicates: pandas.DataFrame | None
     revisions: dict[str, str]
     """Which version of each source the parameter file pins."""
+    agreement_samples: int | None
+    """Responses that filter_web samples of the base policy for each exercise; None where it asks no policy."""
     params_text: str
     """The parameter file as it is."""
 
@@ -92,7 +94,13 @@ def read_inputs(paths: Namespace) -> Inputs:
         web_contamination=_table(paths.web / "contamination.parquet", "contamination"),
         duplicates=_table(paths.problems / "duplicates.parquet", "duplicate"),
         revisions=revisions,
+        agreement_samples=_agreement_samples(params, paths.params),
     )
+
+
+def _agreement_samples(params: dict[str, Any], path: Path) -> int | None:
+    agreement = _section(_section(params, "filter_web", dict, path), "agreement", dict, path)
+    return agreement.get("samples") if agreement.get("kind") == "policy" else None
 
 
 def _table(path: Path, schema_name: str) -> pandas.DataFrame | None:

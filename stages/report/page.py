@@ -82,6 +82,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "sft": sft_chart(inputs.sft_curve) if inputs.sft_curve is not None else None,
         "funnels": data_funnels(inputs),
         "web_steps": web_steps(inputs),
+        "agreement_samples": inputs.agreement_samples,
         "contamination": contamination(inputs),
         "hits": benchmark_hits(inputs),
         "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),

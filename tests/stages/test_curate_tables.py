@@ -3,18 +3,22 @@
 import gzip
 import hashlib
 import json
+from pathlib import Path
 
 import pandas
 import pytest
 
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
+from stages.curate.difficulty import band, read_pass_rates
 from stages.curate.gradability import perturbed_answer
+from stages.curate.params import PassRates
 from stages.engines.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.tables import write_table
 from tests.fakes.curate_stage import curate, reasons, run_curate
 
+ROLLOUTS = Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
 INTEGERS = {"transform": {"kind": "integer"}, "answer_kinds": ["integer"]}
 
 
@@ -204,3 +208,15 @@ def test_pairs_of_one_benchmark_problem_are_bounded(tmp_path):
     assert tables["metrics"]["dropped/contaminated"] == 98 and len(tables["train"]) == 1
     assert tables["metrics"]["contamination/pairs_template"] == 2 * 98
     assert tables["contamination"]["benchmark_problem_id"].value_counts().tolist() == [50, 50]
+
+
+@pytest.mark.skipif(not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine")
+def test_pass_rates_of_recorded_responses():
+    """100 problems of MATH, 8 responses each, with verdicts: the bands that they fall into."""
+    digest = hashlib.sha256(ROLLOUTS.read_bytes()).hexdigest()
+    params = PassRates(kind="pass_rates", path=str(ROLLOUTS), sha256=digest, problem_field="question",
+                       outcomes_field="score", least_pass_rate=0, most_pass_rate=1)  # fmt: skip
+    rates, unusable = read_pass_rates(params)
+    assert len(rates) == 100 and not unusable
+    assert {samples for _, samples in rates.values()} == {8}
+    assert len({band(rate) for rate, _ in rates.values()}) >= 4

@@ -105,6 +105,13 @@ def test_the_page_shows_data_hits_and_the_way_from_pages(run):
     assert page == make_page(run, "again.html")
 
 
+def test_agreement_is_told_with_its_number_of_samples(run):
+    assert "Answer agreement with a policy is switched off." in Reader(make_page(run)).text
+    agreement = {"kind": "policy", "samples": 2, "temperature": 0.7}
+    write_params(run, {**PARAMS, "filter_web": {"agreement": agreement}})
+    assert "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
+
+
 def test_pairs_are_as_many_as_asked_for(run):
     write_params(run, {**PARAMS, "report": {**PARAMS["report"], "contamination_pairs": 0}})
     text = Reader(make_page(run)).text
