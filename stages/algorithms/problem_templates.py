@@ -27,11 +27,11 @@ FEWEST_STEMS = 5
 """Different stems that both texts need to be compared by their stems alone."""
 FEWEST_SHARED = 2
 """Stems that two texts with the same numbers need to share."""
-FEWEST_NUMBERS = 3
+FEWEST_NUMBERS = 2
 """Different numbers that both texts need to be compared by their numbers."""
 NUMBERS_AGREE = 0.75
 """Weighted Jaccard similarity of numbers from which they count as the same: one may be spelt out or left out."""
-LEAST_EVIDENCE = 16.0
+LEAST_EVIDENCE = 18.0
 """Summed weight (nats) of shared stems and numbers that two reworded texts need: 1, 2 and 3 alone say nothing."""
 MOST_COMMON = 500
 """A stem or number that stands in more benchmark problems proposes none of them: bounds the time of a search."""

@@ -1,7 +1,7 @@
 """Leaks planted in training data are found, kind by kind; real rows that are said to be clean are nearly all let be.
 
 The recalls that are stated in docs/curation.md are printed by `python -m benchmarks.planted_leaks` on all rows; here
-they are floors. The rewordings also served to set the thresholds, so that their recall is no held-out figure.
+they are floors. The rewordings also served to set the thresholds; those called held out were written afterwards.
 """
 
 import random
@@ -18,7 +18,8 @@ MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 needs_real_rows = pytest.mark.skipif(not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine")
 FLOORS = {
     "verbatim": 1.0, "respaced": 1.0, "respaced_latex": 1.0, "renumbered": 1.0, "renumbered_and_renamed": 1.0,
-    "renumbered_latex": 0.85, "reworded_light": 0.85, "reworded_heavy": 0.5,
+    "renumbered_latex": 0.85, "reworded_light": 0.9, "reworded_heavy": 0.6,
+    "reworded_light_held_out": 0.8, "reworded_heavy_held_out": 0.25,
 }  # fmt: skip
 
 
@@ -37,7 +38,7 @@ def test_recall_of_each_kind_among_all_real_benchmark_problems():
     recalls = recall_by_kind(index, planted(stories[::25], latex[::8]))
     assert recalls.keys() == FLOORS.keys()
     for kind, (found, count) in recalls.items():
-        assert count >= 14 and found / count >= FLOORS[kind], f"{kind}: {found} of {count}"
+        assert count >= 7 and found / count >= FLOORS[kind], f"{kind}: {found} of {count}"
 
 
 @needs_real_rows

@@ -10,8 +10,12 @@ from stages.algorithms.problem_templates import TemplateIndex, TemplateRule, rea
 
 RULE = TemplateRule(similarity=0.6, reworded_similarity=0.06)
 TOM = "On Monday Tom picks 14 red apples in the garden, and then Tom sells 9 of them to a neighbour for 35 cents each."
-FILLERS = [f"A {thing} costs {i} coins and weighs {i + 3} pounds in the old market." for i, thing in enumerate(
-    ("lamp", "boat", "chair", "wheel", "ladder", "carpet", "bottle", "basket", "hammer", "pillow"))]  # fmt: skip
+THINGS = ("lamp", "boat", "chair", "wheel", "ladder", "carpet", "bottle", "basket", "hammer", "pillow")
+FILLERS = [
+    f"A {thing} costs {i} coins and weighs {i + 3} pounds in the {place} market."
+    for place in ("old", "new", "big")
+    for i, thing in enumerate(THINGS, start=100)
+]
 
 
 def find(text, *benchmarks):

@@ -1,8 +1,8 @@
 """Benchmark problems as they turn up in training data: copied, respaced, with other numbers and names, in other words.
 
-`leaks/reworded.jsonl` holds 28 problems of GSM8K (MIT) with rewordings written by hand: `light` ones keep the order of
-the story and most of its words, `heavy` ones tell it anew with other names and other words. `leaks/latex.jsonl` holds
-problems of MATH-500 (MIT) with formulas.
+`leaks/reworded.jsonl` holds 58 problems of GSM8K (MIT), each with a rewording: `light` ones keep the order of the story
+and most of its words, `heavy` ones tell it anew with other names and other words. Thresholds were set on those, and
+the `_held_out` ones written afterwards. `leaks/latex.jsonl` holds problems of MATH-500 (MIT) with formulas.
 """
 
 from __future__ import annotations
