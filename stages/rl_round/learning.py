@@ -30,6 +30,9 @@ from stages.rl_round.sync_probe import SyncProbe
 from stages.rl_round.trained_rollouts import TrainedRollout
 from stages.rl_round.update import prepare_rollouts, summarise, update_policy
 
+NOTHING_DRAWN = -1
+"""Version of no group: a batch that surplus filled holds nothing that the step's own weights have drawn."""
+
 
 @dataclass(frozen=True)
 class Learner:
@@ -69,7 +72,7 @@ def learn(learner: Learner) -> RoundState:
             batch = trainer.broadcast(_draw(learner, state) if sampler else None)
         row = {"step": step + 1}
         with run.phase("train"), _told_where(learner, step, batch, checkpoints):
-            trained, updates = _update(learner, batch, state.policy_version, step)
+            trained, updates = _update(learner, batch, step)
         if updates:
             row |= summarise(updates)
             state.policy_version += 1
@@ -91,11 +94,10 @@ def learn(learner: Learner) -> RoundState:
     return state
 
 
-def _update(
-    learner: Learner, batch: Batch, policy_version: int, step: int
-) -> tuple[list[TrainedRollout], list[Update]]:
+def _update(learner: Learner, batch: Batch, step: int) -> tuple[list[TrainedRollout], list[Update]]:
     params, trainer, tokens = learner.params, learner.trainer, learner.micro_batch_tokens
-    trained = prepare_rollouts(batch.groups, params, policy_version, tokens, trainer, learner.reference)
+    newest = max((group.policy_version for group in batch.drawn), default=NOTHING_DRAWN)
+    trained = prepare_rollouts(batch.groups, params, newest, tokens, trainer, learner.reference)
     if not trained:
         return [], []
     scale = min(1.0, (step + 1) / max(1, learner.round.warmup_steps))
@@ -132,9 +134,10 @@ def _draw(learner: Learner, state: RoundState) -> Batch:
             derive_seed(learner.seed, learner.name, state.step, number),
         )
 
-    batch = draw_batch(
-        params.dynamic_sampling, params.problems_per_step, state.policy_version, state.drawing, draw
-    )
+    # A sampler that is stale on purpose stamps groups with an older version than the trainer's: surplus then waits no
+    # longer than other surplus.
+    version = learner.sampler.policy_version
+    batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, state.drawing, draw)
     _stop_when_undecided(batch, learner.abort_undecided_fraction)
     return batch
 

@@ -29,7 +29,7 @@ class TrainedRollout:
     is_masked: bool
     """True when it gives no gradient (overlong filtering); the divisors still count it."""
     is_fresh: bool
-    """True when it was drawn with the weights that the step starts from; false for surplus of earlier steps."""
+    """True when it was drawn in this step; false for surplus of earlier steps."""
     advantages: Sequence[float] = ()
     """Of each response token."""
     penalised_tokens: int = 0
@@ -54,7 +54,10 @@ class TrainedRollout:
 def trainable_rollouts(
     groups: Sequence[Group], params: RlParams, policy_version: int
 ) -> list[TrainedRollout]:
-    """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline."""
+    """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
+
+    Those drawn with `policy_version` are fresh.
+    """
     return [
         TrainedRollout(
             group.problem_id,
