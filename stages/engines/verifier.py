@@ -12,6 +12,7 @@ signal (PR_SET_PDEATHSIG) is sent when the starting *thread* ends, not only when
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -23,21 +24,19 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from pydantic import Field
 
-from stages.algorithms.answers.equivalence import exact_verdict
-from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, Extraction, extract_answer
-from stages.algorithms.answers.math_verify_texts import math_verify_texts
+from stages.algorithms.answers.decisions import Question, decide
+from stages.algorithms.answers.extraction import Extraction, extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines import verifier_worker
 from stages.foundations.params import StrictParams
 
 _WORKER = Path(verifier_worker.__file__)
 """Run as a script; imported so that the code fingerprint of every stage that verifies covers it."""
-_MAX_QUESTION_CHARACTERS = 4_000
-"""Longest text that a worker is asked about; no real answer that needs algebra is longer."""
 _START_SECONDS = 120.0
 """Importing sympy takes half a second; this is for machines that are busy with something else."""
 
@@ -71,14 +70,6 @@ class Judgement:
     reason: str
 
 
-@dataclass(frozen=True)
-class _Question:
-    """A comparison for math-verify: two texts in which it finds the answers."""
-
-    gold: str
-    prediction: str
-
-
 class Verifier:
     """Judges responses against gold answers. Thread safe; a context manager, `close` ends the workers."""
 
@@ -93,26 +84,32 @@ class Verifier:
         pairs: Sequence[tuple[str, str]],
         truncated: Sequence[bool] | None = None,
         require_marker: bool = False,
+        tolerances: Sequence[Fraction | None] | None = None,
     ) -> list[Judgement]:
         r"""One judgement for each (gold answer, response or bare answer), in order.
 
         `truncated` marks responses that a token limit cut off: in those only a closed box counts, since the number
         behind another marker may be half of one. `require_marker` refuses a response without box or marker unless it
         is as a whole what the exact path calls equal or different; rewards want it, because math-verify would take
-        the last number of a sentence. Raises RuntimeError when math-verify cannot be started.
+        the last number of a sentence. `tolerances`: by pair, how far apart two numbers may be and agree, absolutely;
+        None for the precision rule (`stages/algorithms/answers/values.py`). Raises RuntimeError when math-verify
+        cannot be started.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
-        waiting: dict[_Question, Future[tuple[Verdict, str]]] = {}
-        asked: list[tuple[int, _Question, str]] = []
+        waiting: dict[Question, Future[tuple[Verdict, str]]] = {}
+        asked: list[tuple[int, Question, str]] = []
         for index, (gold, response) in enumerate(pairs):
             found = _found(response, truncated is not None and truncated[index])
-            outcome = _decide(gold, found, require_marker)
-            if isinstance(outcome, _Question):
+            tolerance = None if tolerances is None else tolerances[index]
+            outcome = decide(gold, found, require_marker, tolerance)
+            if isinstance(outcome, Question):
                 if outcome not in waiting:
                     waiting[outcome] = self._workers().ask(outcome)
                 asked.append((index, outcome, found.text or ""))
             else:
-                judgements[index] = outcome
+                judgements[index] = Judgement(
+                    outcome.verdict, outcome.extracted, outcome.path, outcome.reason
+                )
         for index, question, extracted in asked:
             verdict, reason = waiting[question].result()
             judgements[index] = Judgement(verdict, extracted, "math_verify", reason)
@@ -152,37 +149,19 @@ def _found(response: str, is_truncated: bool) -> Extraction:
     return found
 
 
-def _decide(gold: str, found: Extraction, require_marker: bool) -> Judgement | _Question:
-    """The judgement where text alone settles it, or the question for math-verify."""
-    if found.text is None:
-        return Judgement(Verdict.UNPARSED, None, "extraction", found.rule)
-    gold_found = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
-    if gold_found.text is None:
-        return Judgement(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
-    decision = exact_verdict(gold_found.text, found.text)
-    if decision is not None:
-        return Judgement(decision[0], found.text, "exact", decision[1])
-    if require_marker and not found.is_marked:
-        return Judgement(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
-    question = _Question(*math_verify_texts(gold_found, found))
-    if max(len(question.gold), len(question.prediction)) > _MAX_QUESTION_CHARACTERS:
-        return Judgement(Verdict.UNPARSED, found.text, "extraction", "answer_too_long")
-    return question
-
-
 class _WorkerPool:
     """Threads that each own one worker process and take questions from a common queue."""
 
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
-        self._questions: queue.SimpleQueue[tuple[_Question, Future[tuple[Verdict, str]]] | None] = (
+        self._questions: queue.SimpleQueue[tuple[Question, Future[tuple[Verdict, str]]] | None] = (
             queue.SimpleQueue()
         )
         self._workers = [_Worker(params) for _ in range(params.workers)]
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
 
-    def ask(self, question: _Question) -> Future[tuple[Verdict, str]]:
+    def ask(self, question: Question) -> Future[tuple[Verdict, str]]:
         """Queues a question; starts one more thread as long as there are fewer than workers."""
         answer: Future[tuple[Verdict, str]] = Future()
         self._questions.put((question, answer))
@@ -215,6 +194,7 @@ class _WorkerPool:
                 answer.set_result(worker.compare(question))
             except BaseException as error:  # handed to the thread that asked, which raises it
                 answer.set_exception(error)
+            worker.stand_by()
         worker.kill()
 
 
@@ -232,7 +212,7 @@ class _Worker:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def compare(self, question: _Question) -> tuple[Verdict, str]:
+    def compare(self, question: Question) -> tuple[Verdict, str]:
         """Verdict and reason; a worker that overruns or dies is killed, and the next comparison starts another."""
         process = self._running()
         message = {"gold": question.gold, "prediction": question.prediction}
@@ -252,6 +232,12 @@ class _Worker:
         if answer["verdict"] == Verdict.CRASHED:
             self.kill()
         return Verdict(answer["verdict"]), answer["reason"]
+
+    def stand_by(self) -> None:
+        """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
+        if self._process is None and not self._is_retired:
+            with contextlib.suppress(RuntimeError):  # whoever asks next is told
+                self._running()
 
     def retire(self) -> None:
         """Kills the process for good: a comparison in flight ends with RuntimeError."""

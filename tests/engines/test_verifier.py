@@ -15,13 +15,16 @@ from stages.engines.verifier import Verifier, VerifierParams
 
 CASES = Path(__file__).parents[2].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
-HANG = r"\boxed{9^{9^{9^{9}}}}"
+FLOOR = r"\lfloor x \rfloor"
+"""Something that only math-verify reads, so that a worker is asked."""
+EQUAL = (FLOOR + "+1", "1+" + FLOOR)
+HANG = r"\boxed{\lfloor 9^{9^{99}} \rfloor}"
 
 
 @pytest.fixture(scope="module")
 def verifier():
     with Verifier(PARAMS) as verifier:
-        verifier.judge([("x+1", "1+x")])
+        verifier.judge([EQUAL])
         yield verifier
 
 
@@ -70,13 +73,14 @@ def test_plain_answers_start_no_worker():
         ("9", r"\boxed{8, 9}", "wrong"),
         ("9", r"\boxed{8 \text{ or } 9}", "wrong"),
         ("4, 12, 2", "10, 4, 2", "wrong"),
+        ("1/3", r"\boxed{0.33333}", "correct"),
         ("9", r"\boxed{9 ... 10}", "unparsed"),
         ("18", r"\boxed{9 9}", "unparsed"),
         ("9", r"9\[%\int\[", "unparsed"),
         ("9", "9$A: ^eval(|eval(", "unparsed"),
     ],
 )
-def test_math_verify_decides_the_rest(verifier, gold, response, verdict):
+def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
     assert verdicts(verifier.judge([(gold, response)])) == [verdict]
 
 
@@ -96,7 +100,7 @@ def test_hostile_answers_are_never_correct(verifier, tower, form):
 
 
 def test_an_item_that_hangs_costs_the_others_nothing(verifier):
-    pairs = [("x+1", HANG), *[("x+1", rf"\boxed{{1+x+{n}-{n}}}") for n in range(10)]]
+    pairs = [("x+1", HANG), *[(EQUAL[0], rf"\boxed{{1+{FLOOR}+{n}-{n}}}") for n in range(10)]]
     judged = verifier.judge(pairs)
     assert judged[0].verdict is Verdict.TIMED_OUT
     assert verdicts(judged[1:]) == ["correct"] * 10
@@ -105,15 +109,13 @@ def test_an_item_that_hangs_costs_the_others_nothing(verifier):
 def test_works_in_any_thread_and_after_that_thread_ended():
     results = []
     with Verifier(PARAMS) as verifier:
-        thread = threading.Thread(
-            target=lambda: results.extend(verifier.judge([("x+1", "1+x"), ("x+1", HANG)]))
-        )
+        thread = threading.Thread(target=lambda: results.extend(verifier.judge([EQUAL, ("x+1", HANG)])))
         thread.start()
         thread.join()
         assert verdicts(results) == ["correct", "timed_out"]
         survivors = verifier.worker_pids()
         # The kernel kills children of an ended thread that asked for "die with the parent".
-        assert verdicts(verifier.judge([("x+2", "2+x")])) == ["correct"]
+        assert verdicts(verifier.judge([(EQUAL[0], EQUAL[1] + "+0")])) == ["correct"]
         assert set(survivors) <= set(verifier.worker_pids())
 
 
@@ -121,10 +123,8 @@ def test_a_worker_killed_in_mid_item_is_replaced():
     params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 30.0})
     results = []
     with Verifier(params) as verifier:
-        verifier.judge([("x+1", "1+x")])
-        thread = threading.Thread(
-            target=lambda: results.extend(verifier.judge([("x+1", HANG), ("x+1", "1+x+0")]))
-        )
+        verifier.judge([EQUAL])
+        thread = threading.Thread(target=lambda: results.extend(verifier.judge([("x+1", HANG), EQUAL])))
         thread.start()
         time.sleep(0.5)
         [pid] = verifier.worker_pids()
@@ -136,11 +136,11 @@ def test_a_worker_killed_in_mid_item_is_replaced():
 
 def test_a_worker_killed_while_idle_costs_nothing():
     with Verifier(PARAMS.model_copy(update={"workers": 1})) as verifier:
-        verifier.judge([("x+1", "1+x")])
+        verifier.judge([EQUAL])
         [pid] = verifier.worker_pids()
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: not is_running(pid))
-        assert verdicts(verifier.judge([("x+1", "1+x+0")])) == ["correct"]
+        assert verdicts(verifier.judge([(EQUAL[0], EQUAL[1] + "+0")])) == ["correct"]
 
 
 def test_close_ends_the_workers_even_busy_ones():
@@ -164,14 +164,14 @@ def test_close_ends_the_workers_even_busy_ones():
     assert errors
     assert not any(map(is_running, pids))
     with pytest.raises(RuntimeError, match="closed"):
-        verifier.judge([("x+1", "1+x")])
+        verifier.judge([EQUAL])
 
 
 def test_workers_die_with_a_killed_parent():
     script = (
         "import sys; from stages.engines.verifier import Verifier, VerifierParams\n"
         "v = Verifier(VerifierParams(timeout_seconds=60, memory_mib=768, workers=1, abort_undecided_fraction=0.1))\n"
-        "v.judge([('x+1', '1+x')]); print(*v.worker_pids(), flush=True)\n"
+        f"v.judge([{EQUAL!r}]); print(*v.worker_pids(), flush=True)\n"
         rf"v.judge([('x+1', r'{HANG}')])"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
@@ -186,7 +186,7 @@ def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch, tmp_p
     broken.write_text("import sys; sys.exit(3)")
     monkeypatch.setattr("stages.engines.verifier._WORKER", broken)
     with Verifier(PARAMS) as verifier, pytest.raises(RuntimeError, match="could not be started"):
-        verifier.judge([("x+1", "1+x")])
+        verifier.judge([EQUAL])
 
 
 def test_model_output_writes_no_file(verifier, tmp_path):
@@ -219,7 +219,7 @@ def test_equal_questions_are_asked_once(verifier):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most_false_correct"), [("cases", 0.94, 4), ("model_outputs", 0.997, 1)]
+    ("name", "least", "most_false_correct"), [("cases", 0.97, 3), ("model_outputs", 0.998, 1)]
 )
 def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
     path = CASES / f"{name}.jsonl.gz"
@@ -233,5 +233,5 @@ def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
     false_correct = sum(mine and not row["expected"] for mine, row in zip(said, rows, strict=True))
     print(f"{name}: agreement {agreement:.4f}, false correct {false_correct}")
     assert agreement >= least
-    # Of the four in cases two are `9` in another layout and two the same list in another order; 10{,}000 is 10000.
+    # docs/verifier.md lists these rows: a list in another order (twice), an interval for its inequality, 10{,}000.
     assert false_correct <= most_false_correct

@@ -101,7 +101,7 @@ def test_a_second_run_gives_equal_bytes(grade, tmp_path):
 
 
 def test_a_failing_verifier_fails_the_stage_and_leaves_no_scores(grade, tmp_path):
-    hang = response("p3", r"\boxed{9^{9^{9^{9}}}}", "greedy")
+    hang = response("p3", r"\boxed{\lfloor 9^{9^{99}} \rfloor}", "greedy")
     with pytest.raises(UserError, match=r"1 timed_out.*abort_undecided_fraction"):
         grade([hang, *ROWS[:1]])
     assert not (tmp_path / "metrics.json").exists()

@@ -4,9 +4,7 @@ It gives an opinion only where there is no doubt: the same text, two numbers, tw
 Everything else is None, which means: ask a verifier that knows algebra.
 
 Rules, where readings differ:
-- Decimals: two numbers agree only when exactly equal. They disagree when they differ by more than 1e-6, absolutely
-  or relative to the larger, unless both are exact notations (integers, fractions), which disagree when unequal.
-  Between the two lies rounding, and no opinion.
+- Decimals: the precision rule of `values`.
 - Percent: `28\%` agrees with 28% and with 0.28; beside a bare integer it agrees with 28 as well, since problems ask
   "what percent" (the gold answers of MATH leave the sign out).
 - `x = 5` agrees with 5; two assignments must name the same variable.
@@ -21,9 +19,9 @@ from functools import lru_cache
 
 from stages.algorithms.answers.normalisation import clean, compact
 from stages.algorithms.answers.numbers import WrittenNumber, read_number
+from stages.algorithms.answers.values import Written, agree_as_written
 from stages.algorithms.answers.verdicts import Verdict
 
-_TOLERANCE = Fraction(1, 10**6)
 _MAX_ELEMENTS = 50
 _ASSIGNMENT = re.compile(
     r"(\\?[a-zA-Z]+(?: ?_ ?(?:\{[^{}]{1,20}\}|[0-9a-zA-Z]))?(?: ?\([^()=]{1,20}\))?) ?= ?([^=<>]+)"
@@ -99,12 +97,15 @@ def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | No
         return Verdict.CORRECT, "number"
     if gold.is_percent != number.is_percent:
         return _compare_face_values(gold, number)
-    if not gold.is_decimal and not number.is_decimal:
-        return Verdict.WRONG, "number"
-    difference = abs(gold.value - number.value)
-    if difference > _TOLERANCE or difference > _TOLERANCE * max(abs(gold.value), abs(number.value)):
-        return Verdict.WRONG, "number"
-    return None
+    sides = [_as_written(side) for side in (gold, number)]
+    if (gold.is_decimal or number.is_decimal) and agree_as_written(*sides, tolerance=None):
+        return Verdict.CORRECT, "rounding"
+    return Verdict.WRONG, "number"
+
+
+def _as_written(number: WrittenNumber) -> Written:
+    value = number.value or Fraction(0)
+    return Written(value, number.places if number.is_decimal else None, value.denominator == 1)
 
 
 def _compare_face_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:

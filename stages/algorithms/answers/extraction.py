@@ -35,6 +35,7 @@ _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _SENTENCE_END = re.compile(r"\.(?=\s)")
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
+_DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
 _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
 _NEW_STATEMENT = re.compile(
     r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|so|then|thus|hence|therefore|is|are|gives?|get|"
@@ -84,14 +85,22 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
     return Extraction(_last_sentence(rest), "last_sentence")
 
 
+def extract_gold(gold: str) -> Extraction:
+    """The final answer of a gold answer or worked solution: trusted, so of any length, and a box may lack its end."""
+    found = extract_answer(gold, max_bare_characters=MAX_ANSWER_CHARACTERS)
+    if found.rule != "unclosed_box":
+        return found
+    rest = gold[_last_box(gold) :].partition("{")[2].strip()
+    return Extraction(rest, "box") if 0 < len(rest) <= MAX_ANSWER_CHARACTERS else found
+
+
 def is_prose(text: str) -> bool:
     r"""True when `text` reads as a sentence: two free-standing words of three letters or more outside `\text{}`."""
     return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
 
 
 def _extract_boxed(text: str) -> Extraction | None:
-    start = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if start < 0:
+    if _last_box(text) < 0:
         return None
     boxes = _last_boxes(text)
     if not boxes:
@@ -115,12 +124,17 @@ def _extract_boxed(text: str) -> Extraction | None:
     return Extraction(answer, "box" if len(distinct) == 1 else "boxes")
 
 
+def _last_box(text: str, end: int | None = None) -> int:
+    """Where the last box before `end` begins; -1 without one."""
+    return max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
+
+
 def _last_boxes(text: str) -> list[tuple[int, int, str]]:
     """Up to `_MAX_BOXES` outermost boxes from the end as (begin, end, content); empty when the last is unclosed."""
     starts: list[int] = []
     end = len(text)
     while len(starts) < _MAX_BOXES:
-        position = max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
+        position = _last_box(text, end)
         if position < 0:
             break
         starts.insert(0, position)
@@ -169,7 +183,7 @@ def _is_list_gap(gap: str) -> bool:
     """True when the text between two boxes makes them one list: a comma, `and`, `or`, or nothing but layout."""
     if len(gap) > _MAX_GAP_CHARACTERS or "\n\n" in gap or _NEW_STATEMENT.search(gap):
         return False
-    return _LIST_GAP.search(gap) is not None or not _SPACING.sub("", gap)
+    return _LIST_GAP.search(gap) is not None or not _DRAWN_RULE.sub("", _SPACING.sub("", gap)).strip("\\")
 
 
 def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:

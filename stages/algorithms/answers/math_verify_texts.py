@@ -23,8 +23,8 @@ def math_verify_texts(gold: Extraction, found: Extraction) -> tuple[str, str]:
     Of two formulas a common `x =` is dropped: math-verify cannot read every name. Both must have a text.
     """
     texts = [gold.text or "", found.text or ""]
-    is_sentence = [_is_sentence(gold), _is_sentence(found)]
-    if not any(is_sentence):
+    are_sentences = [is_sentence(gold), is_sentence(found)]
+    if not any(are_sentences):
         cleaned = clean(texts[0]), clean(texts[1])
         values = without_name(*cleaned)
         texts = [
@@ -33,12 +33,12 @@ def math_verify_texts(gold: Extraction, found: Extraction) -> tuple[str, str]:
         ]
     gold_text, text = [
         (side.context or text) if sentence else "$" + " ".join(text.replace("$", " ").split()) + "$"
-        for side, sentence, text in zip((gold, found), is_sentence, texts, strict=True)
+        for side, sentence, text in zip((gold, found), are_sentences, texts, strict=True)
     ]
     return _BARE_PERCENT.sub(r"\\%", gold_text), _BARE_PERCENT.sub(r"\\%", text)
 
 
-def _is_sentence(found: Extraction) -> bool:
+def is_sentence(found: Extraction) -> bool:
     """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the debris."""
     text = found.text or ""
     if found.rule.startswith("box"):

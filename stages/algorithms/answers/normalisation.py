@@ -22,10 +22,10 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r",\\!\s?", ","),
-        (r"\{,\}", ","),
+        (r" ?\{ ?, ?\}", ","),
         (r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
-        (r"\\(?:quad|qquad)(?![a-zA-Z])|\\[,;: ]", " "),
-        (r"\\!", ""),
+        (r"\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\[,;: ]", " "),
+        (r"(?<!\\)\\!", ""),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\(?:leq|leqslant)(?![a-zA-Z])", r"\\le"),
         (r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge"),
@@ -45,14 +45,21 @@ _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", 
 
 def clean(answer: str) -> str:
     """The answer without delimiters and layout commands, in one spelling, spaces collapsed to one."""
+    text = one_spelling(answer)
+    if "\\" in text or "{" in text:
+        for _ in range(2):
+            text = _EXTRA_BRACES.sub(r"{\1}", _TEXT_COMMAND.sub(r"\1", text))
+        text = _without_delimiters(" ".join(text.split()))
+    return text
+
+
+def one_spelling(answer: str) -> str:
+    r"""As `clean`, but with its text commands: `2\text{ m}` differs from `2m`, where m is a variable."""
     text = " ".join(answer.translate(_CHARACTERS).split())
     text = _without_delimiters(text)
     if "\\" in text or "{" in text:
         for pattern, replacement in _STEPS:
             text = pattern.sub(replacement, text)
-        for _ in range(2):
-            text = _EXTRA_BRACES.sub(r"{\1}", _TEXT_COMMAND.sub(r"\1", text))
-        text = _without_delimiters(" ".join(text.split()))
     return text
 
 

@@ -37,11 +37,13 @@ class WrittenNumber:
 
     value: Fraction | None
     """The value, a percentage already divided by 100; None when it is too long to convert."""
-    digits: str = ""
-    """For such a long integer: its sign and digits without leading zeros."""
     is_decimal: bool = False
     """True when written with a decimal point, so that it may be a rounded value."""
     is_percent: bool = False
+    places: int = 0
+    """Decimal places of the value, for a decimal."""
+    digits: str = ""
+    """For an integer too long to convert: its sign and digits without leading zeros."""
 
 
 def read_number(text: str) -> WrittenNumber | None:
@@ -58,8 +60,10 @@ def read_number(text: str) -> WrittenNumber | None:
     if scientific is not None:
         whole, decimals, latex_exponent, short_exponent = scientific.groups()
         if len(whole) + len(decimals or "") <= _MAX_DIGITS:
-            scale = Fraction(10) ** (int(latex_exponent or short_exponent) - len(decimals or ""))
-            return WrittenNumber(int(whole + (decimals or "")) * scale, is_decimal=True)
+            exponent = int(latex_exponent or short_exponent)
+            scale = Fraction(10) ** (exponent - len(decimals or ""))
+            value = int(whole + (decimals or "")) * scale
+            return WrittenNumber(value, is_decimal=True, places=max(0, len(decimals or "") - exponent))
     return None
 
 
@@ -75,9 +79,9 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
         return None if fractional or percent else WrittenNumber(None, digits=sign + whole)
     numerator = int(sign + whole + fractional)
     scale = 10 ** len(fractional) * (100 if percent else 1)
-    return WrittenNumber(
-        Fraction(numerator, scale), is_decimal=decimals is not None, is_percent=bool(percent)
-    )
+    places = len(decimals or "") + 2 * bool(percent)
+    is_decimal = decimals is not None
+    return WrittenNumber(Fraction(numerator, scale), is_decimal, bool(percent), places)
 
 
 def _fraction_number(match: re.Match[str]) -> WrittenNumber | None:

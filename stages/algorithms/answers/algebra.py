@@ -1,0 +1,343 @@
+r"""A canonical form for expressions: quotients of polynomials with rational coefficients, in atoms.
+
+Atoms are variables, pi, e, i, roots of primes, and what has no rule here (`sin` of a form, a root of a sum), which is
+opaque. Two expressions with equal forms are equal. Two forms without opaque atoms that differ are different
+expressions: roots of primes are linearly independent over the rationals (Besicovitch 1940), and variables are free;
+of pi and e it is assumed.
+
+Everything is bounded: terms, exponents, and bits of a coefficient; beyond, UnreadableError. Roots are taken only
+where no sign is in doubt: of positive numbers, of a single variable (x^{1/2}), never sqrt(x^2) = x.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from fractions import Fraction
+from math import comb, factorial, gcd
+
+from stages.algorithms.answers.latex_tokens import UnreadableError
+from stages.algorithms.answers.latex_tree import Node
+from stages.algorithms.answers.primes import prime_factors
+
+MAX_BITS = 4_000
+_MAX_TERMS = 150
+_MAX_COST = 5_000
+"""Products of two terms that building one form may take: some 0.2 s with coefficients of the longest kind."""
+_MAX_EXPONENT = 60
+_MAX_FACTORIAL = 500
+_MAX_KEY_CHARACTERS = 200
+_ONE: Polynomial = {(): Fraction(1)}
+
+Monomial = tuple[tuple[str, Fraction], ...]
+Polynomial = dict[Monomial, Fraction]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A quotient of two polynomials; the denominator is 1 or has several terms."""
+
+    top: Polynomial
+    bottom: Polynomial
+    is_transparent: bool
+    """False where an opaque atom is in it: then forms that differ prove nothing."""
+    cost: int = 0
+    """Products of terms that it took."""
+
+
+def canonical_form(node: Node) -> Form:
+    """The form of an expression; UnreadableError where it has none or would be too large."""
+    head = node.head
+    if head == "number":
+        return _constant(node.first)
+    if head == "symbol":
+        return _atom(node.first)
+    if head == "pi":
+        return _atom("pi")
+    if head == "add":
+        total = canonical_form(node.first)
+        for part in node.parts[1:]:
+            total = _add(total, canonical_form(part))
+        return total
+    if head == "multiply":
+        product = canonical_form(node.first)
+        for part in node.parts[1:]:
+            product = _multiply(product, canonical_form(part))
+        return product
+    if head == "power":
+        return _power(canonical_form(node.first), node.parts[1])
+    if head == "call":
+        return _call(node)
+    if head == "percent":
+        return _multiply(canonical_form(node.first), _constant(Fraction(1, 100)))
+    if head == "degree":
+        return _multiply(canonical_form(node.first), _multiply(_atom("pi"), _constant(Fraction(1, 180))))
+    raise UnreadableError(f"no algebra of {head}")
+
+
+def are_equal(first: Form, second: Form) -> bool | None:
+    """True or False where that is proven; None where an opaque atom leaves it open."""
+    difference = _combine(_times(first.top, second.bottom), _times(second.top, first.bottom), -1)
+    if not difference:
+        return True
+    return False if first.is_transparent and second.is_transparent else None
+
+
+def are_proportional(first: Form, second: Form) -> Fraction | None:
+    """The number c for which top of `first` = c times top of `second`; None where there is none, or both are 0.
+
+    Numerators alone: a fraction is zero where its numerator is.
+    """
+    if not first.top or first.top.keys() != second.top.keys():
+        return None
+    ratios = {value / second.top[monomial] for monomial, value in first.top.items()}
+    return ratios.pop() if len(ratios) == 1 else None
+
+
+def rational_value(form: Form) -> Fraction | None:
+    """The number that a form is, None when it is not rational."""
+    if form.bottom != _ONE or any(monomial for monomial in form.top):
+        return None
+    return form.top.get((), Fraction(0))
+
+
+def degree(polynomial: Polynomial) -> Fraction:
+    """Total degree, roots and pi included."""
+    return max(
+        (sum((power for _, power in monomial), Fraction(0)) for monomial in polynomial), default=Fraction(0)
+    )
+
+
+def variables(polynomial: Polynomial) -> set[str]:
+    """Names of the atoms that are no numbers."""
+    return {atom for monomial in polynomial for atom, _ in monomial if not _is_number(atom)}
+
+
+def _is_number(atom: str) -> bool:
+    return atom in ("pi", "e", "i") or atom.startswith("prime ")
+
+
+def _constant(value: Fraction) -> Form:
+    return Form({(): value} if value else {}, _ONE, True)
+
+
+def _atom(name: str, exponent: Fraction = Fraction(1), is_transparent: bool = True) -> Form:
+    return Form({((name, exponent),): Fraction(1)}, _ONE, is_transparent)
+
+
+def _opaque(*parts: str) -> Form:
+    name = " ".join(("opaque", *parts))
+    if len(name) > _MAX_KEY_CHARACTERS:
+        name = "opaque " + hashlib.blake2b(name.encode()).hexdigest()
+    return _atom(name, is_transparent=False)
+
+
+def _key(form: Form) -> str:
+    """A text that equal forms share."""
+    sides = (sorted(form.top.items()), sorted(form.bottom.items()))
+    return "/".join(
+        "+".join(
+            f"{value}{''.join(f'*({atom})^{power}' for atom, power in monomial)}" for monomial, value in side
+        )
+        for side in sides
+    )
+
+
+def _add(first: Form, second: Form) -> Form:
+    if first.bottom == second.bottom:
+        return _form(_combine(first.top, second.top, 1), first.bottom, first, second)
+    top = _combine(_times(first.top, second.bottom), _times(second.top, first.bottom), 1)
+    return _form(top, _times(first.bottom, second.bottom), first, second)
+
+
+def _multiply(first: Form, second: Form) -> Form:
+    return _form(_times(first.top, second.top), _times(first.bottom, second.bottom), first, second)
+
+
+def _form(top: Polynomial, bottom: Polynomial, first: Form, second: Form) -> Form:
+    """The form that came of two others; a denominator of one term moves into the numerator."""
+    is_transparent = first.is_transparent and second.is_transparent
+    terms = (len(first.top) + len(first.bottom)) * (len(second.top) + len(second.bottom))
+    cost = first.cost + second.cost + terms
+    if cost > _MAX_COST:
+        raise UnreadableError("too much work")
+    if len(bottom) == 1 and bottom is not _ONE:
+        [(monomial, value)] = bottom.items()
+        inverse = {tuple((atom, -power) for atom, power in monomial): 1 / value}
+        return Form(_times(top, inverse), _ONE, is_transparent, cost)
+    return Form(top, bottom, is_transparent, cost)
+
+
+def _combine(first: Polynomial, second: Polynomial, sign: int) -> Polynomial:
+    total = dict(first)
+    for monomial, value in second.items():
+        summed = total.get(monomial, Fraction(0)) + sign * value
+        if summed:
+            total[monomial] = _bounded(summed)
+        else:
+            total.pop(monomial, None)
+    return _bounded_terms(total)
+
+
+def _times(first: Polynomial, second: Polynomial) -> Polynomial:
+    if first is _ONE or second is _ONE:
+        return second if first is _ONE else first
+    if len(first) * len(second) > _MAX_COST:
+        raise UnreadableError("large product")
+    product: Polynomial = {}
+    for one, value in first.items():
+        for other, other_value in second.items():
+            monomial, factor = _merge(one, other)
+            summed = product.get(monomial, Fraction(0)) + value * other_value * factor
+            if summed:
+                product[monomial] = _bounded(summed)
+            else:
+                product.pop(monomial, None)
+    return _bounded_terms(product)
+
+
+def _merge(one: Monomial, other: Monomial) -> tuple[Monomial, Fraction]:
+    """The product of two monomials and the number that comes out of roots and powers of i."""
+    if not one or not other:
+        return _reduce(dict(one or other))
+    powers = dict(one)
+    for atom, power in other:
+        powers[atom] = powers.get(atom, Fraction(0)) + power
+    return _reduce(powers)
+
+
+def _reduce(powers: dict[str, Fraction]) -> tuple[Monomial, Fraction]:
+    factor = Fraction(1)
+    for atom, power in list(powers.items()):
+        if atom.startswith("prime "):
+            whole = power.numerator // power.denominator
+            factor *= _bounded_power(Fraction(int(atom[6:])), whole)
+            powers[atom] = power - whole
+        elif atom == "i" and power.denominator == 1:
+            factor *= (1, 1, -1, -1)[power.numerator % 4]
+            powers[atom] = Fraction(power.numerator % 2)
+        elif abs(power) > _MAX_EXPONENT * _MAX_EXPONENT:
+            raise UnreadableError("large exponent")
+    return tuple(sorted((atom, power) for atom, power in powers.items() if power)), factor
+
+
+def _power(base: Form, exponent_node: Node) -> Form:
+    exponent_form = canonical_form(exponent_node)
+    exponent = rational_value(exponent_form)
+    if exponent is None:
+        return _opaque("power", _key(base), _key(exponent_form))
+    if not base.top:
+        if exponent <= 0:
+            raise UnreadableError("a power of zero")
+        return base
+    if exponent.denominator == 1:
+        return _integer_power(base, exponent.numerator)
+    if base.bottom != _ONE:
+        return _opaque("power", _key(base), str(exponent))
+    return _root_power(base, exponent)
+
+
+def _integer_power(base: Form, exponent: int) -> Form:
+    if exponent < 0:
+        base, exponent = _form(base.bottom, base.top, base, base), -exponent
+    if len(base.top) == 1 and base.bottom is _ONE:
+        [(monomial, value)] = base.top.items()
+        merged, factor = _reduce({atom: power * exponent for atom, power in monomial})
+        coefficient = _bounded(_bounded_power(value, exponent) * factor)
+        return Form({merged: coefficient}, _ONE, base.is_transparent, base.cost)
+    if exponent > _MAX_EXPONENT:
+        raise UnreadableError("large exponent")
+    power = _constant(Fraction(1))
+    for _ in range(exponent):
+        power = _multiply(power, base)
+    return power
+
+
+def _root_power(base: Form, exponent: Fraction) -> Form:
+    """`base` to a fraction: roots of the number in front, times a root of the rest."""
+    content = _content(base.top)
+    if len(base.top) == 1:
+        [(monomial, value)] = base.top.items()
+        if value < 0:
+            return _negative_root(base, exponent)
+        content = value
+    rest = {monomial: value / content for monomial, value in base.top.items()}
+    outside = _number_root(content, exponent)
+    if rest == _ONE:
+        return outside
+    if len(rest) == 1:
+        [monomial] = rest
+        is_simple = len(monomial) == 1 and (monomial[0][1] == 1 or _is_number(monomial[0][0]))
+        if all(_is_number(atom) and atom != "i" for atom, _ in monomial) or (
+            is_simple and monomial[0][0] != "i"
+        ):
+            merged, factor = _reduce({atom: power * exponent for atom, power in monomial})
+            return _multiply(outside, Form({merged: factor}, _ONE, base.is_transparent))
+    return _multiply(outside, _opaque("power", _key(Form(rest, _ONE, base.is_transparent)), str(exponent)))
+
+
+def _negative_root(base: Form, exponent: Fraction) -> Form:
+    """The square root of a negative number is imaginary, an odd root real (school, not the principal value)."""
+    if variables(base.top) or (exponent.denominator % 2 == 0 and exponent.denominator != 2):
+        raise UnreadableError("a root of a negative term")
+    positive = _root_power(_multiply(base, _constant(Fraction(-1))), exponent)
+    if exponent.denominator % 2:
+        return positive if exponent.numerator % 2 == 0 else _multiply(positive, _constant(Fraction(-1)))
+    return _multiply(positive, _integer_power(_atom("i"), exponent.numerator))
+
+
+def _content(polynomial: Polynomial) -> Fraction:
+    """The positive rational number by which the coefficients become coprime integers."""
+    top = bottom = 0
+    for value in polynomial.values():
+        top = gcd(top, value.numerator)
+        bottom = (
+            value.denominator if not bottom else bottom * value.denominator // gcd(bottom, value.denominator)
+        )
+    return _bounded(Fraction(top, bottom))
+
+
+def _number_root(value: Fraction, exponent: Fraction) -> Form:
+    powers: dict[str, Fraction] = {}
+    for side, sign in ((value.numerator, 1), (value.denominator, -1)):
+        for prime, count in prime_factors(side).items():
+            powers[f"prime {prime}"] = count * sign * exponent
+    monomial, factor = _reduce(powers)
+    return Form({monomial: factor}, _ONE, True)
+
+
+def _call(node: Node) -> Form:
+    name, *arguments = node.parts
+    if name.startswith("unknown"):
+        raise UnreadableError("a function that nothing is known about")
+    forms = [canonical_form(argument) for argument in arguments]
+    values = [rational_value(form) for form in forms]
+    if name == "abs" and values[0] is not None:
+        return _constant(abs(values[0]))
+    if name in ("factorial", "binom") and all(
+        value is not None and value.denominator == 1 for value in values
+    ):
+        integers = [value.numerator for value in values if value is not None]
+        if not all(0 <= integer <= _MAX_FACTORIAL for integer in integers):
+            raise UnreadableError("large factorial")
+        return _constant(Fraction(factorial(*integers) if name == "factorial" else comb(*integers)))
+    return _opaque("log" if name == "ln" else name, *map(_key, forms))
+
+
+def _bounded_power(value: Fraction, exponent: int) -> Fraction:
+    bits = max(value.numerator.bit_length(), value.denominator.bit_length())
+    if value not in (1, -1) and bits * abs(exponent) > MAX_BITS:
+        raise UnreadableError("large power")
+    return value ** (exponent % 2 if value in (1, -1) else exponent)
+
+
+def _bounded(value: Fraction) -> Fraction:
+    if value.numerator.bit_length() + value.denominator.bit_length() > 2 * MAX_BITS:
+        raise UnreadableError("large number")
+    return value
+
+
+def _bounded_terms(polynomial: Polynomial) -> Polynomial:
+    if len(polynomial) > _MAX_TERMS:
+        raise UnreadableError("many terms")
+    return polynomial

@@ -1,0 +1,299 @@
+r"""Whether two answers of any kind agree. True and False are certain or, for False, rest on values that differ; None
+means that the rules here cannot tell.
+
+Conventions, where readings differ:
+- Order counts in brackets, `(1, 2)`; it does not in a list without them, nor in braces. A list agrees with a set.
+- One value does not agree with several: who enumerates candidates has not answered.
+- `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
+- `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
+- Equations agree when they are multiples of each other.
+- `2:3` agrees with 4:6 and with 2/3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from stages.algorithms.answers import algebra
+from stages.algorithms.answers.latex_tokens import UnreadableError
+from stages.algorithms.answers.latex_tree import Node, number, reciprocal, signed
+from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers
+from stages.algorithms.answers.solution_sets import Interval, endpoint_value
+from stages.algorithms.answers.values import same_value
+
+_MAX_ITEMS = 40
+_EXPRESSIONS = frozenset(
+    ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
+)
+
+
+def agree(gold, prediction, tolerance: Fraction | None = None) -> bool | None:
+    """Whether two shapes (see `shapes.shape_of`) agree. `tolerance`: absolute, for numbers; None for the rule."""
+    gold, prediction = _without_names(gold, prediction)
+    records = _records(gold), _records(prediction)
+    if records[0] or records[1]:
+        return _agree_records(gold, prediction, records, tolerance)
+    if isinstance(gold, Named) or isinstance(prediction, Named):
+        return _agree_named(gold, prediction, tolerance)
+    if isinstance(gold, Numbers) or isinstance(prediction, Numbers):
+        return _agree_numbers(gold, prediction, tolerance)
+    if isinstance(gold, Several) or isinstance(prediction, Several):
+        return _agree_several(gold, prediction, tolerance)
+    if isinstance(gold, Relation) and isinstance(prediction, Relation):
+        return _agree_relations(gold, prediction)
+    if isinstance(gold, Relation) or isinstance(prediction, Relation):
+        return False
+    return _agree_nodes(gold, prediction, tolerance)
+
+
+def _all(decisions) -> bool | None:
+    """False where one is False, else None where one is None."""
+    result: bool | None = True
+    for decision in decisions:
+        if decision is False:
+            return False
+        if decision is None:
+            result = None
+    return result
+
+
+# ---------------------------------------------------------------------------------------------- names
+def _without_names(gold, prediction):
+    """Without `x =` before a whole answer: where both name the same, or one names none and is no relation."""
+    if isinstance(gold, Named) and isinstance(prediction, Named):
+        if gold.name == prediction.name:
+            return gold.answer, prediction.answer
+    elif isinstance(gold, Named) and not isinstance(prediction, Relation):
+        return gold.answer, prediction
+    elif isinstance(prediction, Named) and not isinstance(gold, Relation):
+        return gold, prediction.answer
+    return gold, prediction
+
+
+def _agree_named(gold, prediction, tolerance) -> bool | None:
+    """At least one side still has a name: two different ones, or a relation beside it."""
+    if isinstance(gold, Named) and isinstance(prediction, Named):
+        return None
+    relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
+    if not isinstance(named.answer, Node) or named.name.startswith(
+        ("unknown", "sequence", "multiply", "ratio", "|")
+    ):
+        return None
+    return _agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
+
+
+def _records(shape) -> dict | None:
+    """Values by name, for a list in which each has a name of its own."""
+    if not isinstance(shape, Several) or not all(isinstance(item, Named) for item in shape.items):
+        return None
+    by_name = {item.name: item.answer for item in shape.items}
+    return by_name if len(by_name) == len(shape.items) > 1 else None
+
+
+def _agree_records(gold, prediction, records, tolerance) -> bool | None:
+    if records[0] and records[1]:
+        if records[0].keys() == records[1].keys():
+            return _all(agree(value, records[1][name], tolerance) for name, value in records[0].items())
+        is_one_unknown = all(len({name.partition("_")[0] for name in record}) == 1 for record in records)
+        if is_one_unknown:
+            return _agree_unordered(list(records[0].values()), list(records[1].values()), tolerance)
+        return None
+    record, other = (records[0], prediction) if records[0] else (records[1], gold)
+    values = list(record.values())
+    if not isinstance(other, Several):
+        return False
+    if len({name.partition("_")[0] for name in record}) == 1 and other.kind != "sequence":
+        return _agree_unordered(values, other.items, tolerance)
+    if len(values) != len(other.items):
+        return False
+    items = [item.answer if isinstance(item, Named) else item for item in other.items]
+    return _all(agree(value, item, tolerance) for value, item in zip(values, items, strict=True))
+
+
+# ---------------------------------------------------------------------------------------------- several values
+def _agree_several(gold, prediction, tolerance) -> bool | None:
+    gold, prediction = _unwrap(gold), _unwrap(prediction)
+    if not isinstance(gold, Several) or not isinstance(prediction, Several):
+        if isinstance(gold, Several) or isinstance(prediction, Several):
+            return _agree_one_and_several(gold, prediction)
+        return agree(gold, prediction, tolerance)
+    if max(len(gold.items), len(prediction.items)) > _MAX_ITEMS:
+        return None
+    kinds = {gold.kind, prediction.kind}
+    if kinds == {"sequence"}:
+        return _agree_sequences(gold, prediction, tolerance)
+    if "sequence" not in kinds:
+        return _agree_unordered(_plain(gold.items), _plain(prediction.items), tolerance)
+    if "set" in kinds or len(gold.items) != len(prediction.items):
+        return False
+    return _agree_ordered(gold.items, prediction.items, tolerance)
+
+
+def _unwrap(shape):
+    """A list or set of one is that one."""
+    is_one = isinstance(shape, Several) and shape.kind != "sequence" and len(shape.items) == 1
+    if not is_one:
+        return shape
+    return shape.items[0].answer if isinstance(shape.items[0], Named) else shape.items[0]
+
+
+def _agree_one_and_several(gold, prediction) -> bool | None:
+    """Matrices and what is no plain expression may be written otherwise; one value is never several."""
+    one = prediction if isinstance(gold, Several) else gold
+    return False if isinstance(one, Relation) or one.head in _EXPRESSIONS else None
+
+
+def _plain(items: Sequence) -> list:
+    """Without names where all that have one share it, or only the first has one: `x = 1, x = 2`; `n = 1, 2, 3`."""
+    names = {item.name for item in items if isinstance(item, Named)}
+    if len(names) > 1:
+        return list(items)
+    return [item.answer if isinstance(item, Named) else item for item in items]
+
+
+def _agree_sequences(gold: Several, prediction: Several, tolerance) -> bool | None:
+    if len(gold.items) != len(prediction.items):
+        return False
+    if len(gold.items) == 2 and gold.brackets != prediction.brackets:
+        return False
+    return _agree_ordered(gold.items, prediction.items, tolerance)
+
+
+def _agree_ordered(gold: Sequence, prediction: Sequence, tolerance) -> bool | None:
+    return _all(agree(one, other, tolerance) for one, other in zip(gold, prediction, strict=True))
+
+
+def _agree_unordered(gold: Sequence, prediction: Sequence, tolerance) -> bool | None:
+    """Each of one side has a partner on the other; repetitions do not count."""
+    table = [[agree(one, other, tolerance) for other in prediction] for one in gold]
+    partners = [_any(row) for row in table] + [_any(column) for column in zip(*table, strict=True)]
+    return _all(partners) if gold and prediction else not gold and not prediction
+
+
+def _any(decisions: Sequence[bool | None]) -> bool | None:
+    if True in decisions:
+        return True
+    return None if None in decisions else False
+
+
+# ---------------------------------------------------------------------------------------------- sets of numbers
+def _agree_numbers(gold, prediction, tolerance) -> bool | None:
+    sides = as_numbers(gold), as_numbers(prediction)
+    if sides[0] is None or sides[1] is None:
+        other = prediction if sides[1] is None else gold
+        is_else = isinstance(other, Several) and len(other.items) != 2
+        return False if is_else or (isinstance(other, Node) and other.head in _EXPRESSIONS) else None
+    if len(sides[0].pieces) != len(sides[1].pieces):
+        return False
+    pairs = zip(sides[0].pieces, sides[1].pieces, strict=True)
+    return _all(_agree_intervals(one, other, tolerance) for one, other in pairs)
+
+
+def _agree_intervals(gold: Interval, prediction: Interval, tolerance) -> bool | None:
+    if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
+        return False
+    return _all([
+        _agree_ends(gold.low, prediction.low, tolerance),
+        _agree_ends(gold.high, prediction.high, tolerance),
+    ])  # fmt: skip
+
+
+def _agree_ends(gold: Node, prediction: Node, tolerance) -> bool | None:
+    values = endpoint_value(gold), endpoint_value(prediction)
+    if any(value in (float("inf"), float("-inf")) for value in values):
+        return values[0] == values[1]
+    return same_value(gold, prediction, tolerance)
+
+
+# ---------------------------------------------------------------------------------------------- relations
+def _agree_relations(gold: Relation, prediction: Relation) -> bool | None:
+    sides = [_rising(relation) for relation in (gold, prediction)]
+    if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
+        pairs = zip(sides[0].items, sides[1].items, strict=True)
+        if _all(agree(one, other) for one, other in pairs):
+            return True
+    if len(gold.items) != 2 or len(prediction.items) != 2:
+        return None
+    try:
+        forms = [
+            algebra.canonical_form(Node("add", (relation.items[0], signed("-", relation.items[1]))))
+            for relation in sides
+        ]
+    except UnreadableError:
+        return None
+    factor = algebra.are_proportional(*forms)
+    is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
+    if sides[0].signs != sides[1].signs:
+        return False if is_certain else None
+    if factor is not None:
+        return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
+    is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
+    return False if is_certain and is_same_degree else None
+
+
+def _rising(relation: Relation) -> Relation:
+    """The same with `<` for every `>`."""
+    if relation.signs[0] not in ("gt", "ge"):
+        return relation
+    turned = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
+    signs = tuple(turned.get(sign, sign) for sign in reversed(relation.signs))
+    return Relation(relation.items[::-1], signs)
+
+
+# ---------------------------------------------------------------------------------------------- single values
+def _agree_nodes(gold: Node, prediction: Node, tolerance) -> bool | None:
+    heads = gold.head, prediction.head
+    if gold == prediction and "call" not in heads:
+        return True
+    if "matrix" in heads:
+        return _agree_matrices(gold, prediction, tolerance)
+    if "ratio" in heads:
+        return _agree_ratios(gold, prediction, tolerance)
+    if heads == ("text", "text"):
+        return gold.first.lower() == prediction.first.lower()
+    if heads == ("based", "based"):
+        return _agree_numerals(gold, prediction)
+    if not (heads[0] in _EXPRESSIONS and heads[1] in _EXPRESSIONS):
+        return None
+    infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
+    if infinities != [None, None]:
+        return infinities[0] == infinities[1]
+    if ("percent" in heads) and heads[0] != heads[1]:
+        faces = [node.first if node.head == "percent" else node for node in (gold, prediction)]
+        if same_value(*faces, tolerance):
+            return True
+    return same_value(gold, prediction, tolerance)
+
+
+def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
+    """Numerals in a base: the same digits, or another number. The same number in another base is left open."""
+    if gold.parts[1] == prediction.parts[1]:
+        return gold.first.lstrip("0") == prediction.first.lstrip("0")
+    try:
+        values = [int(node.first, int(node.parts[1])) for node in (gold, prediction)]
+    except ValueError:
+        return None
+    return None if values[0] == values[1] else False
+
+
+def _is_infinite(node: Node) -> bool:
+    return node.head == "infinity" or (node.head == "multiply" and node.parts[-1].head == "infinity")
+
+
+def _agree_matrices(gold: Node, prediction: Node, tolerance) -> bool | None:
+    if gold.head != prediction.head:
+        return None
+    if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
+        return False
+    pairs = ((one, other) for rows in zip(gold.parts, prediction.parts, strict=True)
+             for one, other in zip(*rows, strict=True))  # fmt: skip
+    return _all(agree(one, other, tolerance) for one, other in pairs)
+
+
+def _agree_ratios(gold: Node, prediction: Node, tolerance) -> bool | None:
+    sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
+    if len(sides[0]) != len(sides[1]):
+        return False if gold.head == prediction.head else None
+    quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
+    return _all(same_value(one, other, tolerance) for one, other in zip(*quotients, strict=True))

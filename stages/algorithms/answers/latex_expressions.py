@@ -1,0 +1,326 @@
+r"""Reads expressions out of tokens: sums, products, powers, roots, functions, brackets, matrices.
+
+Time and memory are bounded whatever the text: every call takes a token, there are at most `MAX_TOKENS` of them, and
+levels are counted. What is not in the subset known here is an UnreadableError, never a guess.
+
+Readings, where notation is ambiguous:
+- `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35.
+- `\sin 2x \cos y` is the product of sin(2x) and cos(y); `\sin^2 x` is a square, `\sin^{-1} x` the inverse.
+- `x(y+1)` is a product, but `f(x)`, for f, g, h, F, G, H, is a call that nothing is known about.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from stages.algorithms.answers.latex_tokens import FUNCTIONS, Token, TokenStream, UnreadableError
+from stages.algorithms.answers.latex_tree import (
+    Node,
+    is_whole,
+    mixed,
+    number,
+    proper_fraction,
+    reciprocal,
+    signed,
+)
+
+MAX_DEPTH = 24
+_MAX_NUMBER_CHARACTERS = 400
+_CONSTANTS = {"pi": "pi", "infty": "infinity"}
+_SYMBOLS = frozenset([
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta",
+    "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "tau", "upsilon", "phi",
+    "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi",
+    "Psi", "Omega", "hbar", "ell", "zzz", "odot", "imath", "partial", "nabla", "aleph", "angle",
+    "triangle",
+])  # fmt: skip
+_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed"])
+_MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix"])
+_CALLED = frozenset("fghFGH")
+
+
+class ExpressionReader(TokenStream):
+    """Reads expressions; `listing`, for what stands in brackets, is the part of who reads whole answers."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        super().__init__(tokens)
+        self._open_bars = 0
+
+    def listing(self, depth: int, is_inside: bool) -> Node:
+        """One relation or expression, or several of them."""
+        raise NotImplementedError
+
+    def sum(self, depth: int) -> Node:
+        """Terms with signs before them."""
+        terms = []
+        sign = self._sign() or "+"
+        while True:
+            terms.append(signed(sign, self._product(depth)))
+            following = self._sign()
+            if following is None:
+                return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
+            sign = following
+
+    def _sign(self) -> str | None:
+        """The sign before a term, several multiplied; None where there is none."""
+        found = None
+        while self.at("symbol", "+", "-") or self.at("command", "pm", "mp"):
+            value = self.next().value
+            if "pm" in (found, value) or "mp" in (found, value):
+                if found not in (None, "+"):
+                    raise UnreadableError("signs")
+                found = value
+            else:
+                found = "-" if (found == "-") != (value == "-") else "+"
+        return found
+
+    def _product(self, depth: int) -> Node:
+        factors = [self._factor(depth)]
+        while True:
+            if self.take("symbol", "*") or self.take("command", "cdot", "times", "ast"):
+                factors.append(self._signed_factor(depth))
+            elif self.take("symbol", "/") or self.take("command", "div"):
+                factors.append(reciprocal(self._signed_factor(depth)))
+            elif self._starts_factor():
+                self._adjoin(factors, depth)
+            else:
+                return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
+
+    def _signed_factor(self, depth: int) -> Node:
+        sign = "-" if self.take("symbol", "-") else "+"
+        return signed(sign, self._factor(depth))
+
+    def _adjoin(self, factors: list[Node], depth: int) -> None:
+        """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
+        may_be_mixed = len(factors) == 1 and is_whole(factors[0])
+        if self.at("number"):
+            if not may_be_mixed or not self._is_plain_fraction():
+                raise UnreadableError("numbers side by side")
+            top, _, bottom = self.next(), self.next(), self.next()
+            factors[0] = mixed(factors[0], Fraction(int(top.value), int(bottom.value)))
+            return
+        is_fraction = self.at("command", "frac")
+        factor = self._factor(depth)
+        fraction = proper_fraction(factor) if is_fraction and may_be_mixed else None
+        if fraction is not None:
+            factors[0] = mixed(factors[0], fraction)
+        else:
+            factors.append(factor)
+
+    def _is_plain_fraction(self) -> bool:
+        """True before `1/2` of a mixed number such as `2 1/2`."""
+        top, slash, bottom = self.peek(), self.peek(1), self.peek(2)
+        if not (top.follows_space and slash.value == "/" and bottom.kind == "number"):
+            return False
+        return all(side.value.isdigit() and len(side.value) < 10 for side in (top, bottom)) and (
+            int(top.value) < int(bottom.value)
+        )
+
+    def _starts_factor(self) -> bool:
+        token = self.peek()
+        if token.kind == "symbol":
+            return token.value in ("(", "{") or (token.value == "|" and not self._open_bars)
+        if token.kind == "command":
+            return any(token.value in names for names in (FUNCTIONS, _SYMBOLS, _CONSTANTS, _STRUCTURES))
+        return token.kind in ("number", "letter", "begin")
+
+    def _factor(self, depth: int) -> Node:
+        node = self._base(depth + 1)
+        while True:
+            if self.take("symbol", "^"):
+                node = self._raised(node, depth + 1)
+            elif node.head == "power" and node.first.head == "symbol" and self.take("symbol", "_"):
+                name = f"{node.first.first}_{self._subscript()}"
+                node = Node("power", (Node("symbol", (name,)), node.parts[1]))
+            elif self.take("symbol", "!"):
+                node = Node("call", ("factorial", node))
+            elif self.take("symbol", "%") or self.take("command", "%"):
+                node = Node("percent", (node,))
+            else:
+                return node
+
+    def _raised(self, node: Node, depth: int) -> Node:
+        if self.take("command", "circ"):
+            return Node("degree", (node,))
+        if not self.take("symbol", "{"):
+            sign = "-" if self.take("symbol", "-") else "+"
+            is_digit = self.at("number") and self.peek(1).value == "_"  # v^2_0 is v_0^2, no numeral in base 0
+            exponent = number(Fraction(self.next().value)) if is_digit else self._base(depth)
+            return Node("power", (node, signed(sign, exponent)))
+        if self.take("command", "circ"):
+            node = Node("degree", (node,))
+        else:
+            node = Node("power", (node, self.sum(depth)))
+        self.close("}")
+        return node
+
+    def _base(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise UnreadableError("too deep")
+        token = self.next()
+        if token.kind == "number":
+            return self._number(token)
+        if token.kind == "letter":
+            return self._letter(token.value, depth)
+        if token.kind == "command":
+            return self._command(token.value, depth)
+        if token.kind == "text":
+            return Node("text", (token.value,))
+        if token.kind == "begin" and token.value in _MATRICES:
+            return self._matrix(token.value, depth)
+        if token.kind == "symbol":
+            return self._bracket(token.value, depth)
+        raise UnreadableError(f"unexpected {token.value[:40]!r}")
+
+    def _number(self, token: Token) -> Node:
+        text = token.value.replace(",", "")
+        if len(text) > _MAX_NUMBER_CHARACTERS:
+            raise UnreadableError("long number")
+        if self.take("symbol", "_"):
+            return Node("based", (text, self._subscript()))
+        _, point, decimals = text.partition(".")
+        return number(Fraction(text), len(decimals) if point else -1)
+
+    def _letter(self, letter: str, depth: int) -> Node:
+        if letter in _CALLED and self.take("symbol", "("):
+            argument = self.listing(depth, is_inside=True)
+            self.close(")")
+            return Node("call", ("unknown " + letter, argument))
+        return self._symbol(letter)
+
+    def _symbol(self, name: str) -> Node:
+        """A name with its primes and subscript."""
+        while True:
+            if self.take("symbol", "'"):
+                name += "'"
+            elif self.take("symbol", "_"):
+                name += "_" + self._subscript()
+            elif self.at("symbol", "^") and self._prime_length():
+                self.skip(self._prime_length())
+                name += "'"
+            else:
+                return Node("symbol", (name,))
+
+    def _prime_length(self) -> int:
+        following = [self.peek(ahead).value for ahead in (1, 2, 3)]
+        return 2 if following[0] == "prime" else 4 if following == ["{", "prime", "}"] else 0
+
+    def _subscript(self) -> str:
+        if not self.take("symbol", "{"):
+            return self.next().value
+        name, level = [], 1
+        while level:
+            token = self.next()
+            if token.kind == "end_of_text":
+                raise UnreadableError("unclosed subscript")
+            level += {"{": 1, "}": -1}.get(token.value, 0)
+            name.append(token.value)
+        return "".join(value for value in name if value not in "{}")
+
+    def _command(self, name: str, depth: int) -> Node:
+        if name in _CONSTANTS:
+            return Node(_CONSTANTS[name], ())
+        if name in FUNCTIONS:
+            return self._function(name, depth)
+        if name in _SYMBOLS:
+            return self._symbol(name)
+        if name == "frac":
+            return Node("multiply", (self._argument(depth), reciprocal(self._argument(depth))))
+        if name == "binom":
+            return Node("call", ("binom", self._argument(depth), self._argument(depth)))
+        if name == "sqrt":
+            return self._root(depth)
+        if name == "boxed":
+            return self._argument(depth)
+        if name in ("{", "langle"):
+            return self._bracket("\\" + name, depth)
+        if name in ("emptyset", "varnothing"):
+            return Node("set", ())
+        if name == "mathbb":
+            return Node("number_set", (self._subscript(),))
+        raise UnreadableError(f"unknown command {name[:40]!r}")
+
+    def _argument(self, depth: int) -> Node:
+        r"""`{...}`, or one token: of `\frac13` the digits are two arguments."""
+        if self.take("symbol", "{"):
+            node = self.sum(depth + 1)
+            self.close("}")
+            return node
+        token = self.peek()
+        if token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
+            self.skip(1)
+            self.put_back(Token("number", token.value[1:], False))
+            return number(int(token.value[0]))
+        return self._base(depth + 1)
+
+    def _root(self, depth: int) -> Node:
+        degree = number(2)
+        if self.take("symbol", "["):
+            degree = self.sum(depth + 1)
+            self.close("]")
+        return Node("power", (self._argument(depth), reciprocal(degree)))
+
+    def _function(self, name: str, depth: int) -> Node:
+        exponent = base = None
+        for _ in range(2):
+            if self.take("symbol", "^"):
+                exponent = self._argument(depth)
+            elif self.take("symbol", "_"):
+                base = self._argument(depth)
+        if exponent == number(-1) and name in ("sin", "cos", "tan"):
+            name, exponent = "arc" + name, None
+        node = Node("call", (name, self._function_argument(depth)))
+        if base is not None:
+            if name != "log":
+                raise UnreadableError(f"a subscript of {name}")
+            node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
+        return node if exponent is None else Node("power", (node, exponent))
+
+    def _function_argument(self, depth: int) -> Node:
+        if self.at("symbol", "(", "{", "|"):
+            return self._base(depth + 1)
+        factors = [self._signed_factor(depth + 1)]
+        while self._starts_factor() and not (
+            self.at("symbol") or self.at("number") or self.at("command", *FUNCTIONS)
+        ):
+            factors.append(self._factor(depth + 1))
+        return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
+
+    def _bracket(self, opening: str, depth: int) -> Node:
+        r"""What stands between `opening` and its partner; half-open intervals may mix `(` and `[`."""
+        if opening == "|":
+            self._open_bars += 1
+            inner = self.sum(depth + 1)
+            self._open_bars -= 1
+            self.close("|")
+            return Node("call", ("abs", inner))
+        if opening in (r"\{", r"\langle"):
+            closing = {r"\{": "}", r"\langle": "rangle"}[opening]
+            inner = self.listing(depth + 1, is_inside=True)
+            self.close(closing)
+            items = inner.parts if inner.head == "list" else (inner,)
+            return Node("set", items) if opening == r"\{" else Node("sequence", ("(", ")", items))
+        if opening not in ("(", "[", "{"):
+            raise UnreadableError(f"unexpected {opening[:40]!r}")
+        bars, self._open_bars = self._open_bars, 0
+        inner = self.listing(depth + 1, is_inside=True)
+        self._open_bars = bars
+        closing = self.close("}") if opening == "{" else self.close(")", "]")
+        if inner.head == "list" and opening != "{":
+            return Node("sequence", (opening, closing, inner.parts))
+        if {"(": ")", "[": "]", "{": "}"}[opening] != closing:
+            raise UnreadableError("brackets")
+        return inner
+
+    def _matrix(self, environment: str, depth: int) -> Node:
+        rows: list[list[Node]] = [[]]
+        while not self.take("end", environment):
+            rows[-1].append(self.sum(depth + 1))
+            if self.take("newline"):
+                rows.append([])
+            elif not self.take("symbol", "&") and not self.at("end", environment):
+                raise UnreadableError("matrix")
+        rows = [row for row in rows if row]
+        if not rows or len({len(row) for row in rows}) != 1:
+            raise UnreadableError("matrix")
+        return Node("matrix", tuple(tuple(row) for row in rows))

@@ -1,0 +1,161 @@
+r"""Splits an answer, LaTeX or plain, into tokens. Linear in the length of the text; nothing is executed or expanded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stages.algorithms.answers.normalisation import one_spelling
+
+MAX_TOKENS = 800
+"""Longer answers are no expressions that a rule could read; a bound for everything that follows."""
+FUNCTIONS = frozenset([
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh",
+    "log", "ln", "lg", "exp",
+])  # fmt: skip
+_WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "inf", "alpha", "beta", "theta", "lambda"])
+_MAX_VARIABLE_LETTERS = 3
+"""A longer run of letters is a word, unless all are capitals (`ABCD` is a product or the name of a figure)."""
+
+
+class UnreadableError(ValueError):
+    """The text is not an answer that the rules here know; another verifier may know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `kind` is number, letter, command, text, begin, end, newline or symbol."""
+
+    kind: str
+    value: str
+    follows_space: bool
+
+
+_SUPERSCRIPTS = str.maketrans(
+    {"²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm "}
+)
+_ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
+_CONJUNCTION = re.compile(
+    r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(?:and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(?:and|or)(?=[^a-z])"
+)
+_QUAD = re.compile(r"\\q?quad")
+"""No other command starts so; what follows without a space is a letter of the next formula."""
+_ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname)\s?\{(?P<text>[^{}]*)\}"
+    r"|\\begin\s?\{(?P<begin>[a-z]+)\*?\}(?:\{[lcr|]*\})?"
+    r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
+    r"|(?P<newline>\\\\)"
+    r"|\\(?P<command>[a-zA-Z]+|[{}%$|&#_])"
+    r"|(?P<number>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    r"|(?P<word>[A-Za-z]+)"
+    r"|(?P<symbol><=|>=|!=|\*\*|[^\s])"
+)
+_SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "≈": "approx", "∈": "in"}
+
+
+def tokenise(answer: str) -> list[Token]:
+    """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
+    text = answer.translate(_SUPERSCRIPTS)
+    if "\\begin" not in text:
+        text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
+    text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
+    text = _CONJUNCTION.sub(r"\\text{and}", text)
+    text = _ROMAN.sub(_unwrap_roman, text)
+    if not text.isprintable():
+        raise UnreadableError("control characters")
+    tokens: list[Token] = []
+    follows_space = False
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "symbol"
+        if kind == "space":
+            follows_space = True
+            continue
+        tokens += _tokens_of(kind, match.group(kind), follows_space)
+        follows_space = False
+        if len(tokens) > MAX_TOKENS:
+            raise UnreadableError("too long")
+    return tokens
+
+
+def _tokens_of(kind: str, value: str, follows_space: bool) -> list[Token]:
+    if kind == "word":
+        return _split_word(value, follows_space)
+    if kind == "symbol" and value in _SYMBOL_COMMANDS:
+        return [Token("command", _SYMBOL_COMMANDS[value], follows_space)]
+    if kind == "symbol" and value == "**":
+        return [Token("symbol", "^", follows_space)]
+    if kind == "text":
+        return [Token("text", " ".join(value.split()), follows_space)]
+    return [Token(kind, value, follows_space)]
+
+
+def _split_word(word: str, follows_space: bool) -> list[Token]:
+    if word in FUNCTIONS or word in _WORD_COMMANDS:
+        return [Token("command", "infty" if word == "inf" else word, follows_space)]
+    if len(word) > _MAX_VARIABLE_LETTERS and not word.isupper():
+        return [Token("text", word, follows_space)]
+    letters = [Token("letter", letter, False) for letter in word]
+    return [Token("letter", word[0], follows_space), *letters[1:]]
+
+
+def _unwrap_roman(match: re.Match[str]) -> str:
+    """An upright letter is that letter, and an upright function name that function; other words stay text."""
+    word = match.group(1)
+    if len(word) == 1:
+        return f" {word} "
+    return rf"\{word} " if word in FUNCTIONS else match.group()
+
+
+class TokenStream:
+    """Tokens and a position among them."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._position = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The token `ahead` places from here; of kind `end_of_text` behind the last."""
+        position = self._position + ahead
+        return self._tokens[position] if position < len(self._tokens) else _END
+
+    def next(self) -> Token:
+        """The token here; the position moves on."""
+        token = self.peek()
+        self._position += 1
+        return token
+
+    def skip(self, count: int) -> None:
+        """Moves on by `count` tokens."""
+        self._position += count
+
+    def put_back(self, token: Token) -> None:
+        """`token` comes next: what is left of one that was taken in part."""
+        self._position -= 1
+        self._tokens[self._position] = token
+
+    def at(self, kind: str, *values: str) -> bool:
+        """True when the next token is of `kind` and, where given, has one of `values`."""
+        token = self.peek()
+        return token.kind == kind and (not values or token.value in values)
+
+    def take(self, kind: str, *values: str) -> bool:
+        """As `at`; moves on when true."""
+        is_there = self.at(kind, *values)
+        self._position += is_there
+        return is_there
+
+    def close(self, *values: str) -> str:
+        """Takes one of the closing delimiters `values`; UnreadableError when none is there."""
+        if self.peek().kind in ("symbol", "command") and self.peek().value in values:
+            return self.next().value
+        raise UnreadableError(f"no {' or '.join(values)}")
+
+    def expect_end(self) -> None:
+        """UnreadableError when something is left over."""
+        if self._position < len(self._tokens):
+            raise UnreadableError(f"unexpected {self.peek().value[:40]!r}")
+
+
+_END = Token("end_of_text", "", False)

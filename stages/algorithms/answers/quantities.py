@@ -1,0 +1,177 @@
+r"""Units, currencies and counting words around a value: told apart from it, compared, converted.
+
+A unit that only one side has does not count when it is written out (`5 miles`, `5\text{ N}`): the problem says what
+is measured. A letter in the formula itself, the N of `0.64N`, is a variable like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_UNITS: dict[str, tuple[str, Fraction]] = {}
+
+
+def _define(dimension: str, **units: str) -> None:
+    for factor_text, names in ((factor, names) for names, factor in units.items()):
+        for name in names.split("__"):
+            _UNITS[name] = (dimension, Fraction(factor_text))
+
+
+_define("length", m__meter__metre="1", cm__centimeter__centimetre="1/100", mm__millimeter__millimetre="1/1000",
+        km__kilometer__kilometre="1000", inch__in__inche="254/10000", ft__foot__feet="3048/10000",
+        yd__yard="9144/10000", mi__mile="1609344/1000", nm__nanometer="1/1000000000")  # fmt: skip
+_define("mass", g__gram="1", kg__kilogram="1000", mg__milligram="1/1000", lb__pound="45359237/100000",
+        oz__ounce="45359237/1600000", ton="907184740/1000", tonne="1000000")  # fmt: skip
+_define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800",
+        ms__millisecond="1/1000")  # fmt: skip
+_define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
+_define("volume", l__L__liter__litre="1", ml__mL__milliliter__millilitre="1/1000")
+_define("kitchen volume", cup="1", pint="2", quart="4", gallon="16", tablespoon__tbsp="1/16",
+        teaspoon__tsp="1/48")  # fmt: skip
+_define("dollars", dollar="1", cent="1/100")
+_define("euros", euro="1")
+_define("british pounds", gbp="1")
+_define("yen", yen="1")
+_define("rupees", rupee="1")
+_define("yuan", yuan="1")
+_define("force", N__newton="1", kN="1000")
+_define("energy", J__joule="1", kJ__kilojoule="1000")
+_define("power", W__watt="1", kW__kilowatt="1000")
+_define("frequency", Hz__hertz="1", kHz="1000", MHz="1000000")
+_ALIASES = {"mph": "mile per h", "kph": "km per h", "kmh": "km per h"}
+_CURRENCIES = {"$": "dollar", r"\$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
+_COUNTS = {
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
+_POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{([^{}]*)\}")
+_TAIL = re.compile(
+    r"(?P<body>.*[0-9)}\]!a-zA-Z]|.*\\pi)\s*"
+    r"(?P<unit>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{[^{}]*\}"
+    r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
+)
+_WORDS = re.compile(
+    r"(?P<body>.*?(?:[0-9)}\]%]|\\pi))(?P<gap>\s*)(?P<unit>[A-Za-z][A-Za-z]*\.?(?:(?:\s|/|-)[A-Za-z]+\.?){0,6})\s?"
+    r"(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
+)
+_PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
+_SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
+_MATHEMATICS = frozenset([
+    "and", "or", "pi", "sin", "cos", "tan", "log", "ln", "exp", "sqrt", "mod", "if", "for", "where",
+    "when", "with", "is", "are", "in", "not", "to", "at", "of", "infty",
+])  # fmt: skip
+_SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A value and its unit."""
+
+    body: str
+    unit: str
+    """In one spelling; empty where there is none."""
+    dimension: str
+    """What it measures, with a power such as `length^2`; empty where the unit is not known here."""
+    factor: Fraction
+    """How many of the dimension's own unit one of it is."""
+    count: int
+    """What a counting word multiplies with: 12 for dozen."""
+
+
+def read_quantities(gold: str, prediction: str) -> tuple[Quantity, Quantity]:
+    """Splits both texts, as `normalisation.one_spelling` leaves them, into values and units. Never raises.
+
+    A single letter is read as a unit only beside an answer that has one: `3 m` beside `3 meters`, not beside `3`.
+    """
+    sides = _read(gold, False), _read(prediction, False)
+    if sides[0].dimension and not sides[1].unit:
+        return sides[0], _read(prediction, True)
+    if sides[1].dimension and not sides[0].unit:
+        return _read(gold, True), sides[1]
+    return sides
+
+
+def _read(text: str, allows_letters: bool) -> Quantity:
+    text = text.translate(_SUPERSCRIPT).strip()
+    prefix = _PREFIX.fullmatch(text)
+    if prefix is not None:
+        inner = _read(prefix["sign"] + prefix["body"], False)
+        return _with_unit(inner.body, _CURRENCIES[prefix["symbol"]], "", inner.count)
+    suffix = _SUFFIX.fullmatch(text)
+    if suffix is not None:
+        return _with_unit(suffix["body"], _CURRENCIES[suffix["symbol"]], "", 1)
+    tail = _TAIL.fullmatch(text)
+    if tail is not None:
+        words = _TEXT.sub(r" \1 ", tail["unit"]).replace("\\", " ")
+        return _from_words(text, tail["body"], words, tail["power"])
+    found = _WORDS.fullmatch(text)
+    if found is not None and _is_unit_phrase(found["unit"], allows_letters):
+        return _from_words(text, found["body"], found["unit"], found["power"])
+    return Quantity(text, "", "", Fraction(1), 1)
+
+
+def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
+    """True for words: a run of letters that is no known unit must have four letters to be one."""
+    words = [word.strip(".") for word in phrase.replace("/", " ").replace("-", " ").split()]
+    if any(word.lower() in _MATHEMATICS for word in words):
+        return False
+    first = words[0]
+    is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in (*_COUNTS, *_POWERS)
+    if len(first) == 1:
+        is_rate = "/" in phrase and all(_singular(word) in _UNITS for word in words)
+        return is_known and (allows_letters or is_rate)
+    return is_known or (len(first) > 3 and not first.isupper())
+
+
+def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantity:
+    words = [word.strip(".,") for word in phrase.replace("/", " per ").split()]
+    count, exponent, names = 1, int(power or 1), []
+    for word in words:
+        if word.lower() in _COUNTS:
+            count *= _COUNTS[word.lower()]
+        elif word.lower() in _POWERS:
+            exponent = _POWERS[word.lower()]
+        elif word.lower() not in ("of", "the", "a", "an"):
+            names.append(_singular(word))
+    if not words or any(word.lower() in ("and", "or") for word in words):
+        return Quantity(text, "", "", Fraction(1), 1)
+    return _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
+
+
+def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
+    body = body.strip().rstrip("\\, ")
+    top, _, bottom = _ALIASES.get(name, name).partition(" per ")
+    dimension, factor = "", Fraction(1)
+    if top in _UNITS and (not bottom or bottom in _UNITS):
+        dimension, one = _UNITS[top]
+        factor = one ** (int(power[1:]) if power else 1)
+        dimension += power
+        if bottom:
+            dimension += f" per {_UNITS[bottom][0]}"
+            factor /= _UNITS[bottom][1]
+    return Quantity(body, name + power, dimension, factor, count)
+
+
+def _singular(word: str) -> str:
+    if word in _UNITS:
+        return word
+    lower = word.lower() if len(word) > 2 else word
+    for ending in ("s", "es"):
+        if lower.endswith(ending) and lower.removesuffix(ending) in _UNITS:
+            return lower.removesuffix(ending)
+    return lower.removesuffix("s") if len(lower) > 3 else lower
+
+
+def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
+    """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
+    counts = Fraction(prediction.count, gold.count)
+    if not (gold.dimension and prediction.dimension):
+        return counts
+    return counts * prediction.factor / gold.factor if gold.dimension == prediction.dimension else None

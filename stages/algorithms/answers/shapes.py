@@ -1,0 +1,212 @@
+r"""What kind of thing an answer is, told from its tree: one value, values with names, a list, a set of numbers.
+
+Here the conventions of answers are applied: `x = 5` names a value; of `x = 2 + 3 = 5` the last link counts, of
+`x = 1/3 \approx 0.33` the last exact one; `1 \pm 2` is two values; an inequality in one unknown is a set of numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stages.algorithms.answers.latex_tree import Node, signed
+from stages.algorithms.answers.solution_sets import (
+    EVERYTHING,
+    Interval,
+    endpoint_value,
+    interval,
+    solve,
+    united,
+    without_points,
+)
+
+_INEQUALITIES = frozenset(["lt", "le", "gt", "ge", "ne"])
+_MAX_SIGNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A value under a name."""
+
+    name: str
+    answer: object
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A set of real numbers, of an unknown where one was named."""
+
+    pieces: tuple[Interval, ...]
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A `list` or `set` (order does not count), or a `sequence` in brackets (it does)."""
+
+    kind: str
+    items: tuple
+    brackets: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """An equation or inequality that is not solved."""
+
+    items: tuple[Node, ...]
+    signs: tuple[str, ...]
+
+
+def shape_of(node: Node):
+    """A Named, Numbers, Several or Relation, or the node itself: a value, matrix, ratio or text."""
+    if node.head == "relation":
+        return _relation(*node.parts)
+    if node.head in ("list", "set"):
+        return _several(node.head, node.parts)
+    if node.head == "sequence":
+        opening, closing, items = node.parts
+        return Several("sequence", tuple(map(shape_of, items)), opening + closing)
+    if node.head == "number_set":
+        return Numbers((EVERYTHING,), None) if node.first == "R" else node
+    if node.head in ("union", "intersection", "minus"):
+        return _set_operation(node)
+    values = _without_plus_minus(node)
+    return node if values is None else Several("list", values)
+
+
+def as_numbers(shape) -> Numbers | None:
+    """The set of numbers that brackets, braces or one value stand for; None where they stand for none."""
+    if isinstance(shape, Numbers):
+        return shape
+    if isinstance(shape, Several) and shape.kind == "sequence":
+        if len(shape.items) != 2 or not all(isinstance(item, Node) for item in shape.items):
+            return None
+        found = interval(shape.brackets[0], shape.brackets[1], *shape.items)
+        return None if found is None else Numbers((found,), None)
+    if isinstance(shape, Several):
+        points = [interval_of_point(item) for item in shape.items]
+        return None if None in points else Numbers(united(points), None)  # type: ignore[arg-type]
+    return None
+
+
+def interval_of_point(item) -> Interval | None:
+    """A closed interval of one number; None when `item` is no real constant."""
+    is_constant = isinstance(item, Node) and endpoint_value(item) is not None
+    return Interval(item, item, True, True) if is_constant else None
+
+
+def _several(kind: str, items: tuple[Node, ...]):
+    shapes = [shape_of(item) for item in items]
+    if kind == "list" and all(isinstance(shape, Numbers) and shape.name for shape in shapes):
+        return _all_of(shapes)
+    flat: list = []
+    for item, shape in zip(items, shapes, strict=True):
+        # What a plus-minus sign stands for joins the list around it; a group that was written as a list does not.
+        is_plus_minus = item.head != "list" and isinstance(shape, Several) and shape.kind == "list"
+        flat += shape.items if is_plus_minus else [shape]  # type: ignore[union-attr]
+    return flat[0] if kind == "list" and len(flat) == 1 else Several(kind, tuple(flat))
+
+
+def _all_of(shapes: list[Numbers]):
+    """Inequalities in one unknown side by side: their union where they exclude each other, else what all allow."""
+    if len({shape.name for shape in shapes}) != 1:
+        return Several("list", tuple(shapes))
+    pieces = [piece for shape in shapes for piece in shape.pieces]
+    together = united(pieces)
+    if len(together) == len(pieces):
+        return Numbers(together, shapes[0].name)
+    return Several("list", tuple(shapes))
+
+
+def _set_operation(node: Node):
+    left, right = (as_numbers(shape_of(part)) for part in node.parts)
+    if node.head == "union" and left is not None and right is not None:
+        return Numbers(united([*left.pieces, *right.pieces]), None)
+    if node.head == "minus" and left is not None and node.parts[1].head == "set":
+        pieces = without_points(left.pieces, node.parts[1].parts)
+        return node if pieces is None else Numbers(pieces, None)
+    return node
+
+
+def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
+    if signs[0] == "in" and len(signs) == 1:
+        name = name_of(items[0])
+        return shape_of(items[1]) if name is None else Named(name, shape_of(items[1]))
+    if all(sign in _INEQUALITIES for sign in signs):
+        solved = solve(items, signs)
+        return Relation(items, signs) if solved is None else Numbers(solved[1], solved[0])
+    if any(sign not in ("eq", "approx") for sign in signs):
+        return Relation(items, signs)
+    name = name_of(items[0])
+    exact = signs.index("approx") if "approx" in signs else len(signs)
+    if name is not None:
+        return Named(name, shape_of(items[exact or 1]))
+    if len(items) > 2 or exact == 0:
+        return shape_of(items[exact])
+    return Relation(items, signs)
+
+
+def name_of(node: Node) -> str | None:
+    r"""The name that a left side is: `x`, `f(x)`, `AB`, `|AB|`, `A:B`, `\frac{NO}{BO}`, `(x, y)`; else None."""
+    if node.head == "symbol":
+        return node.first
+    if node.head == "call" and node.first.startswith("unknown"):
+        return node.first
+    if node.head == "call" and node.first == "abs":
+        inner = name_of(node.parts[1])
+        return None if inner is None else f"|{inner}|"
+    if node.head == "text":
+        return node.first
+    if node.head == "multiply" and _is_application(node.parts):
+        return f"unknown {node.first.first}"
+    if node.head in ("multiply", "ratio") and all(_is_name_part(part) for part in node.parts):
+        return f"{node.head} " + " ".join(str(_names(part)) for part in node.parts)
+    if node.head == "sequence" and all(name_of(item) is not None for item in node.parts[2]):
+        return "sequence " + " ".join(str(name_of(item)) for item in node.parts[2])
+    return None
+
+
+def _is_application(parts: tuple[Node, ...]) -> bool:
+    """True for what reads as a function of one variable: a capital and a small letter, as in `W(n)`."""
+    if len(parts) != 2 or any(part.head != "symbol" for part in parts):
+        return False
+    return parts[0].first[0].isupper() and len(parts[1].first) == 1 and parts[1].first.islower()
+
+
+def _is_name_part(node: Node) -> bool:
+    """True for names of figures and their parts, which have capital letters, and for what a named function takes."""
+    if node.head == "power" and node.parts[1].head == "number":
+        return node.parts[1].first == -1 and _is_name_part(node.first)
+    if node.head == "multiply":
+        return all(map(_is_name_part, node.parts))
+    if node.head == "sequence":
+        return name_of(node) is not None
+    return node.head == "symbol" and (node.first[0].isupper() or len(node.first) > 3 or node.first == "m")
+
+
+def _names(node: Node) -> str:
+    if node.head == "symbol":
+        return node.first
+    return " ".join(_names(part) for part in node.parts if isinstance(part, Node))
+
+
+def _without_plus_minus(node: Node) -> tuple[Node, ...] | None:
+    """Both values of an expression with a plus-minus sign; signs in it change together. None without one."""
+    count = _count_signs(node)
+    if not count or count > _MAX_SIGNS:
+        return None
+    return _with_sign(node, "+"), _with_sign(node, "-")
+
+
+def _count_signs(node: Node) -> int:
+    return (node.head == "plusminus") + sum(
+        _count_signs(part) for part in node.parts if isinstance(part, Node)
+    )
+
+
+def _with_sign(node: Node, sign: str) -> Node:
+    if node.head == "plusminus":
+        kind, inner = node.parts
+        flipped = {"+": "-", "-": "+"}[sign] if kind == "mp" else sign
+        return signed(flipped, _with_sign(inner, sign))
+    parts = tuple(_with_sign(part, sign) if isinstance(part, Node) else part for part in node.parts)
+    return Node(node.head, parts)
