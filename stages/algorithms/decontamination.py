@@ -27,8 +27,8 @@ from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
 from stages.algorithms.problem_text import normalise_problem, problem_words, word_runs
 
 __all__ = [
-    "BenchmarkProblem", "Contamination", "DecontaminationRules", "Hit", "NearDuplicateRule", "NearDuplicates",
-    "NgramRule", "TemplateRule", "normalise_problem", "problem_words", "source_revision",
+    "BenchmarkProblem", "Contamination", "DecontaminationRules", "Hit", "HitPairs", "NearDuplicateRule",
+    "NearDuplicates", "NgramRule", "TemplateRule", "normalise_problem", "problem_words", "source_revision",
 ]  # fmt: skip
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
@@ -41,6 +41,8 @@ MOST_CANDIDATES = 2_000
 """Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+MOST_PAIRS = 50
+"""Pairs kept of one benchmark problem."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +178,26 @@ class Contamination:
         shared = Counter(index for ngram in ngrams for index in self._ngrams.get(ngram, ()))
         shares = ((index, n / min(len(ngrams), self._ngram_counts[index])) for index, n in shared.items())
         return [(index, share) for index, share in shares if share >= rule.shared_fraction]
+
+
+class HitPairs:
+    """Rows of the `contamination` table, at most `MOST_PAIRS` of one benchmark problem: a benchmark full of equal
+    problems cannot fill the disk."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.by_rule: Counter[str] = Counter()
+        """All pairs, those beyond the limit too."""
+        self._of_problem: Counter[tuple[str, str]] = Counter()
+
+    def add(self, problem: Mapping[str, Any], hits: Iterable[Hit]) -> None:
+        """Adds the hits of one problem, given as its problem_id, source and text."""
+        for hit in hits:
+            self.by_rule[hit.rule] += 1
+            key = (hit.benchmark, hit.benchmark_problem_id)
+            self._of_problem[key] += 1
+            if self._of_problem[key] <= MOST_PAIRS:
+                self.rows.append({**problem, **hit.columns()})
 
 
 def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str, list[int]], list[int]]:

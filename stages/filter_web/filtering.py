@@ -13,6 +13,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.decontamination import (
     BenchmarkProblem,
     Contamination,
+    HitPairs,
     NearDuplicates,
     normalise_problem,
 )
@@ -34,7 +35,7 @@ _FUNCTION = re.compile(
 def filter_candidates(
     candidates: pandas.DataFrame, benchmarks: pandas.DataFrame, rules: FilterRules, agree: Agree
 ) -> tuple[Rows, Rows, Funnel]:
-    """Rows of the problem table in the order of the candidates, a `contamination` row for each dropped one, the funnel.
+    """Rows of the problem table in the order of the candidates, `contamination` rows of what was dropped, the funnel.
 
     A duplicate is looked for among the rows that passed the earlier rules only, so that a broken copy never
     displaces a good one.
@@ -136,25 +137,26 @@ def _drop_duplicates(rows: Rows, rules: FilterRules, funnel: Funnel) -> Rows:
 def _drop_contaminated(
     rows: Rows, benchmarks: pandas.DataFrame, rules: FilterRules, funnel: Funnel
 ) -> tuple[Rows, Rows]:
-    """The clean rows, and for each of the others its worst hit as a row of the `contamination` table.
+    """The clean rows, and the hits of the others as rows of the `contamination` table.
 
     The revision is missing there: sources are no parameter of this stage, and the report knows them.
     """
     if rules.contaminated is None:
         return rows, []
     index = Contamination(_benchmark_problems(benchmarks), rules.contaminated)
-    kept, hits = [], []
+    kept, pairs = [], HitPairs()
     for row in progress(rows, label="benchmarks"):
-        hit = index.find(row["problem"])
-        if hit:
+        hits = index.find_all(row["problem"])
+        if hits:
+            hit = hits[0]
             found = f"{hit.rule} {hit.overlap:.2f} with {hit.benchmark} {hit.benchmark_problem_id}"
             detail = f"{found}: {hit.benchmark_problem}"
             funnel.drop(row, "contaminated", detail, row["candidate_id"])
             own = {"problem_id": row["candidate_id"], "source": _source(row), "problem": row["problem"]}
-            hits.append({**own, **hit.columns(), "benchmark_revision": None})
+            pairs.add(own, hits)
         else:
             kept.append(row)
-    return kept, hits
+    return kept, [{**pair, "benchmark_revision": None} for pair in pairs.rows]
 
 
 def _benchmark_problems(benchmarks: pandas.DataFrame) -> Iterable[BenchmarkProblem]:
