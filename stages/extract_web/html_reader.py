@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from lxml import html
-from lxml.etree import ParserError, XMLSyntaxError, _Element
+from lxml import etree
+from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, tidy
 from stages.extract_web.labels import HIDES, is_toggle_label, is_whole_label, is_worded_label, prefix_label
@@ -52,9 +52,13 @@ class NotHtml(Exception):
 def read_html(content: str) -> Page:
     """The page's blocks in reading order; NotHtml when there is nothing to parse."""
     try:
-        root = html.document_fromstring(content.replace("\x00", ""))
-    except (ParserError, XMLSyntaxError, ValueError) as error:
+        root = etree.fromstring(
+            content.replace("\x00", ""), etree.HTMLParser(remove_comments=True, remove_pis=True)
+        )
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise NotHtml(str(error)) from error
+    if root is None:
+        raise NotHtml("no element")
     page = Page()
     _Walk(page, MAX_EFFORT * len(content)).container(root, 0)
     return page.finish()

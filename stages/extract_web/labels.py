@@ -56,8 +56,8 @@ _WORDS = {
     + r"(?:solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out|explanation|steps"
     r"|walk-?through|how\s+to\s+solve\s+it|proof|derivation)",
     Part.ANSWER: _OPENER + r"(?:answers?|ans|result|answer\s+key)",
-    Part.ASIDE: r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?|source"
-    r"|remarks?|notes?|strategy)",
+    Part.ASIDE: r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
+    r"|source|remarks?|notes?|strategy)",
 }
 _NUMBERED = r"(?:\.(?=\s?\d))?\s*(?:no\.?\s*|number\s*|#\s*)?"
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]])?"

@@ -18,7 +18,7 @@ NOISE_WORDS = re.compile(
     r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-_VOTE_WORDS = names("vote votes score scores upvote upvotes upvotecount votecount points likes rating rate")
+_VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
 _SCORE = re.compile(
     r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*", re.IGNORECASE
 )
@@ -86,11 +86,11 @@ def _part_of_words(words: list[str]) -> str | None:
 
 def vote(element: _Element) -> int | None:
     """The score that an element named for it shows; None for others."""
-    text = "".join(element.itertext()).strip() if len(element) < 12 else ""
-    if not text or len(text) > 30 or not any(c.isdigit() for c in text):
+    given = element.get("class"), element.get("itemprop")
+    if not any(given) or _VOTE_WORDS.isdisjoint(tokens(" ".join(filter(None, given)))) or len(element) > 12:
         return None
-    given = f"{element.get('class') or ''} {element.get('itemprop') or ''}"
-    if _VOTE_WORDS.isdisjoint(tokens(given)) and "upvoteCount" not in given:
+    text = "".join(element.itertext()).strip()
+    if not text or len(text) > 30:
         return None
     found = _SCORE.fullmatch(" ".join(text.split()))
     return int(found[1].replace("−", "-")) if found else None
