@@ -31,7 +31,7 @@ _LATEX_SIGNS = (
     (re.compile(r"\\[lcd]?dots(?![a-zA-Z])"), " "),
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|,(?:\\!)?)(?=\d{3}(?!\d))")
-_CIRC = re.compile(r"\^\s*\{?\s*\\?circ")
+_CIRC = re.compile(r"\^\s*(?:\{\s*)?\\?circ")
 _WORD = re.compile(r"\d+(?:\.\d+)?|[^\W\d_]+(?:'[^\W\d_]+)*|(?<=[\d)])!|[-+*/=<>^_%|()\[\]√]")
 
 

@@ -17,6 +17,7 @@ from stages.algorithms.decontamination import (
     problem_words,
     source_revision,
 )
+from stages.algorithms.problem_templates import read_template
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does Tom have?"
 EXACT = DecontaminationRules(exact=True, ngrams=None, near_duplicates=None, templates=None)
@@ -160,6 +161,14 @@ def seconds(work):
     started = time.process_time()
     work()
     return time.process_time() - started
+
+
+@pytest.mark.parametrize(
+    "piece", ["^ ", "^" + " " * 400, "\\frac ", "\\hspace{", "1,", "a'", "{,}", "\\lvert", "(", "é"]
+)
+def test_hostile_texts_are_read_in_linear_time(piece):
+    text = piece * (200_000 // len(piece)) + " " * 50_000
+    assert seconds(lambda: (problem_words(text), read_template(text))) < 3
 
 
 def test_a_benchmark_that_repeats_itself_costs_no_more():
