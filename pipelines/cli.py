@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from pipelines.ablating.command import ablate
+from pipelines.extracting import extract
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -33,3 +34,4 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 
 
 app.command()(ablate)
+app.command()(extract)

@@ -34,7 +34,7 @@ class JsonlPages(StrictParams):
     """Field that holds its address."""
     id_field: str
     """Field that names it; names are unique within the source."""
-    format: Literal["html", "markdown", "text"]
+    format: Literal["html", "markdown", "text", "cnxml", "latex", "pretext"]
     licence: str
     max_pages: int | None = Field(ge=1)
     """Pages read at most, from the beginning; null reads all."""

@@ -16,6 +16,7 @@ from stages.foundations.errors import UserError
 
 FORMATS = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
+    ".tex": "latex", ".ptx": "pretext", ".pretext": "pretext", ".cnxml": "cnxml",
 }  # fmt: skip
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(

@@ -17,7 +17,6 @@ _INSTRUCTION = re.compile(
     rf"|(?:for|in)\s+{_SEVERAL}\s+#?\d"
     rf"|{_SEVERAL}\s+\d{{1,4}}\s*(?:-|–|—|to|through|and)\s*\d{{1,4}}\s*[:.]?"
     rf"|(?:use|refer|consider|read)\b(?=.{{0,200}}\b(?:next|following)\s+(?:\w+\s+)?{_SEVERAL})"
-    rf"|the\s+(?:following|next)\s+(?:\w+\s+)?{_SEVERAL}\b"
     r"|(?:directions|instructions)\s*[:.]",
     re.IGNORECASE | re.DOTALL,
 )

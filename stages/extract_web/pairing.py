@@ -21,6 +21,10 @@ from stages.extract_web.sections import Section, find_sections, section_text
 
 _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
+_ASKS = re.compile(
+    r"\?|\b(?:prove|show|find|give|compute|calculate|describe|suppose|consider|determine|explain|solve|design|argue)\b",
+    re.IGNORECASE,
+)
 _NO_WORD = re.compile(r"\W+")
 
 
@@ -160,9 +164,8 @@ def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
     """Sections that begin with a quotation: the quotation is the problem, the rest works it out."""
     if not page.quoted:
         return pairs
-    heads = [pair.head for pair in pairs] or [
-        Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), -1, len(page.blocks), "")
-    ]
+    whole = Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), -1, len(page.blocks), "")
+    heads = [pair.head for pair in pairs] or [whole]
     split: list[_Pair] = []
     for head in heads:
         first = head.start + 1
@@ -172,10 +175,15 @@ def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
         while end < head.end and end in page.quoted:
             end += 1
         if end == first or head.label.rest:
+            if pairs:
+                split.append(_Pair(head, []))
+                continue
             return pairs
         blank = Label(Part.PROBLEM, "", head.label.number)
         problem = section_text(page, blank, first - 1, end)
         worked = section_text(page, blank, end - 1, head.end)
+        if not pairs and not (worked and _ASKS.search(problem)):
+            return pairs
         solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", ""), end, head.end, worked)
         split.append(
             _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])

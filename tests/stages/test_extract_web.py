@@ -164,7 +164,8 @@ def test_short_answer_only_when_unambiguous(solution, labelled, answer):
     [
         ("", "html", "not_html"),
         ("<p>Nothing to solve here.</p>", "html", "no_exercise"),
-        ("\\section{x}", "latex", "format_not_read"),
+        ("\\section{x}", "latex", "no_exercise"),
+        ("%PDF", "pdf", "format_not_read"),
         ("<div>" * 5_000 + "Exercise 1" + "</div>" * 5_000, "html", "no_exercise"),
         ("<math>" + "<msup>" * 3_000 + "x", "html", "no_exercise"),
     ],
@@ -186,7 +187,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
     written = []
     for processes in (1, 2):
         (tmp_path / "params.yaml").write_text(
-            yaml.safe_dump({"extract_web": {"max_answer_characters": 40, "processes": processes}})
+            yaml.safe_dump({"extract_web": {"max_answer_characters": 40, "shared_instructions": "prepended", "processes": processes}})
         )
         out = [
             tmp_path / f"{processes}.candidates",

@@ -1,0 +1,77 @@
+r"""The text of a piece of LaTeX: formulas kept as they are, layout commands dropped, lists and tables as lines."""
+
+from __future__ import annotations
+
+import re
+
+from stages.extract_web.blocks import tidy
+
+_MATH = re.compile(
+    r"\$\$(?P<double>[^$]{1,20000})\$\$|(?<!\\)\$(?P<single>(?:\\.|[^$\\]){1,20000})\$"
+    r"|\\\((?P<round>.{1,20000}?)\\\)|\\\[(?P<square>.{1,20000}?)\\\]"
+    r"|\\begin\{(?P<name>equation|align|gather|multline|eqnarray|displaymath|math|alignat|flalign)(?P<star>\*?)\}"
+    r"(?P<inner>.{0,20000}?)\\end\{(?P=name)(?P=star)\}",
+    re.DOTALL,
+)
+_WITH_ARGUMENT = re.compile(
+    r"\\(?:label|index|vspace|hspace|cite\w*|footfullcite|footcite|setlength|setcounter|addtocounter|input"
+    r"|hypertarget|hyperlink|href|color|fontsize|FigureFullPath)\*?\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}(?:\s*\{\\?[^{}]*\})?"
+)
+_REFERENCE = re.compile(r"\\(?:[cCvV]?ref|autoref|eqref|pageref)\*?\s*\{[^{}]*\}")
+_PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
+_ITEM = re.compile(r"\\item\b\s*(?:\[([^\]]{0,40})\])?\s*")
+_LINE = re.compile(r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|linebreak|smallskip|medskip|bigskip)\b")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\s*\{[^{}]*\})?")
+_FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
+_COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
+_SIGNS = {"\\%": "%", "\\$": "$", "\\&": "&", "\\#": "#", "\\_": "_", "\\{": "{", "\\}": "}", "~": " ", "\\,": " ",
+          "\\ ": " ", "\\;": " ", "\\-": "", "``": "“", "''": "”", "---": "—", "--": "–", "\\/": ""}  # fmt: skip
+_SIGN = re.compile("|".join(map(re.escape, sorted(_SIGNS, key=len, reverse=True))))
+
+
+def braced(source: str, start: int) -> tuple[int, int] | None:
+    """(first, end) of what stands in the braces that open at `start`, spaces before them skipped; None without them."""
+    while start < len(source) and source[start].isspace():
+        start += 1
+    if source[start : start + 1] != "{":
+        return None
+    depth = 0
+    for found in re.compile(r"\\.|[{}]", re.DOTALL).finditer(source, start):
+        if found[0] == "{":
+            depth += 1
+        elif found[0] == "}":
+            depth -= 1
+            if depth == 0:
+                return start + 1, found.start()
+    return None
+
+
+def plain(latex: str) -> str:
+    """The text with formulas between dollar signs, one line a paragraph or item."""
+    pieces, last = [], 0
+    for formula in _MATH.finditer(latex):
+        pieces += [_words(latex[last : formula.start()]), _formula(formula)]
+        last = formula.end()
+    pieces.append(_words(latex[last:]))
+    lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
+    return "\n".join(line for line in lines if line not in ("", "-"))
+
+
+def _formula(found: re.Match[str]) -> str:
+    body = next(
+        found[name] for name in ("double", "single", "round", "square", "inner") if found[name] is not None
+    )
+    body = " ".join(re.sub(r"\\label\s*\{[^{}]*\}|\\notag\b|\\nonumber\b", "", body).split())
+    if found["name"] in ("align", "eqnarray", "alignat", "flalign", "gather", "multline"):
+        return f"\n$\\begin{{aligned}} {body} \\end{{aligned}}$\n"
+    return f"${body}$" if found["single"] or found["round"] else f"\n${body}$\n"
+
+
+def _words(text: str) -> str:
+    text = re.sub(r"\n[ \t]*\n\s*", "\0", text).replace("\n", " ").replace("\0", "\n")
+    text = _PICTURE.sub(" ![]() ", _REFERENCE.sub("[link]", _WITH_ARGUMENT.sub("", text)))
+    text = _LINE.sub("\n", _ENVIRONMENT.sub("\n", text))
+    text = _ITEM.sub(lambda item: f"\n- {item[1] + ' ' if item[1] else ''}", text)
+    text = _COMMAND.sub(" ", _FOOTNOTE.sub("", text))
+    kept = _SIGN.sub(lambda sign: {"{": "\1", "}": "\2"}.get(_SIGNS[sign[0]], _SIGNS[sign[0]]), text)
+    return kept.replace("{", "").replace("}", "").replace("\1", "{").replace("\2", "}")
