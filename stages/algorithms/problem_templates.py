@@ -33,6 +33,8 @@ NUMBERS_AGREE = 0.75
 """Weighted Jaccard similarity of numbers from which they count as the same: one may be spelt out or left out."""
 LEAST_EVIDENCE = 18.0
 """Summed weight (nats) of shared stems and numbers that two reworded texts need: 1, 2 and 3 alone say nothing."""
+LEAST_STEM_EVIDENCE = 20.0
+"""Summed weight (nats) of shared stems that a similar template needs: every puzzle about ages has age, old and year."""
 MOST_COMMON = 500
 """A stem or number that stands in more benchmark problems proposes none of them: bounds the time of a search."""
 
@@ -136,12 +138,18 @@ class TemplateIndex:
         for index in self._stems.holders(own.stems):
             other = self._templates[index]
             similarity = self._stems.similarity(own.stems, other.stems)
-            if similarity >= self._rule.similarity and min(len(own.stems), len(other.stems)) >= FEWEST_STEMS:
+            if similarity >= self._rule.similarity and self._is_template(own, other):
                 found.setdefault(index, ("template", similarity))
             elif similarity >= self._rule.reworded_similarity and self._is_reworded(own, other):
                 found.setdefault(index, ("reworded", similarity))
         ranked = sorted(found.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
         return [(index, rule, similarity) for index, (rule, similarity) in ranked]
+
+    def _is_template(self, own: Template, other: Template) -> bool:
+        """Enough stems, and enough in common that is rare."""
+        if min(len(own.stems), len(other.stems)) < FEWEST_STEMS:
+            return False
+        return self._stems.weight(own.stems & other.stems) >= LEAST_STEM_EVIDENCE
 
     def _is_reworded(self, own: Template, other: Template) -> bool:
         """The same numbers, and enough in common that is rare."""
