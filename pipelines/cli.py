@@ -8,6 +8,8 @@ import typer
 
 from pipelines.ablating.command import ablate
 from pipelines.extracting import extract
+from pipelines.grading import grade
+from pipelines.grading_agreement import agreement
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -34,4 +36,6 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
 
 
 app.command()(ablate)
+app.command()(grade)
+app.command()(agreement)
 app.command()(extract)

@@ -1,0 +1,27 @@
+"""Who judges rows outside the graph: the rule-based verifier, or a policy as judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stages.engines.judge import ModelJudge
+from stages.engines.policies import load_tokenizer
+from stages.engines.sampling import SamplerParams, build_sampler
+from stages.foundations.errors import UserError
+from stages.foundations.params import load_section, load_value
+from stages.foundations.prompts import PromptParams
+
+
+def open_judge(params: Path, policy: Path) -> ModelJudge:
+    """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
+
+    UserError when the folder is none.
+    """
+    if not policy.is_dir():
+        raise UserError(
+            f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base"
+        )
+    prompt = load_section(params, "prompt", PromptParams)
+    tokenizer = load_tokenizer(policy)
+    sampler = build_sampler(load_section(params, "sampler", SamplerParams), policy)
+    return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"))

@@ -1,0 +1,97 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.grading_agreement import compare_verdicts
+
+ROWS = [
+    {"gold": "1/2", "prediction": r"so \boxed{0.5}", "id": "half"},
+    {"gold": 7, "prediction": "The answer is 8"},
+    {"gold": "7", "prediction": r"\boxed{7", "truncated": True},
+    {"gold": "7", "prediction": "The answer is 7", "truncated": True},
+    {"gold": "0.1", "prediction": "0.11", "tolerance": 0.01},
+    {"gold": "x", "prediction": "\ud800"},
+    {"gold": "7"},
+    {"gold": "1", "prediction": "1", "tolerance": "much"},
+]
+VERDICTS = [
+    "correct",
+    "wrong",
+    "unparsed",
+    "unparsed",
+    "correct",
+    "unparsed",
+    "unparsed",
+    "unparsed",
+    "unparsed",
+]
+
+
+def run(*arguments, text=None):
+    return CliRunner().invoke(app, list(map(str, arguments)), input=text)
+
+
+@pytest.fixture
+def rows_file(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\nno json\n")
+    return path
+
+
+def test_each_row_gets_one_line_in_order(rows_file):
+    result = run("grade", rows_file, "--jobs", 1)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert result.exit_code == 0
+    assert [line["verdict"] for line in lines] == VERDICTS
+    assert [line["line"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert lines[0] | {"id": "half", "extracted": "0.5", "path": "exact", "reason": "number"} == lines[0]
+    assert [line["reason"] for line in lines[-3:]] == ["no_prediction", "tolerance_is_no_number", "not_json"]
+    assert "graded 9 rows" in result.stderr
+
+
+def test_rows_come_from_standard_input_too(rows_file):
+    assert run("grade", "-", text=rows_file.read_text()).stdout == run("grade", rows_file).stdout
+
+
+def test_a_mistake_of_the_caller_is_one_message(tmp_path, rows_file):
+    for result in (
+        run("grade", tmp_path / "none.jsonl"),
+        run("grade", rows_file, "--judge", tmp_path / "none"),
+    ):
+        assert result.exit_code == 2
+        assert "none" in result.stderr
+
+
+def verdicts(*said):
+    return {n: {"line": n, "verdict": verdict} for n, verdict in enumerate(said)}
+
+
+def test_kappa_by_hand():
+    """6 rows: both correct 2, both not 2, one each way. Observed 4/6, expected 1/2: kappa 1/3."""
+    first = verdicts("correct", "correct", "correct", "wrong", "wrong", "unparsed")
+    second = verdicts("correct", "correct", "wrong", "correct", "unparsed", "unparsed")
+    found = compare_verdicts(first, second)
+    assert found.observed == pytest.approx(4 / 6)
+    assert found.kappa == pytest.approx(1 / 3)
+    assert found.table[("wrong", "unparsed")] == 1
+    assert [row["row"] for row in found.differing] == [2, 3]
+
+
+def test_kappa_is_undefined_where_nothing_varies():
+    assert compare_verdicts(verdicts("correct"), verdicts("correct")).kappa is None
+
+
+def test_agreement_reads_what_grade_writes(tmp_path, rows_file):
+    graded = [tmp_path / name for name in ("a.jsonl", "b.jsonl")]
+    lines = run("grade", rows_file).stdout
+    graded[0].write_text(lines)
+    graded[1].write_text(lines.replace('"wrong"', '"correct"'))
+    report = run("agreement", *graded)
+    assert report.exit_code == 0
+    assert "1 rows differ" in report.stdout
+    assert json.loads(run("agreement", *graded, "--json").stdout)["table"]["wrong/correct"] == 1
+    graded[1].write_text(lines.splitlines()[0])
+    assert run("agreement", *graded).exit_code == 2
+    assert run("agreement", graded[0], rows_file).exit_code == 2
