@@ -68,11 +68,14 @@ def in_order(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
 
 
 def leading(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
-    """The first run of each prefix, the baseline's before others."""
+    """The first run of each prefix, the baseline's of all seeds before others.
+
+    Prefixes of one seed often share some stages, which those that start later find made.
+    """
     first: dict[str, PlannedRun] = {}
     for run in sorted(runs, key=lambda run: run.variant != baseline):
         first.setdefault(run.prefix, run)
-    return [run for run in runs if run in first.values()]
+    return list(first.values())
 
 
 def next_run(
