@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -89,12 +90,18 @@ def _spans(row: Row, base: float | None) -> tuple[tuple[float, float] | None, ..
 
 def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> list[str]:
     parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>']
-    for tick in range(5):
-        value = low + (high - low) * (tick + 0.5) / 5
+    for value in round_values(low, high):
         parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     name = escape(metric.label + unit_suffix(metric))
     return [*parts, f'<text class="tick" x="{middle}" y="{bottom + 31}">{name}</text>']
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """Four to eight multiples of 1, 2 or 5 times a power of ten between the ends."""
+    power = 10.0 ** math.floor(math.log10((high - low) / 4))
+    step = max(factor * power for factor in (1, 2, 5) if factor * power <= (high - low) / 4)
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def _variant(row: Row, spans: Sequence[tuple[float, float] | None], x: Any, y: float) -> list[str]:

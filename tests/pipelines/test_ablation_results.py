@@ -6,7 +6,7 @@ import pytest
 from pipelines.ablating.checkouts import needed_stages
 from pipelines.ablating.definition import Ablation, Comparison
 from pipelines.ablating.measuring import measure
-from pipelines.ablating.page import dot_plot
+from pipelines.ablating.page import dot_plot, round_values
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.results import (
     Difference,
@@ -110,6 +110,12 @@ def test_rows_claims_and_wording():
     assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
     assert judge_claims(ablation, {})[0].verdict == "not separated"
     assert dot_plot(ablation.metrics["accuracy"], rows).count('class="mean"') == 3
+
+
+def test_axes_have_round_values():
+    assert round_values(0.512, 0.799) == pytest.approx([0.55, 0.6, 0.65, 0.7, 0.75])
+    assert round_values(-3, 41) == [0, 10, 20, 30, 40]
+    assert all(3 <= len(round_values(0, 10 ** (n / 7))) <= 10 for n in range(-20, 20))
 
 
 def test_numbers_as_people_read_them():
