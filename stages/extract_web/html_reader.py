@@ -36,6 +36,7 @@ MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
 TRIGGERS = names("a span label")
+NAMES_A_PART = names("b strong div p span dt summary button")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
@@ -311,6 +312,11 @@ def _is_layout(table: _Element) -> bool:
     rows = [row for row in rows if row]
     if len(rows) > 1 and sum(is_worded_label(tidy(" ".join(cell.itertext()))) for cell in rows[0]) >= 2:
         return False
-    if any(name_of(element) in HEADINGS or name_of(element) == "details" for element in table.iter()):
-        return True
+    for element in table.iter():
+        name = name_of(element)
+        if name in HEADINGS or name == "details":
+            return True
+        text = (element.text or "").strip() if name in NAMES_A_PART and not len(element) else ""
+        if 2 < len(text) <= MAX_LEAD_CHARACTERS and is_worded_label(tidy(text)):
+            return True
     return any(is_worded_label(tidy(" ".join(row[0].itertext()))) for row in rows)

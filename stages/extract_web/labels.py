@@ -73,7 +73,8 @@ _PREFIX = {
     for part, words in _WORDS.items()
 }
 _NUMBERED_CAPITALS = re.compile(
-    rf"(?:E[Xx](?:ERCISE|AMPLE)?|P[Rr][Oo][Bb](?:LEM)?|Q(?:UESTION)?)(?:\.\s?|\s#?|#)?{_NUMBER}\s+(?=[A-Z0-9($\\!\[])"
+    rf"(?:(?:EX(?:ERCISE|AMPLE)?|PROB(?:LEM)?|QUESTION|Ex\.|Prob\.|Ques\.)\.?\s?#?(?P<sure>)|(?:Problem|Exercise|Q)\s?#?)"
+    rf"{_NUMBER}\s+(?(sure)(?=\S)|(?=[A-Z($\\!\[]))"
 )
 """`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
 _OF_AN_EXERCISE = re.compile(

@@ -123,7 +123,7 @@ def _owned(sections: list[Section], head: int) -> list[Section]:
     """
     own: list[Section] = []
     end = sections[head].end
-    for section in sections[head + 1 :]:
+    for section in map(sections.__getitem__, range(head + 1, len(sections))):
         if section.part in (Part.PROBLEM, Part.BOUNDARY) or section.start > end:
             break
         own.append(section)
@@ -134,7 +134,7 @@ def _owned(sections: list[Section], head: int) -> list[Section]:
 def _adjoining(sections: list[Section], first: int) -> list[Section]:
     """The section `first` and those that follow it without a block between, each part once."""
     own = [sections[first]]
-    for section in sections[first + 1 :]:
+    for section in map(sections.__getitem__, range(first + 1, len(sections))):
         taken = {Part.PROBLEM, Part.BOUNDARY, *(earlier.part for earlier in own)}
         if section.start != own[-1].end or section.part in taken:
             break
