@@ -44,7 +44,7 @@ PARAMS: dict[str, Any] = {
         "aggregation": "token_mean", "proximal": "recompute", "rollout_correction": {"kind": "none"},
         "vocabulary_pruning": {"kind": "none"}, "reference_kl": {"kind": "none"},
         "minibatches": 2, "max_gradient_norm": 1.0,
-        "optimizer": {"kind": "adamw", "learning_rate": 0.005, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},
+        "optimizer": {"kind": "adamw", "learning_rate": 0.002, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},
         "sync_probe": {"sequences": 2, "max_logprob_gap": 0.0001}, "checkpoint_every_steps": 2,
     },
     "rl_rounds": {

