@@ -1,7 +1,7 @@
-"""Renders exercises as pages in label styles that no rule of extract_web was written against.
+"""Renders exercises as pages in label styles that no rule of extract_web was written against when first measured.
 
-They were written before the rules, and what a reader gets wrong in them is not looked at while rules are written:
-docs/extraction.md says which figures are from the first look and what has been learnt from it since.
+They were written before the rules (`FIRST`) or after them (`SECOND`), and measured before anyone looked at what a
+reader gets wrong in them: docs/extraction.md has the figures of that first look and what was learnt from it.
 """
 
 from __future__ import annotations
@@ -134,10 +134,63 @@ def questions_and_answers(exercises: Sequence[Gold], rng: random.Random) -> str:
     )  # fmt: skip
 
 
-HELD_OUT: dict[str, Style] = {
-    style.__name__: style
-    for style in (
-        lines_of_one_paragraph, cards, lists_with_key, wiki, bulletin_board, abbreviations, linked_solutions,
-        questions_and_answers,
+def worked_examples(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """Boxes with a head in words that vary, the solution begun by an emphasised word."""
+    words = ("Worked Example", "Practice Problem", "Sample Question")
+    return "\n".join(
+        f'<div class="thm"><p class="thm-head">{words[one.number % 3]} {one.number}</p>{paragraphs(one.problem)}'
+        + (f"<p><em>Worked solution.</em> {inline(one.solution)}</p>" if one.solution else "")
+        + "</div>"
+        for one in exercises
     )
-}  # fmt: skip
+
+
+def two_columns(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """A table without heads: labels on the left, texts on the right."""
+    rows = "\n".join(
+        f"<tr><td>Q{one.number}</td><td>{inline(one.problem)}</td></tr>"
+        + (f"<tr><td>A{one.number}</td><td>{inline(one.solution)}</td></tr>" if one.solution else "")
+        for one in exercises
+    )
+    return f"<table class='faq'>{rows}</table>"
+
+
+def key_in_table(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """Exercises numbered in parentheses, the key a table of numbers and answers."""
+    asked = "\n".join(f"<p>({one.number}) {inline(one.problem)}</p>" for one in exercises)
+    rows = "".join(
+        f"<tr><td>{one.number}</td><td>{inline(one.solution)}</td></tr>" for one in exercises if one.solution
+    )
+    return f"{asked}\n<h3>Answer Key</h3><table><tr><th>No.</th><th>Answer</th></tr>{rows}</table>"
+
+
+def spoilers(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """Spoiler boxes of a forum's software under headings with a word of their own."""
+    return "\n".join(
+        f"<h4>Kata {one.number}</h4>{paragraphs(one.problem)}"
+        + (f'<div class="spoiler"><div class="spoiler-head">Spoiler: solution</div><div class="spoiler-body">'
+           f"{paragraphs(one.solution)}</div></div>" if one.solution else "")
+        for one in exercises
+    )  # fmt: skip
+
+
+def classes_only(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """No label in words: the style sheet shows what is what."""
+    return "\n".join(
+        f'<div class="row"><div class="exercise-text">{paragraphs(one.problem)}</div>'
+        + (f'<div class="solution-text">{paragraphs(one.solution)}</div>' if one.solution else "")
+        + "</div>"
+        for one in exercises
+    )
+
+
+def _named(*styles: Style) -> dict[str, Style]:
+    return {style.__name__: style for style in styles}
+
+
+FIRST = _named(
+    lines_of_one_paragraph, cards, lists_with_key, wiki, bulletin_board, abbreviations, linked_solutions,
+    questions_and_answers,
+)  # fmt: skip
+SECOND = _named(worked_examples, two_columns, key_in_table, spoilers, classes_only)
+HELD_OUT: dict[str, Style] = {**FIRST, **SECOND}

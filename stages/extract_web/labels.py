@@ -43,6 +43,7 @@ class Label:
 
 _NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
 _OPENER = (
+    r"(?:(?:spoiler|hidden)\s*[:–-]?\s*)?"
     r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
     r"(?:(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read)\s+)?"
     r"(?:(?:the|my|a|an|your|full|worked|worked-out|detailed|sample|suggested|model|step-by-step|official|best|accepted"
@@ -172,12 +173,14 @@ def prefix_label(text: str) -> Label | None:
     letter = _LETTER_A.match(text)
     if letter and letter[0].rstrip()[-1] in ".:)" and letter.end() < len(text):
         return Label(Part.ANSWER, text[letter.end() :], letter["number"] or "")
+    capitals = _NUMBERED_CAPITALS.match(text)
+    if capitals:
+        return Label(Part.PROBLEM, text[capitals.end() :], capitals["number"])
     for part, pattern in _PREFIX.items():
         found = pattern.match(text)
         if found and found.end() < len(text):
             return Label(part, text[found.end() :], found["number"] or "")
-    capitals = _NUMBERED_CAPITALS.match(text)
-    return Label(Part.PROBLEM, text[capitals.end() :], capitals["number"]) if capitals else None
+    return None
 
 
 def _bare_number(text: str) -> Label | None:

@@ -17,7 +17,7 @@ from stages.extract_web.instructions import instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
 from stages.extract_web.page_labels import SOLVES, page_labels
-from stages.extract_web.sections import Section, find_sections, section_text
+from stages.extract_web.sections import Section, find_sections, is_byline, section_text
 
 _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
@@ -94,7 +94,7 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
         section = sections[index]
         count = 1
         if section.part is Part.PROBLEM:
-            own = _owned(sections, index)
+            own = _owned(page, sections, index)
             following = sections[index + 1] if index + 1 < len(sections) else None
             is_title = (
                 not section.text and not own and following is not None and following.part is Part.PROBLEM
@@ -116,15 +116,18 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     return pairs
 
 
-def _owned(sections: list[Section], head: int) -> list[Section]:
+def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
     """The solutions, answers and asides that follow the section `head` before the next exercise.
 
-    They must follow without a gap: prose between an exercise and a solution means that they are strangers.
+    They must follow without a gap: prose between an exercise and a solution means that they are strangers, a line on
+    who wrote it does not.
     """
     own: list[Section] = []
     end = sections[head].end
     for section in map(sections.__getitem__, range(head + 1, len(sections))):
-        if section.part in (Part.PROBLEM, Part.BOUNDARY) or section.start > end:
+        if section.part in (Part.PROBLEM, Part.BOUNDARY):
+            break
+        if any(not is_byline(block.text) for block in page.blocks[end : section.start]):
             break
         own.append(section)
         end = max(end, section.end)

@@ -127,7 +127,7 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
     for block in page.blocks[start + 1 : end]:
         if block.kind not in ("rule", "vote") and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)
-    return _without_descriptions("\n".join(lines).strip())
+    return without_descriptions("\n".join(lines).strip())
 
 
 def is_furniture(text: str) -> bool:
@@ -137,7 +137,12 @@ def is_furniture(text: str) -> bool:
     )
 
 
-def _without_descriptions(text: str) -> str:
+def is_byline(text: str) -> bool:
+    """True for a short block with the name, posts or date of an author, or none at all."""
+    return len(text) <= MAX_FURNITURE_CHARACTERS and (not text or any(map(is_furniture, text.split("\n"))))
+
+
+def without_descriptions(text: str) -> str:
     """Images beside text shrink to `![]()`: they still show that the text leans on a figure, and their descriptions
     are not taken for the author's words. A part that is only images keeps them."""
     return (

@@ -14,6 +14,7 @@ from stages.extract_web.blocks import tidy
 from stages.extract_web.instructions import is_instruction
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.pairing import Exercise
+from stages.extract_web.sections import without_descriptions
 
 EXERCISES = names("exercise example question problem task activity investigation exploration project webwork")
 PROBLEMS = names("problem statement")
@@ -116,7 +117,7 @@ def _text(element: _Element) -> str:
     pieces: list[str] = []
     _render(element, pieces, 0)
     lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
-    return "\n".join(line for line in lines if line not in ("", "-"))
+    return without_descriptions("\n".join(line for line in lines if line not in ("", "-")))
 
 
 def _render(element: _Element, pieces: list[str], depth: int) -> None:

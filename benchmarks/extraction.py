@@ -1,0 +1,246 @@
+"""Recall, precision and speed of extract_web on pages and documents with gold pairs.
+
+    python -m benchmarks.extraction --data ../shared/data [--part books|styles|documents|speed] [--every N]
+
+A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
+of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second
+beside trafilatura's main-text extraction. rapidfuzz and trafilatura are dependencies of this benchmark only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import re
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.extraction_held_out import FIRST, SECOND
+from benchmarks.extraction_styles import STYLES, Gold, render
+from stages.extract_web.extraction import extract_page
+
+BOOKS = ("algebra_trigonometry", "statistics")
+DOCUMENTS = {
+    "prealgebra-bundle": "cnxml", "contemporary-mathematics": "cnxml", "openintro_statistics": "latex",
+    "walkccc_clrs": "markdown", "discrete_book": "pretext",
+}  # fmt: skip
+MINIMUM_SIMILARITY = 90.0
+IMAGES = re.compile(r"(?:\s*!\[[^\n]*?\]\([^()\n]*\))+\s*")
+"""Solutions that are pictures only: the documents' gold, which is text, does not have them."""
+UNSEEN = frozenset(
+    ["title", "label", "latex-image", "description", "shortdescription", "hint", "idx", "notation"]
+)
+Pairs = dict[str, list[tuple[str, str]]]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The objects of a .jsonl.gz file."""
+    with gzip.open(path, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def normalized(text: str | None) -> str:
+    """Lower-case letters and digits, LaTeX commands dropped."""
+    text = re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text or "")
+    return re.sub(r"[^0-9a-z]", "", text.lower())
+
+
+def pairs(found: Iterable[Mapping[str, Any]]) -> Pairs:
+    """Normalised (problem, solution) by page; rows without a solution are left out."""
+    by_page: Pairs = defaultdict(list)
+    for row in found:
+        if row.get("solution"):
+            by_page[row["page"]].append((normalized(row["problem"]), normalized(row["solution"])))
+    return by_page
+
+
+def score(predicted: Pairs, gold: Pairs) -> tuple[float, float, int]:
+    """(recall, precision, gold pairs)."""
+    import numpy
+    from rapidfuzz import fuzz, process
+
+    matched = found_total = wanted_total = 0
+    for page in sorted(set(predicted) | set(gold)):
+        known = gold.get(page, [])
+        wanted = [pair for pair in known if len(pair[0]) >= 3 and pair[1]]
+        found = [pair for pair in predicted.get(page, []) if pair in wanted or pair not in known]
+        found_total += len(found)
+        wanted_total += len(wanted)
+        if not wanted or not found:
+            continue
+        parts = [
+            process.cdist([p[i] for p in wanted], [p[i] for p in found], scorer=fuzz.ratio,
+                          score_cutoff=MINIMUM_SIMILARITY)
+            for i in (0, 1)
+        ]  # fmt: skip
+        similarity = numpy.minimum(*parts)
+        taken: set[int] = set()
+        for row in numpy.argsort(-similarity.max(axis=1)):
+            for column in numpy.argsort(-similarity[row]):
+                if similarity[row, column] < MINIMUM_SIMILARITY:
+                    break
+                if int(column) not in taken:
+                    taken.add(int(column))
+                    matched += 1
+                    break
+    return matched / max(wanted_total, 1), matched / max(found_total, 1), wanted_total
+
+
+def extracted(name: str, content: str, form: str) -> list[dict[str, Any]]:
+    """Candidates of one page, with the field `page`."""
+    page = {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
+    return [{**row, "page": name} for row in extract_page(page, 60)[0]]
+
+
+def report(name: str, gold: Pairs, pages: Iterable[tuple[str, str, str]]) -> None:
+    """One line: recall, precision, CPU seconds of extraction."""
+    pages = list(pages)
+    form = pages[0][2] if pages else ""
+    started = time.process_time()
+    found = [row for page, content, form in pages for row in extracted(page, content, form)]
+    found = [row for row in found if form == "html" or not IMAGES.fullmatch(row["solution"] or "")]
+    seconds = time.process_time() - started
+    recall, precision, total = score(pairs(found), gold)
+    told = f"recall {recall:.4f} precision {precision:.4f} gold {total:6} pages {len(pages):4}"
+    print(f"{name:48} {told} {seconds:6.1f} s", flush=True)
+
+
+def books(data: Path, every: int) -> None:
+    """The books as the pages are."""
+    for book in BOOKS:
+        pages = rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]
+        names = {page["page"] for page in pages}
+        gold = [row for row in rows(data / "pages" / f"{book}.gold.jsonl.gz") if row["page"] in names]
+        report(book, pairs(gold), ((page["page"], page["html"], "html") for page in pages))
+
+
+def styles(data: Path, every: int) -> None:
+    """The same gold in other label styles."""
+    for book in BOOKS:
+        by_page: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows(data / "pages" / f"{book}.gold.jsonl.gz"):
+            by_page[row["page"]].append(row)
+        kept = dict(list(by_page.items())[::every])
+        gold = pairs(row for page in kept.values() for row in page)
+        for group, named in (("developed on", STYLES), ("held out 1", FIRST), ("held out 2", SECOND)):
+            for name, style in named.items():
+                pages = [
+                    (
+                        page,
+                        render(style, [Gold(r["number"], r["problem"], r["solution"]) for r in found], page),
+                        "html",
+                    )
+                    for page, found in kept.items()
+                ]
+                report(f"{book[:10]} {group}: {name}", gold, pages)
+
+
+def documents(data: Path, every: int) -> None:
+    """Documents whose source marks exercises and solutions; their gold is read by the plain parsers below."""
+    for name, form in DOCUMENTS.items():
+        found = rows(data / "documents" / f"{name}.jsonl.gz")[::every]
+        gold = pairs(
+            {"page": one["doc_id"], "problem": problem, "solution": solution}
+            for one in found
+            for problem, solution in marked_pairs(one["text"], form)
+        )
+        report(f"{name} ({form})", gold, ((one["doc_id"], one["text"], form) for one in found))
+
+
+def marked_pairs(text: str, form: str) -> Iterator[tuple[str, str]]:
+    """(problem, solution) by the source's own marks, as plain text: independent of the readers that are measured."""
+    if form in ("cnxml", "pretext"):
+        yield from _xml_pairs(text)
+    elif form == "markdown":
+        for section in re.split(r"^#+ .*$", text, flags=re.MULTILINE):
+            quote = re.match(r"\s*((?:^>.*\n?)+)", section, re.MULTILINE)
+            if quote:
+                yield re.sub(r"^>", "", quote[1], flags=re.MULTILINE), section[quote.end() :]
+    else:
+        exercise = r"\\begin\{nexercise\}((?:(?!\\begin\{nexercise\}).)*?)\\end\{nexercise\}\s*\\end\{exercisewrap\}\s*\\footnotetext\{"
+        for found in re.finditer(exercise, text, re.DOTALL):
+            yield _without_layout(found[1]), _without_layout(_to_brace(text, found.end()))
+        for found in re.finditer(r"\\begin\{nexample\}\{", text):
+            asked = _to_brace(text, found.end())
+            worked = text[found.end() + len(asked) + 1 :].split(r"\end{nexample}")[0]
+            yield _without_layout(asked), _without_layout(worked)
+
+
+def _xml_pairs(text: str) -> Iterator[tuple[str, str]]:
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return
+    for element in root.iter():
+        parts = {child.tag.rpartition("}")[2]: _seen_text(child) for child in reversed(element)}
+        problem = parts.get("problem") or parts.get("statement")
+        if problem and parts.get("solution") and element.tag.rpartition("}")[2] != "task":
+            yield problem, parts["solution"]
+
+
+def _seen_text(element: ElementTree.Element) -> str:
+    pieces = [element.text or ""]
+    for child in element:
+        if child.tag.rpartition("}")[2] not in UNSEEN:
+            pieces.append(_seen_text(child))
+        pieces.append(child.tail or "")
+    return "".join(pieces)
+
+
+def _to_brace(text: str, start: int) -> str:
+    depth = 1
+    for place in range(start, min(len(text), start + 20_000)):
+        depth += {"{": 1, "}": -1}.get(text[place], 0) if text[place - 1] != "\\" else 0
+        if depth == 0:
+            return text[start:place]
+    return ""
+
+
+def _without_layout(latex: str) -> str:
+    latex = re.sub(r"(?<!\\)%.*", "", latex)
+    return re.sub(r"\\(?:label|index|vspace|hspace|begin|end|ref|vref|footfullcite)\{[^{}]*\}", " ", latex)
+
+
+def speed(data: Path, every: int) -> None:
+    """CPU seconds of one core on the books' pages, beside trafilatura on the same pages, taking turns."""
+    import trafilatura
+
+    contents = [
+        page["html"] for book in BOOKS for page in rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]
+    ]
+    seconds = {"ours": 0.0, "trafilatura": 0.0}
+    for content in contents:
+        started = time.process_time()
+        extracted("page", content, "html")
+        between = time.process_time()
+        trafilatura.extract(content)
+        seconds["ours"] += between - started
+        seconds["trafilatura"] += time.process_time() - between
+    for name, spent in seconds.items():
+        print(f"{name:12} {len(contents) / spent:6.1f} pages/s ({len(contents)} pages, {spent:.1f} CPU s)")
+    print(f"ratio ours / trafilatura: {seconds['trafilatura'] / seconds['ours']:.2f}")
+
+
+PARTS = {"books": books, "styles": styles, "documents": documents, "speed": speed}
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--part", choices=list(PARTS), action="append")
+    parser.add_argument("--every", type=int, default=1, help="take every Nth page")
+    given = parser.parse_args()
+    for part in given.part or PARTS:
+        PARTS[part](given.data, given.every)
+
+
+if __name__ == "__main__":
+    main()
