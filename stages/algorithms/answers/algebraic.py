@@ -23,6 +23,7 @@ MAX_CHARACTERS = 1_500
 _TIME = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))? ?(?:([AaPp])\.?\s?[Mm]?\.{0,2})?")
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
 _DEGREES = re.compile(r"(?<=[0-9}]) ?(?:degrees?(?![a-z])|\\text ?\{ ?degrees? ?\})")
+_ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
 _WORD = re.compile(r"[A-Za-z']+")
 _ARTICLES = frozenset(["a", "an", "the"])
@@ -55,6 +56,7 @@ def algebraic_verdict(gold: str, prediction: str, tolerance: Fraction | None = N
 def _prepared(answer: str) -> str:
     if answer.count("$") % 2 == 0 and "\\$" not in answer:
         answer = answer.replace("$", " ")
+    answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", answer)
     text = _DEGREES.sub(r"^\\circ", _PERCENT.sub(r"\\%", one_spelling(answer)))
     return text.removesuffix(".")
 
@@ -96,7 +98,10 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     if not any(is_words and _is_language(side) for is_words, side in zip(are_words, sides, strict=True)):
         return None
     if all(are_words):
-        words = [[word for word in _WORD.findall(side.lower()) if word not in _ARTICLES] for side in sides]
+        words = [
+            [word.removesuffix("s") for word in _WORD.findall(side.lower()) if word not in _ARTICLES]
+            for side in sides
+        ]
         return (Verdict.CORRECT if words[0] == words[1] else Verdict.WRONG), "words"
     if any(_WORD.search(side) for side, is_words in zip(sides, are_words, strict=True) if not is_words):
         return None

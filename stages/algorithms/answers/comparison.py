@@ -259,8 +259,8 @@ def _agree_nodes(gold: Node, prediction: Node, tolerance) -> bool | None:
     infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
     if infinities != [None, None]:
         return infinities[0] == infinities[1]
-    if ("percent" in heads) and heads[0] != heads[1]:
-        faces = [node.first if node.head == "percent" else node for node in (gold, prediction)]
+    if ("percent" in heads or "degree" in heads) and heads[0] != heads[1]:
+        faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
         if same_value(*faces, tolerance):
             return True
     return same_value(gold, prediction, tolerance)

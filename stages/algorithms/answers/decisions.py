@@ -14,7 +14,7 @@ from stages.algorithms.answers.equivalence import Decision, exact_verdict
 from stages.algorithms.answers.explosive import is_debris, is_explosive
 from stages.algorithms.answers.extraction import Extraction, extract_gold
 from stages.algorithms.answers.math_verify_texts import is_sentence, math_verify_texts
-from stages.algorithms.answers.sentences import is_labelled, pick_answer
+from stages.algorithms.answers.sentences import is_about_money, is_labelled, pick_answer
 from stages.algorithms.answers.verdicts import Verdict
 
 _MAX_QUESTION_CHARACTERS = 4_000
@@ -82,8 +82,11 @@ def _decide_sentence(gold: Extraction, found: Extraction, tolerance: Fraction | 
     """Compares the answers picked out of sentences; None where neither side is one or nothing can be picked."""
     texts = []
     for side in (gold, found):
-        is_text = is_sentence(side) or (not side.rule.startswith("box") and is_labelled(side.text or ""))
-        texts.append(pick_answer(side.text or "") if is_text else side.text)
+        text = side.text or ""
+        is_text = is_sentence(side) or (
+            not side.rule.startswith("box") and (is_labelled(text) or is_about_money(text))
+        )
+        texts.append(pick_answer(text) if is_text else side.text)
         if texts[-1] == "":
             return Verdict.UNPARSED, "formula_over_several_lines"
     if None in texts or (texts[0] == gold.text and texts[1] == found.text):

@@ -28,6 +28,7 @@ _ASSIGNMENT = re.compile(
 )
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
+_CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
 _OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
@@ -136,9 +137,10 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
 
 
 def _compare_choices(gold: str, prediction: str) -> Decision | None:
+    gold, prediction = (_CHOICE_WORD.sub("", side) for side in (gold, prediction))
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
-        return None
+        return _compare_text_of_choice(gold, prediction)
     gold_letter, gold_text = gold_choice.groups()
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
@@ -152,6 +154,15 @@ def _compare_choices(gold: str, prediction: str) -> Decision | None:
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else None
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _compare_text_of_choice(gold: str, prediction: str) -> Decision | None:
+    """`(B) 14` beside the gold answer 14: the text decides, but only for it."""
+    choice = _CHOICE.fullmatch(prediction)
+    if choice is None or not choice[2] or _CHOICE.fullmatch(choice[2]) or _OTHER_CHOICE.search(choice[2]):
+        return None
+    decision = exact_verdict(gold, choice[2])
+    return decision if decision is not None and decision[0] is Verdict.CORRECT else None
 
 
 def _compare_lists(gold: str, prediction: str) -> Decision | None:

@@ -86,4 +86,4 @@ def _nested_exponents(text: str) -> int:
             exponent = _EXPONENT.match(text, at + 1)
             product = min(products.pop() * int(exponent[1] if exponent else 1), 10**9)
             products[-1] = max(products[-1], product)
-    return products[0]
+    return max(products)

@@ -33,6 +33,7 @@ _BOX = re.compile(r"\\f?boxed(?![a-zA-Z])")
 _MARKER = re.compile(r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
+_EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
 _SENTENCE_END = re.compile(r"\.(?=\s)")
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
 _DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
@@ -198,7 +199,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = rest[2 : rest.index(closing, 2)]
     else:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
-    answer = answer.strip(" \t*").removesuffix(".")
+    answer = _EMPHASIS_END.sub("", answer).strip(" \t*").removesuffix(".")
     if not answer:
         return Extraction(None, "empty")
     return Extraction(answer, "marker", context)

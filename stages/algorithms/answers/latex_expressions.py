@@ -101,9 +101,11 @@ class ExpressionReader(TokenStream):
             return
         is_fraction = self.at("command", "frac")
         factor = self._factor(depth)
-        fraction = proper_fraction(factor) if is_fraction and may_be_mixed else None
+        inner = factor.first if factor.head in ("percent", "degree") else factor
+        fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
         if fraction is not None:
-            factors[0] = mixed(factors[0], fraction)
+            whole = mixed(factors[0], fraction)
+            factors[0] = whole if inner is factor else Node(factor.head, (whole,))
         else:
             factors.append(factor)
 

@@ -40,6 +40,7 @@ _CONJUNCTION = re.compile(
 )
 _QUAD = re.compile(r"\\q?quad")
 """No other command starts so; what follows without a space is a letter of the next formula."""
+_REPEATING = re.compile(r"([0-9]{0,30})\.([0-9]{0,30})\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}")
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
@@ -61,6 +62,7 @@ def tokenise(answer: str) -> list[Token]:
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
+    text = _REPEATING.sub(_as_fraction, text)
     text = _CONJUNCTION.sub(r"\\text{and}", text)
     text = _ROMAN.sub(_unwrap_roman, text)
     if not text.isprintable():
@@ -98,6 +100,13 @@ def _split_word(word: str, follows_space: bool) -> list[Token]:
         return [Token("text", word, follows_space)]
     letters = [Token("letter", letter, False) for letter in word]
     return [Token("letter", word[0], follows_space), *letters[1:]]
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    r"""A repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
+    whole, first, period = match.groups()
+    top = int(whole + first + period or 0) - int(whole + first or 0)
+    return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
 
 
 def _unwrap_roman(match: re.Match[str]) -> str:

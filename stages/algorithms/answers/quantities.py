@@ -61,6 +61,9 @@ _WORDS = re.compile(
     r"(?P<body>.*?(?:[0-9)}\]%]|\\pi))(?P<gap>\s*)(?P<unit>[A-Za-z][A-Za-z]*\.?(?:(?:\s|/|-)[A-Za-z]+\.?){0,6})\s?"
     r"(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
+_COMPOUND = re.compile(
+    r"\s*([0-9]{1,9}) ?([A-Za-z]{1,12})\.?,?\s+(?:and\s+)?([0-9]{1,9}(?:\.[0-9]{1,9})?) ?([A-Za-z]{1,12})\.?\s*"
+)
 _PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
 _SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
 _MATHEMATICS = frozenset([
@@ -107,6 +110,11 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     suffix = _SUFFIX.fullmatch(text)
     if suffix is not None:
         return _with_unit(suffix["body"], _CURRENCIES[suffix["symbol"]], "", 1)
+    compound = _COMPOUND.fullmatch(_TEXT.sub(r" \1 ", text))
+    if compound is not None:
+        total = _total(*compound.groups())
+        if total is not None:
+            return total
     tail = _TAIL.fullmatch(text)
     if tail is not None:
         words = _TEXT.sub(r" \1 ", tail["unit"]).replace("\\", " ")
@@ -117,12 +125,21 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     return Quantity(text, "", "", Fraction(1), 1)
 
 
+def _total(value: str, name: str, other: str, other_name: str) -> Quantity | None:
+    """`1 hour 30 minutes` in the unit of its dimension; None where the units do not go together."""
+    units = _UNITS.get(_singular(name)), _UNITS.get(_singular(other_name))
+    if units[0] is None or units[1] is None or units[0][0] != units[1][0] or units[0][1] <= units[1][1]:
+        return None
+    amount = int(value) * units[0][1] + Fraction(other) * units[1][1]
+    return Quantity(f"{amount.numerator}/{amount.denominator}", "total", units[0][0], Fraction(1), 1)
+
+
 def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
     """True for words: a run of letters that is no known unit must have four letters to be one."""
     words = [word.strip(".") for word in phrase.replace("/", " ").replace("-", " ").split()]
-    if any(word.lower() in _MATHEMATICS for word in words):
-        return False
     first = words[0]
+    if any(word.lower() in _MATHEMATICS for word in words) and not (allows_letters and words == ["in"]):
+        return False
     is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in (*_COUNTS, *_POWERS)
     if len(first) == 1:
         is_rate = "/" in phrase and all(_singular(word) in _UNITS for word in words)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from stages.algorithms.answers.extraction import is_prose
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import UnreadableError
 
@@ -27,6 +28,7 @@ _CANDIDATE = re.compile(
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
 _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
+_AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 
@@ -34,6 +36,11 @@ _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}
 def is_labelled(text: str) -> bool:
     """True for a value after one word and a colon: `Total : 2,74`."""
     return _LABEL.match(text) is not None
+
+
+def is_about_money(text: str) -> bool:
+    """True for prose in which every dollar sign stands before an amount, and so delimits nothing."""
+    return is_prose(text) and "$" in text and "$" not in _AMOUNT_SIGN.sub("", text)
 
 
 def pick_answer(sentence: str) -> str | None:

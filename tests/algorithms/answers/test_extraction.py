@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, extract_answer
+from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, extract_answer, extract_gold
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,9 @@ from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, extract_
         (r"it is \boxed 5", "5", "box"),
         ("She sells 9 eggs.\n#### 1,234", "1,234", "marker"),
         ("**Answer:** 42", "42", "marker"),
+        ("So the answer is **72**.", "72", "marker"),
+        (r"\boxed{35} ++++ \boxed{4}", "35, 4", "boxes"),
+        (r"\boxed{2}+\boxed{3}", "3", "box"),
         ("**Final Answer**: $x^2$. I hope it is correct.", "$x^2$", "marker"),
         ("The answer is (B). Because of that we stop.", "(B)", "marker"),
         ("The answer is 12.5.", "12.5", "marker"),
@@ -81,3 +84,9 @@ def test_only_marked_answers_are_called_marked():
     assert extract_answer(r"\boxed{1}").is_marked
     assert extract_answer("#### 1").is_marked
     assert not extract_answer("1").is_marked
+
+
+def test_a_gold_box_may_lack_its_end():
+    assert extract_gold(r"so \boxed{x = 1").text == "x = 1"
+    assert extract_gold(r"so \boxed{7}").text == "7"
+    assert extract_gold(r"so \boxed{").text is None

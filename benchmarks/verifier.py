@@ -1,0 +1,182 @@
+r"""The verifier beside math-verify alone, on the same rows and cores, in one run; then 10,000 hostile responses.
+
+For each file of rows (`gold`, `pred` or `prediction`, perhaps `expected`) both contenders take turns, A B A B ...,
+after a warm-up turn each: ours is `Verifier.judge` over all rows with WORKERS workers; math-verify is `parse` and
+`verify` with its own defaults (its time limits on) in WORKERS processes that each take every WORKERS-th row. Start-up
+is off the clock for both. Seconds are wall-clock; ratios pair turns of the same number.
+
+The hostile part judges responses that attack (`hostile_answers.py`), counts verdicts, time and memory, and repeats
+the first file: its throughput after them beside its throughput before.
+
+Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--repeats 5]
+         [--workers 2] [--hostile 10000] [--seed 11]
+A number after a file's name is the speed-up that is asked for. Exit code 1 when one is missed or a hostile response
+is called correct, 2 when a file is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.hostile_answers import hostile_pairs
+from stages.engines.verifier import Verifier, VerifierParams
+from stages.foundations.command import run_stage
+from stages.foundations.errors import UserError
+from stages.foundations.progress import say
+
+TIMEOUT_SECONDS = 5.0
+_WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
+Row = dict[str, Any]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints one table and exits with 1 when something that is asked for is missed."""
+    arguments = parse(argv)
+    params = VerifierParams(
+        timeout_seconds=TIMEOUT_SECONDS,
+        memory_mib=1024,
+        workers=arguments.workers,
+        abort_undecided_fraction=1.0,
+    )
+    say(f"{os.cpu_count()} cores, {arguments.workers} workers, load {os.getloadavg()[0]:.1f}")
+    is_met = True
+    with Verifier(params) as verifier, Peers(arguments.workers) as peers:
+        verifier.judge([(_WARM_UP[0], _WARM_UP[1] + f"+{n}-{n}") for n in range(4 * arguments.workers)])
+        files = [read_rows(text) for text in arguments.rows]
+        for name, rows, asked in files:
+            is_met &= compare(name, rows, asked, verifier, peers, arguments.repeats)
+        if arguments.hostile:
+            is_met &= attack(verifier, arguments, files[0][1] if files else [])
+    if not is_met:
+        raise SystemExit(1)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.verifier", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("--rows", action="append", default=[], help="FILE.jsonl[.gz][=SPEED-UP], repeatable")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--hostile", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=11)
+    return parser.parse_args(argv)
+
+
+def read_rows(text: str) -> tuple[str, list[Row], float]:
+    """Name, rows and asked speed-up of one --rows argument; UserError when the file is missing."""
+    name, _, asked = text.partition("=")
+    path = Path(name)
+    if not path.exists():
+        raise UserError(f"{path}: no such file")
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return path.name, [json.loads(line) for line in content.splitlines() if line.strip()], float(asked or 0)
+
+
+def pair(row: Row) -> tuple[str, str]:
+    return str(row["gold"]), str(row.get("prediction", row.get("pred")))
+
+
+def compare(name: str, rows: list[Row], asked: float, verifier: Verifier, peers: Peers, repeats: int) -> bool:
+    """Turns of both contenders over `rows`; True when the median ratio reaches `asked`."""
+    pairs = [pair(row) for row in rows]
+    ours, theirs = [], []
+    for turn in range(repeats + 1):
+        our_verdicts, our_seconds = timed(lambda: [one.verdict == "correct" for one in verifier.judge(pairs)])
+        their_verdicts, their_seconds = timed(lambda: peers.judge(pairs))
+        if turn:
+            ours.append(our_seconds)
+            theirs.append(their_seconds)
+    ratios = sorted(their / our for our, their in zip(ours, theirs, strict=True))
+    median = statistics.median(ratios)
+    say(f"{name}: {len(rows)} rows; ours {len(rows) / statistics.median(ours):.0f} rows/s, math-verify "
+        f"{len(rows) / statistics.median(theirs):.0f} rows/s; {median:.1f} times as fast "
+        f"({ratios[0]:.1f} to {ratios[-1]:.1f}, {repeats} turns)")  # fmt: skip
+    if all("expected" in row for row in rows):
+        for who, verdicts in (("ours", our_verdicts), ("math-verify", their_verdicts)):
+            right = sum(said == row["expected"] for said, row in zip(verdicts, rows, strict=True))
+            false = sum(said and not row["expected"] for said, row in zip(verdicts, rows, strict=True))
+            say(f"{name}: {who} agrees on {right / len(rows):.4f}, false correct {false}")
+    return median >= asked
+
+
+def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -> bool:
+    """Hostile responses; True when none is called correct and all workers are there afterwards."""
+    calm = [pair(row) for row in rows]
+    before = statistics.median(timed(lambda: verifier.judge(calm))[1] for _ in range(arguments.repeats))
+    pairs = hostile_pairs(arguments.hostile, arguments.seed)
+    judged, seconds = timed(lambda: verifier.judge(pairs))
+    deadline = time.monotonic() + 30
+    while len(verifier.worker_pids()) < arguments.workers and time.monotonic() < deadline:
+        time.sleep(0.05)
+    workers = len(verifier.worker_pids())
+    after = statistics.median(timed(lambda: verifier.judge(calm))[1] for _ in range(arguments.repeats))
+    verdicts = Counter(one.verdict.value for one in judged)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    say(f"hostile: {len(judged)} responses in {seconds:.1f} s; {dict(verdicts)}; asked math-verify about "
+        f"{sum(one.path == 'math_verify' for one in judged)}; peak memory here {peak:.0f} MiB; {workers} of "
+        f"{arguments.workers} workers alive")  # fmt: skip
+    if calm:
+        say(f"throughput after them: {before / after:.2f} times that before")
+    return not verdicts["correct"] and workers == arguments.workers
+
+
+def timed(call) -> tuple[Any, float]:
+    started = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - started
+
+
+class Peers:
+    """math-verify in processes that stay up: each judges its share of the rows, one after the other."""
+
+    def __init__(self, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._count = count
+        self._pool = context.Pool(count)
+        self.judge([_WARM_UP] * count)
+
+    def judge(self, pairs: list[tuple[str, str]]) -> list[bool]:
+        """True where math-verify calls a pair equal, in order."""
+        shares = [pairs[start :: self._count] for start in range(self._count)]
+        verdicts = [False] * len(pairs)
+        for start, share in enumerate(self._pool.map(math_verify_share, shares, chunksize=1)):
+            verdicts[start :: self._count] = share
+        return verdicts
+
+    def __enter__(self) -> Peers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.terminate()
+        self._pool.join()
+
+
+def math_verify_share(pairs: list[tuple[str, str]]) -> list[bool]:
+    """What math-verify says with its defaults; an exception is no agreement."""
+    import logging
+
+    from math_verify import parse, verify
+
+    logging.disable(logging.CRITICAL)
+    verdicts = []
+    for gold, prediction in pairs:
+        try:
+            verdicts.append(bool(verify(parse(gold), parse(prediction))))
+        except Exception:
+            verdicts.append(False)
+    return verdicts
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,71 @@
+import time
+
+import pytest
+
+from stages.algorithms.answers.explosive import is_debris, is_explosive
+from stages.algorithms.answers.sentences import is_about_money, is_labelled, pick_answer
+
+
+@pytest.mark.parametrize(
+    ("sentence", "answer"),
+    [
+        ("the number is not 10 which is 1,000.99€", "1,000.99€"),
+        ("so it is 1,000.99m²", r"1,000.99\text{m}²"),
+        (r"Therefore $x \ge 5$ is the solution.", r"x \ge 5"),
+        ("The largest $n$ is 34", "34"),
+        ("the value of $f(x)$ is 19", "19"),
+        ("Jane started growing Sphere 3 hours ago", "3"),
+        ("it is either 5 or 7", "5, 7"),
+        ("between $12$ and $13$", "12, 13"),
+        (r"We get \[ x + 1 \]", "x + 1"),
+        ("she makes $18 every day", "18"),
+        ("it costs $5 and then $6 more", "6"),
+        ("it is not 7", None),
+        ("AZYUK2A", None),
+        ("nothing here", None),
+        ("Answer $ \n 9 \n $", ""),
+        ("in all 9\x00", None),
+    ],
+)
+def test_the_last_formula_or_number_counts(sentence, answer):
+    assert pick_answer(sentence) == answer
+
+
+def test_what_reads_as_a_value_with_words():
+    assert is_labelled("Total : 2,74 $")
+    assert not is_labelled("9: 5")
+    assert is_about_money("She earns $18.")
+    assert not is_about_money("9$A: ^eval(|eval(")
+
+
+@pytest.mark.parametrize("text", [
+    "9^{9^{9^{9}}}", "9^(9^(9^9))", "9**9**9**9", "((99999999!)!)!", "5!!", "9" * 9 + "!", "(" * 99, "2^{99999999}",
+    "((((x+1)^{60}+y)^{60}+z)^{60}", r"\frac{1}{1+" * 40,
+])  # fmt: skip
+def test_explosive_texts(text):
+    assert is_explosive(text)
+
+
+@pytest.mark.parametrize("text", [
+    "x^2y^2z^2", "e^{-x^{2}}", "2^{100}", "10^{10}", "(x+1)^{12}", "5!", "100!", r"\frac{n!}{k!(n-k)!}", "7^{2^{5}}",
+])  # fmt: skip
+def test_plain_mathematics_is_not_explosive(text):
+    assert not is_explosive(text)
+    assert not is_debris(text)
+
+
+def test_debris():
+    assert all(map(is_debris, ["", "}{", "9\x00", "(9", "9" + "=" * 30, r"\frac{1}{2"]))
+    assert not any(map(is_debris, ["[0, 1)", r"\{1, 2\}", "x_{1}", r"\left\{ x \right.", "east"]))
+
+
+@pytest.mark.parametrize(
+    "unit", ["(", "^", "9^", "$", "$9", r"\(", r"\[", "not ", "9,", "9 or ", "!", "9!)", "a:"]
+)
+def test_time_stays_linear_on_repetition(unit):
+    text = unit * (20_000 // len(unit))
+    started = time.process_time()
+    pick_answer(text)
+    is_explosive(text)
+    is_debris(text)
+    assert time.process_time() - started < 2
