@@ -88,7 +88,7 @@ def _decide_sentence(gold: Extraction, found: Extraction, tolerance: Fraction | 
         )
         texts.append(pick_answer(text) if is_text else side.text)
         if texts[-1] == "":
-            return Verdict.UNPARSED, "formula_over_several_lines"
+            return Verdict.UNPARSED, "no_answer_in_sentence"
     if None in texts or (texts[0] == gold.text and texts[1] == found.text):
         return None
     return exact_verdict(*texts) or algebraic_verdict(*texts, tolerance)  # type: ignore[misc]

@@ -28,6 +28,7 @@ _CANDIDATE = re.compile(
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
 _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
+_CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
@@ -44,10 +45,11 @@ def is_about_money(text: str) -> bool:
 
 
 def pick_answer(sentence: str) -> str | None:
-    """The answer as written in a sentence; None where none can be read, empty after a formula over several lines."""
+    """The answer as written in a sentence; None where none can be read, empty where none may be: the last formula
+    goes over several lines, braces are left open, or the text is code."""
     text = sentence[-_MAX_CHARACTERS:]
-    if not "".join(text.split()).isprintable():
-        return None
+    if _CODE.search(text) or text.count("{") != text.count("}") or not "".join(text.split()).isprintable():
+        return ""
     matches = list(_CANDIDATE.finditer(text))[-_MAX_CANDIDATES:]
     if matches and matches[-1].lastgroup == "broken":
         return ""

@@ -24,7 +24,9 @@ from stages.algorithms.answers.sentences import is_about_money, is_labelled, pic
         ("AZYUK2A", None),
         ("nothing here", None),
         ("Answer $ \n 9 \n $", ""),
-        ("in all 9\x00", None),
+        ("in all 9\x00", ""),
+        ("the number is 9; import os; os.fork()", ""),
+        (r"that makes \text{ all 9", ""),
     ],
 )
 def test_the_last_formula_or_number_counts(sentence, answer):
