@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-GOLDS = ("41", r"\frac{1}{2}", "x+1", r"\sqrt{2}", "(1, 2)", r"\{1, 2, 3\}", "[0, 1)", r"x^2+y^2=1", "east", "4:30", "B",
-         r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"5\text{ cm}", "25\\%", r"2\pi")  # fmt: skip
+GOLDS = ("41", r"\frac{1}{2}", "x+1", r"\sqrt{2}", "(1, 2)", r"\{1, 2, 3\}", "[0, 1)", r"x^2+y^2=1", "east", "4:30",
+         "B", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"5\text{ cm}", "25\\%", r"2\pi")  # fmt: skip
 _FORMS = (r"\boxed{%s}", "%s", "The answer is %s.", "#### %s", "Answer: $%s$", r"so \[ \boxed{%s} \] and more",
           r"\boxed{\frac{%s}{3}}", r"\boxed{8, %s}")  # fmt: skip
 _CODE = (
