@@ -162,7 +162,8 @@ def marked_pairs(text: str, form: str) -> Iterator[tuple[str, str]]:
             if quote:
                 yield re.sub(r"^>", "", quote[1], flags=re.MULTILINE), section[quote.end() :]
     else:
-        exercise = r"\\begin\{nexercise\}((?:(?!\\begin\{nexercise\}).)*?)\\end\{nexercise\}\s*\\end\{exercisewrap\}\s*\\footnotetext\{"
+        body = r"\\begin\{nexercise\}((?:(?!\\begin\{nexercise\}).)*?)\\end\{nexercise\}"
+        exercise = body + r"\s*\\end\{exercisewrap\}\s*\\footnotetext\{"
         for found in re.finditer(exercise, text, re.DOTALL):
             yield _without_layout(found[1]), _without_layout(_to_brace(text, found.end()))
         for found in re.finditer(r"\\begin\{nexample\}\{", text):

@@ -35,6 +35,8 @@ _KEY = re.compile(
 )
 _ANSWERS = re.compile(r"answer|key", re.IGNORECASE)
 MAX_HEADER_CHARACTERS = 80
+MAX_RUNS = 100
+"""Runs of a page that are looked at: their comparison costs the square."""
 MIN_MATCHED = 2
 MIN_MATCHED_SHARE = 0.7
 
@@ -69,7 +71,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]
     for key in keys:
         others = [(other.start, other.end) for other in keys]
-        matched = _match(page, labels, key, others)
+        matched = _match(page, labels, key, others, keyed)
         if not matched:
             continue
         for run, entries in matched:
@@ -122,14 +124,14 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     if labelled:
         if any(label and label.part in SOLVES and not label.number for label in labels[start:end]):
             return []
-        return [_texts(page, run, labelled, end) for run in runs(labelled, is_gapless=False)]
+        return _texts(page, runs(labelled, is_gapless=False), labelled, end)
     numbered = numbered_blocks(page, start, end)
     if numbered:
         top = [one for one in numbered if one.source == numbered[0].source]
         first = page.blocks[numbered[0].index]
         run_in = run_in_entries(first.text) if len(top) == 1 else []
         if not run_in:
-            return [_texts(page, run, top, end) for run in runs(top, is_gapless=False)]
+            return _texts(page, runs(top, is_gapless=False), top, end)
     found = []
     for block in page.blocks[start:end]:
         listed = table_entries(block) or run_in_entries(block.text)
@@ -138,31 +140,48 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     return found
 
 
-def _texts(page: Page, run: list[Numbered], every: list[Numbered], end: int) -> list[Entry]:
+def _texts(page: Page, found: list[list[Numbered]], every: list[Numbered], end: int) -> list[list[Entry]]:
     following = dict(pairwise([*(one.index for one in every), end]))
-    return [
-        Entry(
-            one.number, section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])
-        )
-        for one in run
-    ]
+
+    def entry(one: Numbered) -> Entry:
+        text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])
+        return Entry(one.number, text)
+
+    return [[entry(one) for one in run] for run in found[:MAX_RUNS]]
 
 
 def _match(
-    page: Page, labels: Sequence[Label | None], key: _Key, regions: list[tuple[int, int]]
+    page: Page, labels: Sequence[Label | None], key: _Key, regions: list[tuple[int, int]], keyed: KeyedAnswers
 ) -> list[tuple[list[Numbered], list[Entry]]]:
-    """Runs of exercises with the runs of entries that answer them, in order; empty when the key answers nothing."""
-    outside = [
-        label if not any(start <= index < end for start, end in regions) else None
-        for index, label in enumerate(labels)
-    ]
-    labelled = runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False)
+    """Runs of exercises with the runs of entries that answer them; empty when the key answers nothing.
+
+    A key of one run answers the nearest run before it, one of several answers runs in their order.
+    """
+    is_free = [index not in keyed for index in range(len(labels))]
+    for start, end in regions:
+        is_free[start:end] = [False] * (end - start)
+    outside = [label if is_free[index] else None for index, label in enumerate(labels)]
     merely = [
         one
         for one in numbered_blocks(page, 0, len(page.blocks))
-        if labels[one.index] is None and not any(start <= one.index < end for start, end in regions)
+        if is_free[one.index] and labels[one.index] is None
     ]
-    candidates = labelled or runs(merely, is_gapless=True)
+    for candidates in (
+        runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False),
+        runs(merely, is_gapless=True),
+    ):
+        if len(key.runs) == 1:
+            before = [run for run in candidates if run[0].index < key.start]
+            candidates = [*reversed(before), *candidates[len(before) :]]
+        matched = _matched_in_order(key, candidates[:MAX_RUNS])
+        if matched:
+            return matched
+    return []
+
+
+def _matched_in_order(
+    key: _Key, candidates: list[list[Numbered]]
+) -> list[tuple[list[Numbered], list[Entry]]]:
     matched: list[tuple[list[Numbered], list[Entry]]] = []
     place = 0
     for entries in key.runs:
@@ -176,5 +195,5 @@ def _match(
                 place += offset + 1
                 break
     total = sum(len(entries) for entries in key.runs)
-    shared_total = sum(len(entries) for _, entries in matched)
-    return matched if shared_total >= min(MIN_MATCHED, total) and 2 * shared_total >= total else []
+    answered = sum(len(entries) for _, entries in matched)
+    return matched if answered >= min(MIN_MATCHED, total) and 2 * answered >= total else []

@@ -41,6 +41,7 @@ LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
 NUMBER_WITH_SIGN = re.compile(r"[(\[]?\d{1,4}[.):\]]+")
+SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
 MAX_LEAD_CHARACTERS = 60
 MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
@@ -319,4 +320,5 @@ def _is_layout(table: _Element) -> bool:
         text = (element.text or "").strip() if name in NAMES_A_PART and not len(element) else ""
         if 2 < len(text) <= MAX_LEAD_CHARACTERS and is_worded_label(tidy(text)):
             return True
-    return any(is_worded_label(tidy(" ".join(row[0].itertext()))) for row in rows)
+    firsts = [tidy(" ".join(row[0].itertext())) for row in rows]
+    return any(is_worded_label(first) or SHORT_LABEL.fullmatch(first) for first in firsts)

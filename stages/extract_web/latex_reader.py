@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from stages.extract_web.latex_text import braced, plain
+from stages.extract_web.latex_text import brace_ends, braced, plain
 from stages.extract_web.pairing import Exercise
 
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
@@ -98,11 +98,12 @@ def _pieces(source: str) -> list[_Piece]:
     """Environments and commands that are parts, in order; parts inside a part of the same kind are left to it."""
     found: list[_Piece] = []
     open_ones: list[tuple[str, int, int]] = []
+    ends = brace_ends(source)
     for count, event in enumerate(_EVENT.finditer(source)):
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
-            piece = _command(source, event["command"], event.start(), event.end())
+            piece = _command(source, ends, event["command"], event.start(), event.end())
             if piece:
                 found.append(piece)
         elif _part_of(event["name"]):
@@ -121,8 +122,8 @@ def _pieces(source: str) -> list[_Piece]:
     return kept
 
 
-def _command(source: str, name: str, start: int, after: int) -> _Piece | None:
-    inner = braced(source, after)
+def _command(source: str, ends: dict[int, int], name: str, start: int, after: int) -> _Piece | None:
+    inner = braced(source, after, ends)
     if inner is None:
         return None
     kind = "footnote" if name == "footnotetext" else _part_of(name)
@@ -154,7 +155,7 @@ def _argument(body: str) -> tuple[str, str]:
     start = len(body) - len(body.lstrip())
     if body[start : start + 1] == "[":
         start = body.find("]", start) + 1
-    inner = braced(body, start)
+    inner = braced(body, start, brace_ends(body))
     if inner is None or inner[1] - inner[0] < MIN_STATED_CHARACTERS:
         return plain(body[start:] if inner is None else body[inner[1] + 1 :]), ""
     return plain(body[inner[0] : inner[1]]), plain(body[inner[1] + 1 :])

@@ -7,10 +7,10 @@ import re
 from stages.extract_web.blocks import tidy
 
 _MATH = re.compile(
-    r"\$\$(?P<double>[^$]{1,20000})\$\$|(?<!\\)\$(?P<single>(?:\\.|[^$\\]){1,20000})\$"
-    r"|\\\((?P<round>.{1,20000}?)\\\)|\\\[(?P<square>.{1,20000}?)\\\]"
+    r"\$\$(?P<double>[^$]{1,4000})\$\$|(?<!\\)\$(?P<single>(?:\\.|[^$\\]){1,4000})\$"
+    r"|\\\((?P<round>.{1,4000}?)\\\)|\\\[(?P<square>.{1,4000}?)\\\]"
     r"|\\begin\{(?P<name>equation|align|gather|multline|eqnarray|displaymath|math|alignat|flalign)(?P<star>\*?)\}"
-    r"(?P<inner>.{0,20000}?)\\end\{(?P=name)(?P=star)\}",
+    r"(?P<inner>.{0,4000}?)\\end\{(?P=name)(?P=star)\}",
     re.DOTALL,
 )
 _WITH_ARGUMENT = re.compile(
@@ -29,21 +29,26 @@ _SIGNS = {"\\%": "%", "\\$": "$", "\\&": "&", "\\#": "#", "\\_": "_", "\\{": "{"
 _SIGN = re.compile("|".join(map(re.escape, sorted(_SIGNS, key=len, reverse=True))))
 
 
-def braced(source: str, start: int) -> tuple[int, int] | None:
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+
+
+def brace_ends(source: str) -> dict[int, int]:
+    """Place of each opening brace that closes -> place of its closing brace."""
+    ends: dict[int, int] = {}
+    opened: list[int] = []
+    for found in _BRACE.finditer(source):
+        if found[0] == "{":
+            opened.append(found.start())
+        elif found[0] == "}" and opened:
+            ends[opened.pop()] = found.start()
+    return ends
+
+
+def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | None:
     """(first, end) of what stands in the braces that open at `start`, spaces before them skipped; None without them."""
     while start < len(source) and source[start].isspace():
         start += 1
-    if source[start : start + 1] != "{":
-        return None
-    depth = 0
-    for found in re.compile(r"\\.|[{}]", re.DOTALL).finditer(source, start):
-        if found[0] == "{":
-            depth += 1
-        elif found[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return start + 1, found.start()
-    return None
+    return (start + 1, ends[start]) if start in ends else None
 
 
 def plain(latex: str) -> str:

@@ -26,6 +26,8 @@ _STRUCTURE = re.compile(
 )
 _PLURAL = re.compile(r"\W*(?:\w+\s+){0,2}(?:exercises|problems|questions|examples)\W*", re.IGNORECASE)
 MIN_SERIES = 3
+MAX_RUNS = 50
+"""Numbered runs of a page that are tried, the longest first."""
 MIN_SOLVED_SHARE = 0.25
 NEAR = 3
 """Blocks from a container's beginning in which a text label stands for the container's markup."""
@@ -147,7 +149,8 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     if sum(bool(label) and label.part is Part.PROBLEM for label in labels) > len(groups):
         return
     free = [one for one in numbered_blocks(page, 0, len(page.blocks)) if labels[one.index] is None]
-    for run in sorted(runs(free, is_gapless=True), key=len, reverse=True):
+    longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
+    for run in longest[:MAX_RUNS]:
         places = [one.index for one in run]
         followed = _followed(labels, places)
         if followed >= 2 and followed >= MIN_SOLVED_SHARE * len(run) and 2 * followed >= len(solved):

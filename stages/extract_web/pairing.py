@@ -53,7 +53,7 @@ def find_exercises(page: Page) -> list[Exercise]:
     sections = find_sections(page, labels)
     sections, keyed = _move_by_number(sections, keyed)
     pairs = _pairs(page, sections)
-    if not any(pair.own for pair in pairs):
+    if page.quoted:
         pairs = _quoted(page, pairs)
     exercises = [_exercise(page, pair, keyed) for pair in pairs]
     shared = _instructions(page, labels, pairs)
@@ -164,34 +164,38 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
 
 
 def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
-    """Sections that begin with a quotation: the quotation is the problem, the rest works it out."""
-    if not page.quoted:
+    """Sections that begin with a quotation: the quotation is the problem, the rest works it out.
+
+    Only where most exercises of the page do so and none of them labels its solution; on a page without exercises
+    where the page itself begins with a quotation that asks.
+    """
+    blank = Label(Part.PROBLEM, "", "")
+    if not pairs:
+        whole = Section(Part.PROBLEM, blank, -1, len(page.blocks), "")
+        split = _split_at_quote(page, _Pair(whole, []))
+        return [split] if split and split.own and _ASKS.search(split.head.text) else pairs
+    splits = [_split_at_quote(page, pair) for pair in pairs]
+    if 2 * sum(split is not None for split in splits) < len(pairs):
         return pairs
-    whole = Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), -1, len(page.blocks), "")
-    heads = [pair.head for pair in pairs] or [whole]
-    split: list[_Pair] = []
-    for head in heads:
-        first = head.start + 1
-        while first < head.end and page.blocks[first].kind == "heading":
-            first += 1
-        end = first
-        while end < head.end and end in page.quoted:
-            end += 1
-        if end == first or head.label.rest:
-            if pairs:
-                split.append(_Pair(head, []))
-                continue
-            return pairs
-        blank = Label(Part.PROBLEM, "", head.label.number)
-        problem = section_text(page, blank, first - 1, end)
-        worked = section_text(page, blank, end - 1, head.end)
-        if not pairs and not (worked and _ASKS.search(problem)):
-            return pairs
-        solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", ""), end, head.end, worked)
-        split.append(
-            _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
-        )
-    return split
+    return [split or pair for split, pair in zip(splits, pairs, strict=True)]
+
+
+def _split_at_quote(page: Page, pair: _Pair) -> _Pair | None:
+    head = pair.head
+    limit = max([head.end, *(section.end for section in pair.own)])
+    first = head.start + 1
+    while first < limit and page.blocks[first].kind == "heading":
+        first += 1
+    end = first
+    while end < limit and end in page.quoted:
+        end += 1
+    if end == first or head.label.rest or (pair.own and pair.own[0].start == end):
+        return None
+    blank = Label(Part.PROBLEM, "", head.label.number)
+    problem = section_text(page, blank, first - 1, end)
+    worked = section_text(page, blank, end - 1, limit)
+    solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", ""), end, limit, worked)
+    return _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
 
 
 def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers) -> Exercise:

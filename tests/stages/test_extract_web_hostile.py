@@ -1,0 +1,68 @@
+"""extract_web on hostile pages: each ends in bounded time with a reason, none raises."""
+
+import time
+
+import pytest
+
+from stages.extract_web.extraction import MAX_CHARACTERS, MAX_TAGS, extract_page
+
+ENTITIES = '<!ENTITY a "aaaaaaaaaa">' + "".join(
+    f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 40}">' for i in range(9)
+)
+N = 20_000
+PAGES = {
+    "tags": ("html", "<b>" * (MAX_TAGS + 1)),
+    "size": ("html", "<p>" + "x" * MAX_CHARACTERS),
+    "labels without a problem": ("html", "<h3>Solution</h3>" * N),
+    "toggles": ("html", "<button>Show solution</button>" * N),
+    "exercises on one level": ("html", "<p>Exercise 1. Compute.</p><p>Solution: 3</p>" * N),
+    "items": ("html", "<ol>" + "<li>Compute 1+2<p><b>Solution:</b> 3</p></li>" * N),
+    "lines": ("html", "<p>" + "1. x<br>" * N),
+    "answer headings": ("html", "<h2>Answers</h2><p>1. y</p>" * N),
+    "a long key": ("html", "<p>1. x</p><h2>Answers</h2>" + "<p>1. y</p>" * N),
+    "nested marks": ("html", "<div class=answer>" * 100 + "x" + "<div class=answer>y</div>" * N),
+    "nested links": ("html", "<div><a href=x>y</a><a href=x>y</a><a href=x>y</a>" * 3_000),
+    "open elements": ("html", "<div>" * N * 4),
+    "broken MathML": ("html", "<p>Exercise 1: <math><mfrac><mi>x</math></p>" * N),
+    "deep MathML": ("html", "<math>" + "<mrow>" * N + "x"),
+    "white space": ("html", "<p>Answer" + " \n" * 500_000 + "x"),
+    "stars": ("markdown", "*" * 500_000),
+    "brackets": ("markdown", "[" * 200_000),
+    "comments": ("markdown", "<!--" * 200_000),
+    "summaries": ("markdown", "<summary>" * N),
+    "bold": ("markdown", "**a " * 100_000),
+    "numbered lines": ("markdown", "1. a\n" * 100_000),
+    "open environments": ("latex", r"\begin{exercise}" * N),
+    "open braces": ("latex", r"\solution{" * N),
+    "open formulas": ("latex", r"\begin{exercise}" + r"\(" * N + "$a " * N + r"\end{exercise}"),
+    "open align": ("latex", r"\begin{exercise}" + r"\begin{align}" * N + r"\end{exercise}"),
+    "many commands": ("latex", r"\begin{exercise}\end{exercise}" * 150_000),
+    "entities": ("cnxml", f"<!DOCTYPE x [{ENTITIES}]><document><exercise><problem>&j;</problem></exercise></document>"),
+    "outside file": ("cnxml", '<!DOCTYPE x [<!ENTITY f SYSTEM "file:///etc/passwd">]><document><exercise><problem>&f;'
+                              "</problem></exercise></document>"),
+    "deep XML": ("pretext", "<section>" * N),
+    "no XML": ("cnxml", "Dear sir, 3 < 4"),
+    "binary": ("html", "\x00\x01\ufffd" * 1_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_bounded_time_and_a_reason(name):
+    form, content = PAGES[name]
+    started = time.process_time()
+    page = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
+    candidates, reason, _ = extract_page(page, 40)
+    assert time.process_time() - started < 15
+    assert bool(candidates) != bool(reason)
+    assert not any("root:" in row["problem"] for row in candidates)
+
+
+def test_the_bounds_are_told():
+    for name, reason in (
+        ("tags", "too_many_tags"),
+        ("size", "too_large"),
+        ("many commands", "too_many_commands"),
+    ):
+        form, content = PAGES[name]
+        page = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
+        assert extract_page(page, 40)[1] == reason

@@ -1,0 +1,180 @@
+"""extract_web on label styles, threads, answer keys and shared instructions; no rule may need more than the page."""
+
+import random
+
+import pytest
+
+from benchmarks.extraction_held_out import HELD_OUT
+from benchmarks.extraction_styles import STYLES, Gold, render
+from stages.extract_web.extraction import extract_page
+
+EXERCISES = [
+    Gold(1, "Compute the sum of 12 and 30.", "We add the tens and the ones. The sum is 42."),
+    Gold(2, "Is 91 a prime number?", None),
+    Gold(3, "Simplify 6/8.", "3/4"),
+    Gold(
+        4,
+        "Solve 2x + 1 = 9 for x. Check your result.",
+        "Subtract 1 from both sides. Divide by 2 to find x = 4.",
+    ),
+    Gold(5, "Name the first four primes.", "2, 3, 5, 7"),
+]
+
+
+def extracted(content, form="html"):
+    page = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
+    return extract_page(page, 40)[0]
+
+
+def pairs(content, form="html"):
+    return [(row["problem"], row["solution"]) for row in extracted(content, form)]
+
+
+@pytest.mark.parametrize("name", [*STYLES, *HELD_OUT])
+def test_every_style_gives_the_pairs_and_nothing_else(name):
+    style = {**STYLES, **HELD_OUT}[name]
+    found = pairs(render(style, EXERCISES, "seed"))
+    solved = {(words(problem), words(solution)) for problem, solution in found if solution}
+    assert solved == {(words(one.problem), words(one.solution)) for one in EXERCISES if one.solution}
+
+
+def words(text):
+    return "".join(c for c in text if c.isalnum())
+
+
+def test_renderers_are_reproducible_and_noisy():
+    one, two = (render(STYLES["forum"], EXERCISES, "seed") for _ in range(2))
+    assert one == two and "licensed" in one and "Answer of the day" in one
+    assert render(STYLES["headings"], EXERCISES, "a") != "" and random.Random(0)
+
+
+def test_a_key_answers_by_number_and_leaves_the_others_open():
+    asked = "".join(f"<p>{n}. Compute {n}+1.</p>" for n in (1, 2, 3, 4))
+    key = "<h2>Answers to Odd-Numbered Exercises</h2><p>1. 2</p><p>3. 4</p>"
+    assert pairs(f"<h2>Exercises</h2>{asked}{key}") == [
+        ("Compute 1+1.", "2"), ("Compute 2+1.", None), ("Compute 3+1.", "4"), ("Compute 4+1.", None),
+    ]  # fmt: skip
+
+
+def test_two_sections_with_their_own_numbers_and_keys():
+    def section(start):
+        return "".join(f"<p>{n}. Add {start} to {n}.</p>" for n in (1, 2))
+
+    key = "<h3>Answers</h3><p>1. {0}</p><p>2. {1}</p>"
+    page = f"<h2>A</h2>{section(10)}{key.format(11, 12)}<h2>B</h2>{section(20)}{key.format(21, 22)}"
+    assert [solution for _, solution in pairs(page)] == ["11", "12", "21", "22"]
+
+
+def test_the_accepted_answer_counts_then_votes_and_rejected_ones_do_not():
+    def thread(*answers):
+        return (
+            "<div class='thread'><div class='question'><p>What is 2+3?</p></div>"
+            + "".join(answers)
+            + "</div>"
+        )
+
+    def answer(text, votes, accepted=""):
+        return f"<div class='answer {accepted}'><span class='votes'>{votes}</span><p>{text}</p></div>"
+
+    assert pairs(thread(answer("six", 9), answer("five", 2, "accepted"))) == [("What is 2+3?", "five")]
+    assert pairs(thread(answer("six", 1), answer("five", 7))) == [("What is 2+3?", "five")]
+    assert pairs(thread(answer("six", -4))) == [("What is 2+3?", None)]
+
+
+def test_a_quoted_question_is_not_part_of_the_answer():
+    page = (
+        "<div><h3>Question 1</h3><p>What is 2+3?</p></div><div><h3>Answer</h3><blockquote>bob wrote: What is 2+3?"
+        "</blockquote><p>five</p></div>"
+    )
+    assert pairs(page) == [("What is 2+3?", "five")]
+
+
+def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
+    rows = extracted(
+        "<h2>Practice</h2><p>For the following exercises, solve for x.</p><h4>1.</h4><p>x+1=3</p><h4>Solution</h4>"
+        "<p>2</p>"
+        "<h4>2.</h4><p>x+2=7</p><h4>Solution</h4><p>5</p><h2>More</h2><h4>3.</h4><p>Name a prime.</p>"
+    )
+    asked = "For the following exercises, solve for x."
+    assert [(row["instructions"], row["problem"]) for row in rows] == [
+        (asked, "x+1=3"), (asked, "x+2=7"), ("", "Name a prime."),
+    ]  # fmt: skip
+    counted = extracted(
+        "<p>Use the data to answer the next two exercises: 4, 6.</p><h4>1.</h4><p>Sum?</p><h4>Solution</h4><p>10</p>"
+        "<h4>2.</h4><p>Mean?</p><h4>Solution</h4><p>5</p><h4>3.</h4><p>Name a prime.</p><h4>Solution</h4><p>7</p>"
+    )
+    assert [bool(row["instructions"]) for row in counted] == [True, True, False]
+
+
+def test_numbered_steps_of_a_solution_are_not_exercises():
+    page = (
+        "<h3>Exercise 1</h3><p>Solve x+1=3.</p><h4>Solution</h4><p>1. Subtract 1.</p><p>2. Read off x=2.</p>"
+        "<h3>Exercise 2</h3><p>Solve x+1=4.</p><h4>Solution</h4><p>1. Subtract 1.</p><p>2. Read off x=3.</p>"
+    )
+    assert len(pairs(page)) == 2 and pairs(page)[0][1] == "1. Subtract 1.\n2. Read off x=2."
+
+
+MARKDOWN = """# Sums
+
+## 1.1-1
+
+> Compute 1+2.
+>
+> Show the steps.
+
+$$
+1+2=3
+$$
+
+## 1.1-2
+
+> Compute 4+4.
+
+It is 8.
+"""
+
+
+def test_markdown_quotations_details_and_boxes():
+    assert pairs(MARKDOWN, "markdown") == [
+        ("Compute 1+2.\nShow the steps.", "$$\n1+2=3\n$$"), ("Compute 4+4.", "It is 8."),
+    ]  # fmt: skip
+    boxes = '**Exercise 1.** Compute 1+2.\n\n??? note "Solution"\n    3\n\n**Exercise 2.** Compute 4+4.\n\n'
+    details = "<details>\n<summary>Solution</summary>\n\n8\n\n</details>\n"
+    assert pairs(boxes + details, "markdown") == [("Compute 1+2.", "3"), ("Compute 4+4.", "8")]
+
+
+def test_latex_environments_arguments_footnotes_and_items():
+    source = r"""
+\newcommand{\base}{10}
+\begin{exercise} % a comment
+What is $\base + 1$? \label{e1}
+\end{exercise}
+\begin{solution} It is $11$. \end{solution}
+\begin{example}{How many sides does a triangle have?} It has \emph{three}. \end{example}
+\begin{exercise} Round 9.7.\footnotemark{} \end{exercise}
+\footnotetext{(a)~10}
+\begin{enumerate} \item What is half of 8? \begin{answer} 4 \end{answer} \end{enumerate}
+"""
+    assert pairs(source, "latex") == [
+        ("What is $10 + 1$?", "It is $11$."),
+        ("How many sides does a triangle have?", "It has three."),
+        ("Round 9.7.", "(a) 10"),
+        ("What is half of 8?", "4"),
+    ]
+
+
+def test_cnxml_and_pretext():
+    cnxml = (
+        '<document xmlns="http://cnx.rice.edu/cnxml" xmlns:m="http://www.w3.org/1998/Math/MathML"><content><para>In '
+        "the following exercises, solve.</para><exercise><problem><para><m:math><m:mfrac><m:mn>1</m:mn><m:mi>x</m:mi>"
+        "</m:mfrac><m:mo>=</m:mo><m:mn>2</m:mn></m:math></para></problem><solution><para>x is a half</para></solution>"
+        "</exercise></content></document>"
+    )
+    row = extracted(cnxml, "cnxml")[0]
+    assert (row["instructions"], row["problem"]) == ("In the following exercises, solve.", r"$\frac{1}{x}=2$")
+    pretext = (
+        "<section><exercise><statement><p>Find <m>2^3</m>.</p></statement><hint><p>Eight?</p></hint><answer><p><m>8</m>"
+        "</p></answer></exercise><exercise><introduction><p>Let <m>a=1</m>.</p></introduction><task><statement><p>Find "
+        "<m>a+1</m>.</p></statement><solution><p>2</p></solution></task></exercise></section>"
+    )
+    assert pairs(pretext, "pretext") == [("Find $2^3$.", "$8$"), ("Let $a=1$.\nFind $a+1$.", "2")]
