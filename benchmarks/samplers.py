@@ -11,6 +11,7 @@ import torch
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
 from stages.engines.policies import encode_prompt, load_policy, load_tokenizer
 from stages.engines.sampling import (
+    NoMismatch,
     Sampler,
     SamplingSettings,
     TorchSamplerParams,
@@ -33,7 +34,9 @@ class Task:
         prompt = load_section(params, "prompt", PromptParams)
         self.settings, self.group_size = settings, rl.group_size
         self.prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in read_problems(settings)]
-        self.sampling = SamplingSettings(rl.temperature, rl.top_p, rl.top_k, rl.max_response_tokens)
+        self.sampling = SamplingSettings(
+            rl.temperature, rl.top_p, rl.top_k, rl.max_response_tokens, rl.log_threshold
+        )
         self.responses = settings.prompts * rl.group_size
 
     def of_turn(self, turn: int) -> list[list[int]]:
@@ -45,7 +48,12 @@ def play_torch(settings: Settings, channel: Channel) -> None:
     """Our decoding loop, all sequences at once."""
     task = Task(settings)
     params = TorchSamplerParams(
-        kind="torch", device="cpu", dtype="float32", threads=settings.threads, max_sequences=task.responses
+        kind="torch",
+        device="cpu",
+        dtype="float32",
+        threads=settings.threads,
+        max_sequences=task.responses,
+        mismatch=NoMismatch(kind="none"),
     )
     _play_sampler(task, build_sampler(params, Path(settings.policy)), channel)
 

@@ -9,7 +9,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.demonstrate.demonstrations import Drops, Rows, demonstration
 from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler
+from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler, without_mismatch
 from stages.engines.verifier import Judgement, Verifier, VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, load_value
@@ -25,9 +25,10 @@ def sample_demonstrations(
     prompt = load_section(params_path, "prompt", PromptParams)
     tokenizer = load_tokenizer(policy)
     prompts = [encode_prompt(tokenizer, prompt, problem["problem"]) for problem in problems]
-    settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens)
+    settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
     seed = derive_seed(load_value(params_path, "seed"), "demonstrate", "rejection_sampled")
-    with closing(build_sampler(load_section(params_path, "sampler", SamplerParams), policy)) as sampler:
+    sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
+    with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sampler.sample(prompts, source.samples, settings, seed, "rejection sampling")
     responses = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in sampled]
     judgements = _judge(problems, responses, sampled, params_path)

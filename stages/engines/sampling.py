@@ -26,6 +26,9 @@ class SamplingSettings:
     """Number of most probable tokens kept; 0 keeps all."""
     max_response_tokens: int
     """A response that reaches this without ending is truncated."""
+    log_threshold: float | None
+    """Dynamic vocabulary pruning (arXiv 2512.23087): after the temperature and before the other cuts, only tokens with
+    log(p / largest p) >= this, at most 0, are kept; None keeps all. Greedy responses are not pruned."""
 
 
 class Sampler(Protocol):
@@ -59,6 +62,45 @@ class Sampler(Protocol):
         """Frees memory and ends every process that the sampler started."""
 
 
+class NoMismatch(StrictParams):
+    """The sampler uses the weights that it is given."""
+
+    kind: Literal["none"]
+
+
+class Bfloat16Weights(StrictParams):
+    """Every weight is rounded to bfloat16; the computation keeps the sampler's precision."""
+
+    kind: Literal["bfloat16_weights"]
+
+
+class Int8Weights(StrictParams):
+    """Every matrix, embedding and head included, is rounded to 255 levels a row (an output channel); vectors are not.
+
+    Symmetric and simulated: the rounded weights are used at the sampler's precision, activations are not quantised.
+    """
+
+    kind: Literal["int8_weights"]
+
+
+class StaleWeights(StrictParams):
+    """The sampler serves the weights of some versions ago and says so in `policy_version`.
+
+    It remembers what it was given, not what an earlier process was: after a resume it serves the weights of the resume
+    until that many versions have passed, so a resumed round may differ from one that was not killed. It holds as many
+    copies of the weights as versions on the CPU.
+    """
+
+    kind: Literal["stale_weights"]
+    versions: int | None = Field(ge=1)
+    """Versions behind the newest, version 0 while there are fewer; null serves version 0 throughout."""
+
+
+Mismatch = Annotated[NoMismatch | Bfloat16Weights | Int8Weights | StaleWeights, Field(discriminator="kind")]
+"""A difference between the sampler's weights and the trainer's, made on purpose, to study on a CPU what corrections and
+masks do about the mismatch of real inference engines. It is a stand-in: it does not imitate any engine's kernels."""
+
+
 class TorchSamplerParams(StrictParams):
     """The built-in sampler: a key-value cache loop over the policy's own weights, in this process."""
 
@@ -70,6 +112,8 @@ class TorchSamplerParams(StrictParams):
     """CPU threads; part of the result, because the order of float additions depends on it."""
     max_sequences: int = Field(ge=1)
     """Sequences decoded at once."""
+    mismatch: Mismatch
+    """Off (`none`) for every purpose but to study mismatch in RL rounds; other stages draw from the exact weights."""
 
 
 class VllmSamplerParams(StrictParams):
@@ -92,6 +136,17 @@ class VllmSamplerParams(StrictParams):
 
 
 SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams, Field(discriminator="kind")]
+
+
+def without_mismatch(
+    params: TorchSamplerParams | VllmSamplerParams,
+) -> TorchSamplerParams | VllmSamplerParams:
+    """The same sampler on the policy's exact weights: for stages that measure a policy or draw data from it."""
+    match params:
+        case TorchSamplerParams():
+            return params.model_copy(update={"mismatch": NoMismatch(kind="none")})
+        case VllmSamplerParams():
+            return params
 
 
 def build_sampler(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> Sampler:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from stages.algorithms.vocabulary_pruning import safe_vocabulary
 from stages.engines.sampling import SamplingSettings
 
 
@@ -34,7 +35,12 @@ def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator)
 
 
 def _cut(logits: Tensor, settings: SamplingSettings) -> Tensor:
-    """-inf on tokens outside the `top_k` most probable and the smallest set that holds `top_p` of the mass."""
+    """-inf on tokens outside the safe vocabulary, the `top_k` most probable, and the smallest set with `top_p` mass.
+
+    In this order, each over what the one before has kept.
+    """
+    if settings.log_threshold is not None:
+        logits = logits.masked_fill(~safe_vocabulary(logits, settings.log_threshold), -torch.inf)
     if settings.top_k and settings.top_k < logits.shape[-1]:
         smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)

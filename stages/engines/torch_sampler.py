@@ -6,7 +6,7 @@ step. For small policies this is quicker than an inference server, and it needs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from transformers import PreTrainedModel
 from stages.engines.decoder import Decoder
 from stages.engines.kv_cache import KeyValueCache, PromptReading
 from stages.engines.policies import DTYPES, load_policy, pick_device
-from stages.engines.sampling import SamplingSettings, TorchSamplerParams
+from stages.engines.sampling import NoMismatch, SamplingSettings, StaleWeights, TorchSamplerParams
 from stages.engines.token_drawing import draw
+from stages.engines.weight_mismatch import PastWeights, rounded
 from stages.foundations.progress import progress
 from stages.foundations.records import Sample, StopReason
 from stages.foundations.seeds import derive_seed
@@ -40,6 +41,15 @@ class TorchSampler:
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_token = end_token
         self.policy_version = 0
+        self.weights = dict(self.model.named_parameters())
+        first_names = {id(weight): name for name, weight in self.weights.items()}
+        every_name = self.model.named_parameters(remove_duplicate=False)
+        self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
+        self.past: PastWeights | None = None
+        if isinstance(params.mismatch, StaleWeights):
+            self.past = PastWeights(params.mismatch.versions, self.weights)
+        if not isinstance(params.mismatch, NoMismatch):
+            self._use(self.weights)
 
     @classmethod
     def from_folder(cls, params: TorchSamplerParams, policy_folder: Path) -> TorchSampler:
@@ -102,18 +112,33 @@ class TorchSampler:
         return found
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Copies the weights; KeyError names a weight that the policy does not have."""
-        parameters = dict(self.model.named_parameters())
-        with torch.no_grad():
+        """Copies the weights, with the mismatch of the params; KeyError names a weight that the policy does not have.
+
+        With stale weights `policy_version` is afterwards the version that is served, not the one that was given.
+        """
+        if self.past:
+            weights, policy_version = self.past.serve(self._known(dict(named_tensors)), policy_version)
+            self._use(weights)
+        else:
             for name, tensor in named_tensors:
-                if name not in parameters:
-                    raise KeyError(f"the policy has no weight {name}")
-                parameters[name].copy_(tensor)
+                self._use(self._known({name: tensor}))
         self.policy_version = policy_version
+
+    def _known(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """`weights` by the names of our own; those of a tied head are the embedding's."""
+        for name in weights:
+            if name not in self.first_names:
+                raise KeyError(f"the policy has no weight {name}")
+        return {self.first_names[name]: weight for name, weight in weights.items()}
+
+    @torch.no_grad()
+    def _use(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in weights.items():
+            self.weights[name].copy_(rounded(weight, self.params.mismatch))
 
     def close(self) -> None:
         """Frees the model."""
-        del self.model
+        del self.model, self.weights, self.past
 
 
 def _in_lanes(

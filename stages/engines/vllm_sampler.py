@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
+import math
 import multiprocessing
 import os
 import shutil
@@ -27,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.engines.policies import load_tokenizer
 from stages.engines.sampling import SamplingSettings, VllmSamplerParams
+from stages.engines.vllm_policies import check_policy, position_limit, weight_names
 from stages.engines.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.progress import progress
@@ -60,12 +61,12 @@ class VllmSampler:
                 "recipes that name it; or set `sampler.kind: torch`"
             )
         self.params = params
-        self.end_token = _check_policy(policy_folder, params)
+        self.end_token = check_policy(policy_folder, params.max_model_tokens)
         self.policy_version = 0
         self.is_in_process = params.tensor_parallel == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         self._llm = self._start(policy_folder)
-        self._checkpoint_names = _weight_names(policy_folder)
+        self._checkpoint_names = weight_names(policy_folder)
         self._request_numbers = count()
 
     def _start(self, policy_folder: Path) -> Any:
@@ -93,7 +94,7 @@ class VllmSampler:
                 skip_tokenizer_init=True,
                 generation_config="vllm",
                 dtype=self.params.dtype,
-                max_model_len=min(self.params.max_model_tokens + 1, _position_limit(policy_folder)),
+                max_model_len=min(self.params.max_model_tokens + 1, position_limit(policy_folder)),
                 max_num_seqs=self.params.max_sequences,
                 tensor_parallel_size=self.params.tensor_parallel,
                 enforce_eager=is_cpu or self.params.enforce_eager,
@@ -137,6 +138,8 @@ class VllmSampler:
                 temperature=settings.temperature,
                 top_p=settings.top_p,
                 top_k=settings.top_k,
+                # The safe vocabulary is the min-p rule: p >= e^log_threshold times the largest p.
+                min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
                 max_tokens=settings.max_response_tokens,
                 seed=seed,
                 stop_token_ids=[self.end_token],
@@ -301,50 +304,3 @@ def _write_shard(save_file: Any, shard: dict[str, Tensor], folder: Path, number:
     path = folder / f"{number:05d}.safetensors"
     save_file(shard, path)
     return path
-
-
-def _config(policy_folder: Path) -> Any:
-    from transformers import AutoConfig
-
-    try:
-        config = AutoConfig.from_pretrained(policy_folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one"
-        ) from error
-    return config.get_text_config()
-
-
-def _position_limit(policy_folder: Path) -> int:
-    return _config(policy_folder).max_position_embeddings
-
-
-def _check_policy(policy_folder: Path, params: VllmSamplerParams) -> int:
-    """The end-of-sequence token; UserError when tokenizer, config and params do not fit each other."""
-    config, tokenizer = _config(policy_folder), load_tokenizer(policy_folder)
-    if len(tokenizer) > config.vocab_size:
-        raise UserError(
-            f"the tokenizer of {policy_folder} has {len(tokenizer)} tokens but the model embeds "
-            f"{config.vocab_size}: take the tokenizer that belongs to the model, or resize the embeddings"
-        )
-    if params.max_model_tokens > config.max_position_embeddings:
-        raise UserError(
-            f"sampler.max_model_tokens = {params.max_model_tokens}, but the policy {policy_folder} has "
-            f"{config.max_position_embeddings} positions: lower it to that"
-        )
-    if not _weight_names(policy_folder):
-        raise UserError(
-            f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy"
-        )
-    return tokenizer.eos_token_id
-
-
-def _weight_names(policy_folder: Path) -> set[str]:
-    """Names of the weights in the policy's files."""
-    from safetensors import safe_open
-
-    names: set[str] = set()
-    for path in sorted(policy_folder.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as tensors:
-            names.update(tensors.keys())
-    return names

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler
+from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler, without_mismatch
 from stages.engines.verifier import Judgement, Verifier, VerifierParams
 from stages.filter_web.filtering import Rows
 from stages.filter_web.params import PolicyAgreement
@@ -61,8 +61,9 @@ def _judge(
     verifier_params = load_section(params_path, "verifier", VerifierParams)
     tokenizer = load_tokenizer(policy)
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
-    settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens)
-    with closing(build_sampler(load_section(params_path, "sampler", SamplerParams), policy)) as sampler:
+    settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens, None)
+    sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
+    with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sampler.sample(
             prompts, params.samples, settings, derive_seed(seed, "filter_web"), "agreement"
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import Sampler, SamplerParams, SamplingSettings, build_sampler
+from stages.engines.sampling import Sampler, SamplerParams, SamplingSettings, build_sampler, without_mismatch
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.progress import progress
@@ -24,7 +24,7 @@ from stages.respond.params import RespondParams
 def run_respond(paths: Namespace) -> None:
     """Reads the benchmarks, draws the responses and writes them, metrics last."""
     params = load_section(paths.params, "respond", RespondParams)
-    sampler_params = load_section(paths.params, "sampler", SamplerParams)
+    sampler_params = without_mismatch(load_section(paths.params, "sampler", SamplerParams))
     prompt = load_section(paths.params, "prompt", PromptParams)
     seed = load_value(paths.params, "seed")
     frame = require_rows(
@@ -86,8 +86,9 @@ def _respond_to(
     tokenizer,
 ) -> list[dict]:
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in piece]
-    sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, params.max_response_tokens)
-    greedy = SamplingSettings(0.0, 1.0, 0, params.max_response_tokens)
+    limit = params.max_response_tokens
+    sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
+    greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:

@@ -64,7 +64,9 @@ def draw_groups(
     seed: int,
 ) -> list[Group]:
     """One group per problem, judged and rewarded."""
-    settings = SamplingSettings(params.temperature, params.top_p, params.top_k, params.max_response_tokens)
+    settings = SamplingSettings(
+        params.temperature, params.top_p, params.top_k, params.max_response_tokens, params.log_threshold
+    )
     drawn = sampler.sample([problem.prompt for problem in problems], params.group_size, settings, seed)
     texts = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in drawn]
     pairs = [(problem.answer, text) for problem, group in zip(problems, texts, strict=True) for text in group]

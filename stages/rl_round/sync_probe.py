@@ -43,7 +43,7 @@ class SyncProbe:
     ) -> SyncProbe:
         """A probe on one response of `sampler` to each of the first `params.sequences` prompts."""
         chosen = prompts[: params.sequences]
-        settings = SamplingSettings(1.0, 1.0, 0, max_response_tokens)
+        settings = SamplingSettings(1.0, 1.0, 0, max_response_tokens, None)
         drawn = sampler.sample(chosen, 1, settings, seed)
         return cls(params, chosen, [samples[0].token_ids for samples in drawn])
 

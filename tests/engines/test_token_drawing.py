@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stages.algorithms.vocabulary_pruning import pruned_logprobs
 from stages.engines.sampling import SamplingSettings
 from stages.engines.token_drawing import draw
 
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1, log_threshold=None)
 
 
 def seeded():
@@ -45,6 +46,31 @@ def test_cuts_renormalise_over_what_is_kept():
         token, logprob = draw(logits, cut, seeded())
         assert set(token.tolist()) == {0, 1}
         assert logprob[token == 0][0].exp().item() == pytest.approx(0.5 / 0.8)
+
+
+def test_pruning_keeps_the_safe_set_after_the_temperature():
+    # Temperature 2 halves the distances to the largest: 0, 1, 2.5. Those within 1.5 are drawn.
+    logits = torch.tensor([[4.0, 2.0, -1.0]]).repeat(5_000, 1)
+    pruned = replace(SETTINGS, temperature=2.0, log_threshold=-1.5)
+    token, logprob = draw(logits, pruned, seeded())
+    assert set(token.tolist()) == {0, 1}
+    expected, outside = pruned_logprobs(logits[None] / 2.0, token[None], -1.5)
+    assert logprob.tolist() == pytest.approx(expected[0].tolist(), abs=1e-6)
+    assert not outside.any()
+    assert logprob[token == 1][0].exp().item() == pytest.approx(1 / (1 + math.e), abs=1e-6)
+    shares = torch.bincount(token, minlength=3) / len(token)
+    assert shares[1].item() == pytest.approx(1 / (1 + math.e), abs=0.019)  # 3 standard errors
+
+
+def test_pruning_comes_before_the_other_cuts():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).repeat(2_000, 1)
+    # 0.05 is pruned; of the other three, with 0.53, 0.32, 0.16, the first two hold 0.84 of the mass.
+    token, _ = draw(logits, replace(SETTINGS, log_threshold=math.log(0.2), top_p=0.83), seeded())
+    assert set(token.tolist()) == {0, 1}
+    token, _ = draw(logits, replace(SETTINGS, log_threshold=-math.inf), seeded())
+    assert set(token.tolist()) == {0, 1, 2, 3}
+    with pytest.raises(ValueError, match="at most 0"):
+        draw(logits, replace(SETTINGS, log_threshold=0.5), seeded())
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])

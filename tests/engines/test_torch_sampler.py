@@ -14,14 +14,17 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from stages.algorithms.vocabulary_pruning import pruned_logprobs
 from stages.engines import kv_cache
-from stages.engines.sampling import SamplingSettings, TorchSamplerParams
+from stages.engines.sampling import NoMismatch, SamplingSettings, TorchSamplerParams
 from stages.engines.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from stages.foundations.records import StopReason
 
-PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16)
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12)
+PARAMS = TorchSamplerParams(
+    kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16, mismatch=NoMismatch(kind="none")
+)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11], [12, 13]]
 END = 1
 SIZES = dict(
@@ -84,6 +87,22 @@ def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, thre
     asked = sampler.logprobs([PROMPTS[0], PROMPTS[3]], given)
     assert asked[0] == pytest.approx(drawn[0][0].logprobs, abs=2e-5)
     assert asked[1] == pytest.approx(drawn[3][1].logprobs, abs=2e-5)
+
+
+def test_pruned_logprobs_are_the_trainers():
+    model, threshold = make("llama"), -1.5
+    settings = replace(SETTINGS, temperature=0.8, log_threshold=threshold)
+    for prompt, samples in zip(
+        PROMPTS, TorchSampler(PARAMS, model, END).sample(PROMPTS, 4, settings, 2), strict=True
+    ):
+        for sample in samples:
+            with torch.no_grad():
+                logits = (
+                    model(torch.tensor([[*prompt, *sample.token_ids]])).logits[:, len(prompt) - 1 : -1] / 0.8
+                )
+            expected, outside = pruned_logprobs(logits, torch.tensor([sample.token_ids]), threshold)
+            assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=2e-5)
+            assert not outside.any()
 
 
 def test_scaled_rotary_positions_are_the_models():

@@ -13,6 +13,7 @@ import torch
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
+from stages.algorithms.vocabulary_pruning import pruned_logprobs
 from stages.engines import vllm_weights
 from stages.engines.packing import TokenSequence, pack
 from stages.engines.sampling import SamplingSettings, VllmSamplerParams
@@ -44,7 +45,7 @@ TRAINER = TorchTrainerParams(
     gradient_checkpointing=False,
 )
 ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
-SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
 PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
 EXACT = 1e-4
 
@@ -191,6 +192,20 @@ def test_logprobs_are_those_of_the_cut_and_heated_distribution(pair):
     raw = pair.sampler.logprobs(PROMPTS[:1] * 2, [[token] for token in shares])
     heated = [math.exp(row[0] / 2.0) for row in raw]
     assert list(shares.values()) == pytest.approx([value / sum(heated) for value in heated], abs=1e-5)
+
+
+def test_pruned_logprobs_are_the_trainers(pair):
+    threshold, temperature = -1.5, 0.8
+    settings = replace(SETTINGS, temperature=temperature, log_threshold=threshold)
+    drawn = pair.sampler.sample(PROMPTS, 8, settings, seed=11)
+    assert drawn != pair.sampler.sample(PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
+    for prompt, sample in flat(drawn):
+        with torch.no_grad():
+            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+        heated = logits[:, len(prompt) - 1 : -1] / temperature
+        expected, outside = pruned_logprobs(heated, torch.tensor([sample.token_ids]), threshold)
+        assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
+        assert not outside.any()
 
 
 def test_greedy_takes_the_most_probable_token(pair):

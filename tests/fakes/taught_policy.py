@@ -21,7 +21,8 @@ PROBLEMS = [(f"{a}+{b}?", str(a + b)) for a in range(DIGITS) for b in range(DIGI
 PARAMS: dict[str, Any] = {
     "seed": 0,
     "prompt": {"kind": "plain", "template": "{problem} "},
-    "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 64},
+    "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 64,
+                "mismatch": {"kind": "none"}},
     "trainer": {
         "kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "micro_batch_tokens": 512,
         "gradient_checkpointing": False,

@@ -42,7 +42,8 @@ def demonstrate(
         "seed": seed, "prompt": PROMPT,
         "demonstrate": {"sources": sources, "max_response_tokens": max_response_tokens,
                         "validation_rows": validation_rows},
-        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
+        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16,
+                    "mismatch": {"kind": "none"}},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }  # fmt: skip
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
