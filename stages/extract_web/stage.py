@@ -1,0 +1,52 @@
+"""The stage: a page table, or a folder of shards, to candidates, drops and metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from stages.extract_web.extraction import extract
+from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.shards import extract_shards, find_shards, rows_of
+from stages.foundations.errors import UserError
+from stages.foundations.funnel import Funnel
+from stages.foundations.metrics import write_metrics
+from stages.foundations.scratch import state_folder
+from stages.foundations.tables import read_table, require_rows, write_table
+
+
+def run(
+    pages: Path, candidates: Path, dropped: Path, metrics: Path, params: ExtractWebParams
+) -> dict[str, int]:
+    """Writes the three outputs and returns the metrics; UserError when there is no page to read."""
+    if pages.is_dir():
+        return _run_shards(pages, candidates, dropped, metrics, params)
+    frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
+    found, funnel, counts = extract(frame, params)
+    write_table(found, candidates, "candidate")
+    write_table(funnel.dropped_frame(), dropped, "dropped")
+    write_metrics(metrics, counts)
+    return counts
+
+
+def _run_shards(
+    folder: Path, candidates: Path, dropped: Path, metrics: Path, params: ExtractWebParams
+) -> dict[str, int]:
+    """Shards that failed are rows of the dropped table; UserError only when all did."""
+    results = extract_shards(find_shards(folder), state_folder() / "scratch" / "extract_web-shards", params)
+    failed = [result for result in results if result.failure]
+    if len(failed) == len(results):
+        raise UserError(
+            f"extract_web: every shard of {folder} failed, the first: {failed[0].name}: {failed[0].failure}"
+        )
+    poisoned = Funnel("extract_web", len(failed))
+    for result in failed:
+        poisoned.drop({"shard_id": result.name}, "shard_failed", result.failure)
+    counts: Counter[str] = Counter({"shards/all": len(results), "shards/failed": len(failed)})
+    for result in results:
+        counts.update(result.metrics)
+    write_table(list(rows_of(results, "candidate")), candidates, "candidate")
+    drops = [*rows_of(results, "dropped"), *poisoned.dropped_frame().to_dict("records")]
+    write_table(drops, dropped, "dropped")
+    write_metrics(metrics, counts)
+    return dict(counts)
