@@ -187,7 +187,15 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
     written = []
     for processes in (1, 2):
         (tmp_path / "params.yaml").write_text(
-            yaml.safe_dump({"extract_web": {"max_answer_characters": 40, "shared_instructions": "prepended", "processes": processes}})
+            yaml.safe_dump(
+                {
+                    "extract_web": {
+                        "max_answer_characters": 40,
+                        "shared_instructions": "prepended",
+                        "processes": processes,
+                    }
+                }
+            )
         )
         out = [
             tmp_path / f"{processes}.candidates",
