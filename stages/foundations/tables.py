@@ -69,7 +69,8 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             )
         },
         "difficulty": {
-            "problem_id": TEXT, "source": TEXT, "pass_rate": pyarrow.float64(), "samples": pyarrow.int32(), "band": TEXT,
+            "problem_id": TEXT, "source": TEXT, "pass_rate": pyarrow.float64(), "samples": pyarrow.int32(),
+            "band": TEXT,
         },
         "rollout": {
             "problem_id": TEXT,
