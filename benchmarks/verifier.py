@@ -6,7 +6,7 @@ after a warm-up turn each: ours is `Verifier.judge` over all rows with WORKERS w
 is off the clock for both. Seconds are wall-clock; ratios pair turns of the same number.
 
 The hostile part judges responses that attack (`hostile_answers.py`), counts verdicts, time and memory, and repeats
-the first file: its throughput after them beside its throughput before.
+the first file: its throughput after them beside that before, in CPU time of this process.
 
 Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--repeats 5]
          [--workers 2] [--hostile 10000] [--seed 11]
@@ -37,6 +37,7 @@ from stages.foundations.progress import say
 
 TIMEOUT_SECONDS = 5.0
 _WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
+_CALM_TURNS = 9
 Row = dict[str, Any]
 
 
@@ -113,14 +114,14 @@ def compare(name: str, rows: list[Row], asked: float, verifier: Verifier, peers:
 def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -> bool:
     """Hostile responses; True when none is called correct and all workers are there afterwards."""
     calm = [pair(row) for row in rows]
-    before = statistics.median(timed(lambda: verifier.judge(calm))[1] for _ in range(arguments.repeats))
+    before = statistics.median(cpu_seconds(verifier, calm) for _ in range(_CALM_TURNS))
     pairs = hostile_pairs(arguments.hostile, arguments.seed)
     judged, seconds = timed(lambda: verifier.judge(pairs))
     deadline = time.monotonic() + 30
     while len(verifier.worker_pids()) < arguments.workers and time.monotonic() < deadline:
         time.sleep(0.05)
     workers = len(verifier.worker_pids())
-    after = statistics.median(timed(lambda: verifier.judge(calm))[1] for _ in range(arguments.repeats))
+    after = statistics.median(cpu_seconds(verifier, calm) for _ in range(_CALM_TURNS))
     verdicts = Counter(one.verdict.value for one in judged)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     say(f"hostile: {len(judged)} responses in {seconds:.1f} s; {dict(verdicts)}; asked math-verify about "
@@ -129,6 +130,13 @@ def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -
     if calm:
         say(f"throughput after them: {before / after:.2f} times that before")
     return not verdicts["correct"] and workers == arguments.workers
+
+
+def cpu_seconds(verifier: Verifier, pairs: list[tuple[str, str]]) -> float:
+    """Of this process: a turn takes so little that its wall-clock time measures the rest of the machine."""
+    started = time.process_time()
+    verifier.judge(pairs)
+    return time.process_time() - started
 
 
 def timed(call) -> tuple[Any, float]:
