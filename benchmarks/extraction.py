@@ -1,6 +1,7 @@
 """Recall, precision and speed of extract_web on pages and documents with gold pairs.
 
     python -m benchmarks.extraction --data ../shared/data [--part books|styles|documents|speed] [--every N]
+        [--problems N] [--group GROUP]
 
 A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
 of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second
@@ -16,11 +17,12 @@ import re
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.extraction_held_out import FIRST, SECOND
+from benchmarks.extraction_sites import THIRD
 from benchmarks.extraction_styles import STYLES, Gold, render
 from stages.extract_web.extraction import extract_page
 
@@ -29,7 +31,10 @@ DOCUMENTS = {
     "prealgebra-bundle": "cnxml", "contemporary-mathematics": "cnxml", "openintro_statistics": "latex",
     "walkccc_clrs": "markdown", "discrete_book": "pretext",
 }  # fmt: skip
+GROUPS = {"developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD}
 MINIMUM_SIMILARITY = 90.0
+SAMPLED_EXERCISES = 24
+"""Exercises taken of each page when only a sample of the problems is asked for."""
 IMAGES = re.compile(r"(?:\s*!\[[^\n]*?\]\([^()\n]*\))+\s*")
 """Solutions that are pictures only: the documents' gold, which is text, does not have them."""
 UNSEEN = frozenset(
@@ -119,16 +124,16 @@ def books(data: Path, every: int) -> None:
         report(book, pairs(gold), ((page["page"], page["html"], "html") for page in pages))
 
 
-def styles(data: Path, every: int) -> None:
+def styles(data: Path, every: int, problems: int, groups: Collection[str]) -> None:
     """The same gold in other label styles."""
     for book in BOOKS:
         by_page: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows(data / "pages" / f"{book}.gold.jsonl.gz"):
             by_page[row["page"]].append(row)
-        kept = dict(list(by_page.items())[::every])
+        kept = sample(dict(list(by_page.items())[::every]), problems)
         gold = pairs(row for page in kept.values() for row in page)
-        for group, named in (("developed on", STYLES), ("held out 1", FIRST), ("held out 2", SECOND)):
-            for name, style in named.items():
+        for group, named in GROUPS.items():
+            for name, style in named.items() if group in groups else ():
                 pages = [
                     (
                         page,
@@ -138,6 +143,22 @@ def styles(data: Path, every: int) -> None:
                     for page, found in kept.items()
                 ]
                 report(f"{book[:10]} {group}: {name}", gold, pages)
+
+
+def sample(pages: dict[str, list[dict[str, Any]]], problems: int) -> dict[str, list[dict[str, Any]]]:
+    """The beginnings of the pages, until they hold so many solved exercises; all of them for 0.
+
+    Unsolved exercises stay, so that a page still has to be told apart from its neighbours.
+    """
+    if not problems:
+        return pages
+    kept: dict[str, list[dict[str, Any]]] = {}
+    for page, found in pages.items():
+        if problems <= 0:
+            break
+        kept[page] = found[:SAMPLED_EXERCISES]
+        problems -= sum(bool(row["solution"]) for row in kept[page])
+    return kept
 
 
 def documents(data: Path, every: int) -> None:
@@ -238,9 +259,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--every", type=int, default=1, help="take every Nth page")
+    parser.add_argument("--problems", type=int, default=0, help="styles: take so many solved exercises of a book")
+    parser.add_argument("--group", choices=list(GROUPS), action="append", help="styles: only these groups")
     given = parser.parse_args()
     for part in given.part or PARTS:
-        PARTS[part](given.data, given.every)
+        chosen = (given.problems, given.group or list(GROUPS)) if part == "styles" else ()
+        PARTS[part](given.data, given.every, *chosen)
 
 
 if __name__ == "__main__":

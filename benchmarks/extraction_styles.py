@@ -70,6 +70,32 @@ def wrong(exercises: Sequence[Gold], exercise: Gold, rng: random.Random) -> str:
     return rng.choice(others) if others else "I have no idea, sorry."
 
 
+def each(
+    problem: str,
+    solution: str,
+    end: str = "",
+    *,
+    without: str = "",
+    text: Callable[[str], str] = paragraphs,
+    between: str = "\n",
+    around: tuple[str, str] = ("", ""),
+) -> Style:
+    """A style that writes every exercise by the same forms, which name {number}, {count}, {problem} and {solution}.
+
+    `solution` or `without` stands between `problem` and `end`; `text` makes HTML of the two texts.
+    """
+
+    def style(exercises: Sequence[Gold], rng: random.Random) -> str:
+        written = []
+        for one in exercises:
+            form = problem + (solution if one.solution else without) + end
+            texts = {"problem": text(one.problem), "solution": text(one.solution or "")}
+            written.append(form.format(number=one.number, count=len(exercises), **texts))
+        return around[0] + between.join(written) + around[1]
+
+    return style
+
+
 def headings(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A heading for each part."""
     return "\n".join(
