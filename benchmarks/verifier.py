@@ -39,6 +39,8 @@ TIMEOUT_SECONDS = 5.0
 _WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
 _CALM_TURNS = 9
 Row = dict[str, Any]
+PeerVerdict = bool | str
+"""Correct or not; a text is the exception that the peer raised."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -105,9 +107,13 @@ def compare(name: str, rows: list[Row], asked: float, verifier: Verifier, peers:
         f"({ratios[0]:.1f} to {ratios[-1]:.1f}, {repeats} turns)")  # fmt: skip
     if all("expected" in row for row in rows):
         for who, verdicts in (("ours", our_verdicts), ("math-verify", their_verdicts)):
-            right = sum(said == row["expected"] for said, row in zip(verdicts, rows, strict=True))
-            false = sum(said and not row["expected"] for said, row in zip(verdicts, rows, strict=True))
+            right = sum((said is True) == row["expected"] for said, row in zip(verdicts, rows, strict=True))
+            false = sum(
+                said is True and not row["expected"] for said, row in zip(verdicts, rows, strict=True)
+            )
             say(f"{name}: {who} agrees on {right / len(rows):.4f}, false correct {false}")
+    raised = Counter(said for said in their_verdicts if isinstance(said, str))
+    say(f"{name}: math-verify raised {raised.total()} exceptions {dict(raised)}")
     return median >= asked
 
 
@@ -154,10 +160,10 @@ class Peers:
         self._pool = context.Pool(count)
         self.judge([_WARM_UP] * count)
 
-    def judge(self, pairs: list[tuple[str, str]]) -> list[bool]:
-        """True where math-verify calls a pair equal, in order."""
+    def judge(self, pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
+        """What math-verify says of each pair, in order."""
         shares = [pairs[start :: self._count] for start in range(self._count)]
-        verdicts = [False] * len(pairs)
+        verdicts: list[PeerVerdict] = [False] * len(pairs)
         for start, share in enumerate(self._pool.map(math_verify_share, shares, chunksize=1)):
             verdicts[start :: self._count] = share
         return verdicts
@@ -170,19 +176,23 @@ class Peers:
         self._pool.join()
 
 
-def math_verify_share(pairs: list[tuple[str, str]]) -> list[bool]:
-    """What math-verify says with its defaults; an exception is no agreement."""
+def math_verify_share(pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
+    """Whether math-verify, with its defaults, calls each pair equal; the name of the exception where it raised one."""
     import logging
 
     from math_verify import parse, verify
 
     logging.disable(logging.CRITICAL)
-    verdicts = []
+    verdicts: list[PeerVerdict] = []
     for gold, prediction in pairs:
         try:
             verdicts.append(bool(verify(parse(gold), parse(prediction))))
-        except Exception:
-            verdicts.append(False)
+        except (
+            Exception
+        ) as error:  # whatever a library raises on a row: its speed and verdicts are measured, so the
+            verdicts.append(
+                type(error).__name__
+            )  # row stays in, as not correct, and `compare` prints how many
     return verdicts
 
 

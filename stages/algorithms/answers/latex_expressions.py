@@ -11,6 +11,7 @@ Readings, where notation is ambiguous:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 from stages.algorithms.answers.latex_tokens import FUNCTIONS, Token, TokenStream, UnreadableError
@@ -39,16 +40,15 @@ _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix"])
 _CALLED = frozenset("fghFGH")
 
 
-class ExpressionReader(TokenStream):
-    """Reads expressions; `listing`, for what stands in brackets, is the part of who reads whole answers."""
+class ExpressionReader:
+    """Reads expressions from where `tokens` stands; `read_listing` reads what brackets hold, which may be several."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        super().__init__(tokens)
+    def __init__(
+        self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]
+    ) -> None:
+        self.tokens = tokens
+        self._read_listing = read_listing
         self._open_bars = 0
-
-    def listing(self, depth: int, is_inside: bool) -> Node:
-        """One relation or expression, or several of them."""
-        raise NotImplementedError
 
     def sum(self, depth: int) -> Node:
         """Terms with signs before them."""
@@ -64,8 +64,8 @@ class ExpressionReader(TokenStream):
     def _sign(self) -> str | None:
         """The sign before a term, several multiplied; None where there is none."""
         found = None
-        while self.at("symbol", "+", "-") or self.at("command", "pm", "mp"):
-            value = self.next().value
+        while self.tokens.at("symbol", "+", "-") or self.tokens.at("command", "pm", "mp"):
+            value = self.tokens.next().value
             if "pm" in (found, value) or "mp" in (found, value):
                 if found not in (None, "+"):
                     raise UnreadableError("signs")
@@ -77,9 +77,9 @@ class ExpressionReader(TokenStream):
     def _product(self, depth: int) -> Node:
         factors = [self._factor(depth)]
         while True:
-            if self.take("symbol", "*") or self.take("command", "cdot", "times", "ast"):
+            if self.tokens.take("symbol", "*") or self.tokens.take("command", "cdot", "times", "ast"):
                 factors.append(self._signed_factor(depth))
-            elif self.take("symbol", "/") or self.take("command", "div"):
+            elif self.tokens.take("symbol", "/") or self.tokens.take("command", "div"):
                 factors.append(reciprocal(self._signed_factor(depth)))
             elif self._starts_factor():
                 self._adjoin(factors, depth)
@@ -87,19 +87,19 @@ class ExpressionReader(TokenStream):
                 return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
 
     def _signed_factor(self, depth: int) -> Node:
-        sign = "-" if self.take("symbol", "-") else "+"
+        sign = "-" if self.tokens.take("symbol", "-") else "+"
         return signed(sign, self._factor(depth))
 
     def _adjoin(self, factors: list[Node], depth: int) -> None:
         """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
         may_be_mixed = len(factors) == 1 and is_whole(factors[0])
-        if self.at("number"):
+        if self.tokens.at("number"):
             if not may_be_mixed or not self._is_plain_fraction():
                 raise UnreadableError("numbers side by side")
-            top, _, bottom = self.next(), self.next(), self.next()
+            top, _, bottom = self.tokens.next(), self.tokens.next(), self.tokens.next()
             factors[0] = mixed(factors[0], Fraction(int(top.value), int(bottom.value)))
             return
-        is_fraction = self.at("command", "frac")
+        is_fraction = self.tokens.at("command", "frac")
         factor = self._factor(depth)
         inner = factor.first if factor.head in ("percent", "degree") else factor
         fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
@@ -111,7 +111,7 @@ class ExpressionReader(TokenStream):
 
     def _is_plain_fraction(self) -> bool:
         """True before `1/2` of a mixed number such as `2 1/2`."""
-        top, slash, bottom = self.peek(), self.peek(1), self.peek(2)
+        top, slash, bottom = self.tokens.peek(), self.tokens.peek(1), self.tokens.peek(2)
         if not (top.follows_space and slash.value == "/" and bottom.kind == "number"):
             return False
         return all(side.value.isdigit() and len(side.value) < 10 for side in (top, bottom)) and (
@@ -119,7 +119,7 @@ class ExpressionReader(TokenStream):
         )
 
     def _starts_factor(self) -> bool:
-        token = self.peek()
+        token = self.tokens.peek()
         if token.kind == "symbol":
             return token.value in ("(", "{") or (token.value == "|" and not self._open_bars)
         if token.kind == "command":
@@ -129,37 +129,38 @@ class ExpressionReader(TokenStream):
     def _factor(self, depth: int) -> Node:
         node = self._base(depth + 1)
         while True:
-            if self.take("symbol", "^"):
+            if self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
-            elif node.head == "power" and node.first.head == "symbol" and self.take("symbol", "_"):
+            elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
                 name = f"{node.first.first}_{self._subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
-            elif self.take("symbol", "!"):
+            elif self.tokens.take("symbol", "!"):
                 node = Node("call", ("factorial", node))
-            elif self.take("symbol", "%") or self.take("command", "%"):
+            elif self.tokens.take("symbol", "%") or self.tokens.take("command", "%"):
                 node = Node("percent", (node,))
             else:
                 return node
 
     def _raised(self, node: Node, depth: int) -> Node:
-        if self.take("command", "circ"):
+        if self.tokens.take("command", "circ"):
             return Node("degree", (node,))
-        if not self.take("symbol", "{"):
-            sign = "-" if self.take("symbol", "-") else "+"
-            is_digit = self.at("number") and self.peek(1).value == "_"  # v^2_0 is v_0^2, no numeral in base 0
-            exponent = number(Fraction(self.next().value)) if is_digit else self._base(depth)
+        if not self.tokens.take("symbol", "{"):
+            sign = "-" if self.tokens.take("symbol", "-") else "+"
+            # v^2_0 is v_0^2, no numeral in base 0
+            is_digit = self.tokens.at("number") and self.tokens.peek(1).value == "_"
+            exponent = number(Fraction(self.tokens.next().value)) if is_digit else self._base(depth)
             return Node("power", (node, signed(sign, exponent)))
-        if self.take("command", "circ"):
+        if self.tokens.take("command", "circ"):
             node = Node("degree", (node,))
         else:
             node = Node("power", (node, self.sum(depth)))
-        self.close("}")
+        self.tokens.close("}")
         return node
 
     def _base(self, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise UnreadableError("too deep")
-        token = self.next()
+        token = self.tokens.next()
         if token.kind == "number":
             return self._number(token)
         if token.kind == "letter":
@@ -178,41 +179,41 @@ class ExpressionReader(TokenStream):
         text = token.value.replace(",", "")
         if len(text) > _MAX_NUMBER_CHARACTERS:
             raise UnreadableError("long number")
-        if self.take("symbol", "_"):
+        if self.tokens.take("symbol", "_"):
             return Node("based", (text, self._subscript()))
         _, point, decimals = text.partition(".")
         return number(Fraction(text), len(decimals) if point else -1)
 
     def _letter(self, letter: str, depth: int) -> Node:
-        if letter in _CALLED and self.take("symbol", "("):
-            argument = self.listing(depth, is_inside=True)
-            self.close(")")
+        if letter in _CALLED and self.tokens.take("symbol", "("):
+            argument = self._read_listing(self, depth, True)
+            self.tokens.close(")")
             return Node("call", ("unknown " + letter, argument))
         return self._symbol(letter)
 
     def _symbol(self, name: str) -> Node:
         """A name with its primes and subscript."""
         while True:
-            if self.take("symbol", "'"):
+            if self.tokens.take("symbol", "'"):
                 name += "'"
-            elif self.take("symbol", "_"):
+            elif self.tokens.take("symbol", "_"):
                 name += "_" + self._subscript()
-            elif self.at("symbol", "^") and self._prime_length():
-                self.skip(self._prime_length())
+            elif self.tokens.at("symbol", "^") and self._prime_length():
+                self.tokens.skip(self._prime_length())
                 name += "'"
             else:
                 return Node("symbol", (name,))
 
     def _prime_length(self) -> int:
-        following = [self.peek(ahead).value for ahead in (1, 2, 3)]
+        following = [self.tokens.peek(ahead).value for ahead in (1, 2, 3)]
         return 2 if following[0] == "prime" else 4 if following == ["{", "prime", "}"] else 0
 
     def _subscript(self) -> str:
-        if not self.take("symbol", "{"):
-            return self.next().value
+        if not self.tokens.take("symbol", "{"):
+            return self.tokens.next().value
         name, level = [], 1
         while level:
-            token = self.next()
+            token = self.tokens.next()
             if token.kind == "end_of_text":
                 raise UnreadableError("unclosed subscript")
             level += {"{": 1, "}": -1}.get(token.value, 0)
@@ -244,30 +245,30 @@ class ExpressionReader(TokenStream):
 
     def _argument(self, depth: int) -> Node:
         r"""`{...}`, or one token: of `\frac13` the digits are two arguments."""
-        if self.take("symbol", "{"):
+        if self.tokens.take("symbol", "{"):
             node = self.sum(depth + 1)
-            self.close("}")
+            self.tokens.close("}")
             return node
-        token = self.peek()
+        token = self.tokens.peek()
         if token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
-            self.skip(1)
-            self.put_back(Token("number", token.value[1:], False))
+            self.tokens.skip(1)
+            self.tokens.put_back(Token("number", token.value[1:], False))
             return number(int(token.value[0]))
         return self._base(depth + 1)
 
     def _root(self, depth: int) -> Node:
         degree = number(2)
-        if self.take("symbol", "["):
+        if self.tokens.take("symbol", "["):
             degree = self.sum(depth + 1)
-            self.close("]")
+            self.tokens.close("]")
         return Node("power", (self._argument(depth), reciprocal(degree)))
 
     def _function(self, name: str, depth: int) -> Node:
         exponent = base = None
         for _ in range(2):
-            if self.take("symbol", "^"):
+            if self.tokens.take("symbol", "^"):
                 exponent = self._argument(depth)
-            elif self.take("symbol", "_"):
+            elif self.tokens.take("symbol", "_"):
                 base = self._argument(depth)
         if exponent == number(-1) and name in ("sin", "cos", "tan"):
             name, exponent = "arc" + name, None
@@ -279,11 +280,11 @@ class ExpressionReader(TokenStream):
         return node if exponent is None else Node("power", (node, exponent))
 
     def _function_argument(self, depth: int) -> Node:
-        if self.at("symbol", "(", "{", "|"):
+        if self.tokens.at("symbol", "(", "{", "|"):
             return self._base(depth + 1)
         factors = [self._signed_factor(depth + 1)]
         while self._starts_factor() and not (
-            self.at("symbol") or self.at("number") or self.at("command", *FUNCTIONS)
+            self.tokens.at("symbol") or self.tokens.at("number") or self.tokens.at("command", *FUNCTIONS)
         ):
             factors.append(self._factor(depth + 1))
         return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
@@ -294,20 +295,20 @@ class ExpressionReader(TokenStream):
             self._open_bars += 1
             inner = self.sum(depth + 1)
             self._open_bars -= 1
-            self.close("|")
+            self.tokens.close("|")
             return Node("call", ("abs", inner))
         if opening in (r"\{", r"\langle"):
             closing = {r"\{": "}", r"\langle": "rangle"}[opening]
-            inner = self.listing(depth + 1, is_inside=True)
-            self.close(closing)
+            inner = self._read_listing(self, depth + 1, True)
+            self.tokens.close(closing)
             items = inner.parts if inner.head == "list" else (inner,)
             return Node("set", items) if opening == r"\{" else Node("sequence", ("(", ")", items))
         if opening not in ("(", "[", "{"):
             raise UnreadableError(f"unexpected {opening[:40]!r}")
         bars, self._open_bars = self._open_bars, 0
-        inner = self.listing(depth + 1, is_inside=True)
+        inner = self._read_listing(self, depth + 1, True)
         self._open_bars = bars
-        closing = self.close("}") if opening == "{" else self.close(")", "]")
+        closing = self.tokens.close("}") if opening == "{" else self.tokens.close(")", "]")
         if inner.head == "list" and opening != "{":
             return Node("sequence", (opening, closing, inner.parts))
         if {"(": ")", "[": "]", "{": "}"}[opening] != closing:
@@ -316,11 +317,11 @@ class ExpressionReader(TokenStream):
 
     def _matrix(self, environment: str, depth: int) -> Node:
         rows: list[list[Node]] = [[]]
-        while not self.take("end", environment):
+        while not self.tokens.take("end", environment):
             rows[-1].append(self.sum(depth + 1))
-            if self.take("newline"):
+            if self.tokens.take("newline"):
                 rows.append([])
-            elif not self.take("symbol", "&") and not self.at("end", environment):
+            elif not self.tokens.take("symbol", "&") and not self.tokens.at("end", environment):
                 raise UnreadableError("matrix")
         rows = [row for row in rows if row]
         if not rows or len({len(row) for row in rows}) != 1:
