@@ -2,32 +2,35 @@
 
 A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
 parameters and of this package's code, so that a run that was killed goes on with the shards that are missing.
+
+The processes are started anew (`shard_worker.py`), not forked: a fork would inherit the locks that this process's
+threads hold, and its address space would count against the limit before the first page is read.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import resource
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from stages.extract_web.extraction import extract
 from stages.extract_web.params import ExtractWebParams
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, write_json
+from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
-from stages.foundations.lifetime import die_with_parent
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.scratch import PROJECT
+from stages.foundations.tables import read_table
 
 MAX_SHARD_SECONDS = 3_600
 MAX_SHARD_BYTES = 8 << 30
 """Address space of a shard's process."""
 POLL_SECONDS = 0.02
+WORKER = "stages.extract_web.shard_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +66,68 @@ def extract_shards(
     memory, or cannot be read is reported in its result and tried again by the next run."""
     work.mkdir(parents=True, exist_ok=True)
     waiting = list(enumerate(shards))
-    running: dict[int, tuple[BaseProcess, float, Path, Path]] = {}
+    running: dict[int, _Running] = {}
     done: dict[int, ShardResult] = {}
-    context = multiprocessing.get_context("fork")
-    while waiting or running:
-        while waiting and len(running) < params.processes:
-            index, shard = waiting.pop(0)
-            target = work / f"{shard.stem}-{_key(shard, params)}"
-            finished = _finished(shard, target)
-            if finished:
-                done[index] = finished
-                continue
-            process = context.Process(target=_run, args=(shard, target, params, max_bytes), daemon=True)
-            process.start()
-            running[index] = process, time.monotonic() + max_seconds, shard, target
-        for index, (process, deadline, shard, target) in list(running.items()):
-            process.join(POLL_SECONDS)
-            if process.is_alive() and time.monotonic() > deadline:
-                process.kill()
-                process.join()
-                done[index] = _failed(shard, target, f"took more than {max_seconds:g} s")
-            elif not process.is_alive():
-                done[index] = _outcome(shard, target, process.exitcode)
-            if index in done:
-                del running[index]
+    try:
+        while waiting or running:
+            while waiting and len(running) < params.processes:
+                index, shard = waiting.pop(0)
+                target = work / f"{shard.stem}-{_key(shard, params)}"
+                finished = _finished(shard, target)
+                if finished:
+                    done[index] = finished
+                else:
+                    running[index] = _start(shard, target, params, max_seconds, max_bytes)
+            time.sleep(POLL_SECONDS if running else 0)
+            for index, one in list(running.items()):
+                result = one.result(max_seconds)
+                if result:
+                    done[index] = result
+                    del running[index]
+    finally:
+        for one in running.values():
+            one.kill()
     return [done[index] for index in range(len(shards))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A shard whose process is at work."""
+
+    shard: Path
+    target: Path
+    process: subprocess.Popen[bytes]
+    deadline: float
+
+    def result(self, max_seconds: float) -> ShardResult | None:
+        """None while the process runs within its time."""
+        code = self.process.poll()
+        if code is None and time.monotonic() > self.deadline:
+            self.kill()
+            return _failed(self.shard, self.target, f"took more than {max_seconds:g} s")
+        return None if code is None else _outcome(self.shard, self.target, code)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def _start(
+    shard: Path, target: Path, params: ExtractWebParams, max_seconds: float, max_bytes: int
+) -> _Running:
+    request = {
+        "parent": os.getpid(), "shard": str(shard), "outputs": [str(path) for path in _tables(target)],
+        "params": params.model_dump(), "max_bytes": max_bytes,
+    }  # fmt: skip
+    # One thread: each reserves an address space of its own, and there is a process for each core already.
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")}
+    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    with open(_log(target), "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", WORKER, json.dumps(request)], stdin=subprocess.DEVNULL,
+            stdout=log, stderr=log, env={**os.environ, **threads, "PYTHONPATH": path},
+        )  # fmt: skip
+    return _Running(shard, target, process, time.monotonic() + max_seconds)
 
 
 def rows_of(results: Sequence[ShardResult], schema: str) -> Iterator[dict[str, Any]]:
@@ -110,20 +150,8 @@ def _tables(target: Path) -> tuple[Path, Path, Path]:
     return one, two, three
 
 
-def _run(shard: Path, target: Path, params: ExtractWebParams, max_bytes: int) -> None:
-    """In the shard's own process: tables first, metrics last, so that their presence means success."""
-    die_with_parent()
-    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    candidates, dropped, metrics = _tables(target)
-    try:
-        frame = read_table(shard, "page")
-        found, funnel, counts = extract(frame, params.model_copy(update={"processes": 1}))
-        write_table(found, candidates, "candidate")
-        write_table(funnel.dropped_frame(), dropped, "dropped")
-        write_json(metrics, {"metrics": counts})
-    except (UserError, MemoryError, ValueError, OSError) as error:
-        write_json(metrics, {"failure": f"{type(error).__name__}: {error}"[:500]})
+def _log(target: Path) -> Path:
+    return target.with_name(f"{target.name}.log")
 
 
 def _finished(shard: Path, target: Path) -> ShardResult | None:
@@ -136,18 +164,21 @@ def _finished(shard: Path, target: Path) -> ShardResult | None:
     return ShardResult(shard.name, candidates, dropped, content["metrics"], is_reused=True)
 
 
-def _outcome(shard: Path, target: Path, code: int | None) -> ShardResult:
+def _outcome(shard: Path, target: Path, code: int) -> ShardResult:
     candidates, dropped, metrics = _tables(target)
     if code == 0 and metrics.is_file():
         content = json.loads(metrics.read_text())
         if "metrics" in content:
+            _log(target).unlink(missing_ok=True)
             return ShardResult(shard.name, candidates, dropped, content["metrics"])
         return _failed(shard, target, content["failure"])
-    how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
-    return _failed(shard, target, f"its process ended with {how}")
+    said = _log(target).read_text(errors="replace").strip().splitlines()
+    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    return _failed(shard, target, f"its process ended with {how}" + (f": {said[-1][:300]}" if said else ""))
 
 
 def _failed(shard: Path, target: Path, failure: str) -> ShardResult:
     candidates, dropped, metrics = _tables(target)
-    metrics.unlink(missing_ok=True)
+    for path in (metrics, _log(target)):
+        path.unlink(missing_ok=True)
     return ShardResult(shard.name, candidates, dropped, {}, failure)
