@@ -1,9 +1,9 @@
-"""A command in a process group of its own that ends, with all its children, when we do.
+"""A command that ends, with every process it started, when we do.
 
 `dvc repro` that is terminated leaves its stage running (it re-parents to init and keeps writing), and Prefect's
-timeout and cancel do not reach a subprocess at all. So: own session, own clock, and the whole group is killed
-whichever way the block is left. Should this process be killed outright, the kernel kills the command
-(`die_with_parent`), and each stage asks for the same.
+timeout and cancel do not reach a subprocess at all. So each command runs under a keeper (keeper.py) in a group of its
+own, with our clock, and the keeper is ended whichever way the block is left. Should this process be killed outright,
+the keeper ends the family by itself.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from stages.foundations.lifetime import die_with_parent
-
-SECONDS_TO_END = 5.0
+KEEPER = Path(__file__).with_name("keeper.py")
+SECONDS_TO_END = 6.0
+"""Longer than a keeper needs to end its family (keeper.py)."""
 
 
 class TimedOut(Exception):
@@ -33,16 +33,20 @@ def run_in_group(
     folder: Path,
     on_line: Callable[[str], None] | None = None,
     timeout_seconds: float | None = None,
+    env: Mapping[str, str] | None = None,
+    held: Sequence[int] = (),
 ) -> int:
-    """Runs `command` in `folder` and returns its exit code.
+    """Runs `command` in `folder` and returns its exit code; 128 + n where signal n ended it.
 
     With `on_line` each line of its output (standard error included) is handed over as it comes, in this thread;
-    without, the command writes where we write. Raises TimedOut; on any exception no process of the group is left.
+    without, the command writes where we write. `env` replaces `environment()`. `held` are file descriptors, such as
+    locks, that stay open until no process of the command is left, even when we are killed. Raises TimedOut; on any
+    exception no process of the command is left.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     process = subprocess.Popen(
-        command, cwd=folder, text=True, errors="replace", env=environment(), start_new_session=True,
-        preexec_fn=die_with_parent, **output,
+        kept(command), cwd=folder, text=True, errors="replace", env=env or environment(), start_new_session=True,
+        pass_fds=held, **output,
     )  # fmt: skip
     deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
     try:
@@ -56,9 +60,16 @@ def run_in_group(
         end_groups([process])
 
 
+def kept(command: Sequence[str | Path]) -> list[str]:
+    """The command under a keeper; one that has a keeper is returned as it is."""
+    words = [str(word) for word in command]
+    keeper = [sys.executable, "-S", "-E", str(KEEPER)]
+    return words if words[: len(keeper)] == keeper else [*keeper, *words]
+
+
 def dvc(*arguments: str) -> list[str]:
     """The command line of DVC in this interpreter's environment. It waits for another DVC instead of failing."""
-    return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+    return kept([sys.executable, "-m", "dvc", "--wait-for-lock", *arguments])
 
 
 def environment() -> Mapping[str, str]:

@@ -1,5 +1,6 @@
 """No child survives, whichever way its parent ends."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.process_group import TimedOut, run_in_group, terminated_as_interrupt
+from pipelines.process_group import TimedOut, dvc, kept, run_in_group, terminated_as_interrupt
 
 PROJECT = Path(__file__).resolve().parents[2]
 # A parent like `dvc repro`: starts a child, tells its id, and waits. The child ignores a polite end.
@@ -37,8 +38,7 @@ def test_output_comes_line_by_line_and_the_exit_code_is_returned(tmp_path):
     assert lines == ["one", "two"]
 
 
-def test_a_timeout_ends_the_whole_family(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.process_group.SECONDS_TO_END", 0.5)
+def test_a_timeout_ends_the_whole_family(tmp_path):
     lines, started = [], time.monotonic()
     with pytest.raises(TimedOut, match="stopped after 2 s"):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=2)
@@ -46,8 +46,7 @@ def test_a_timeout_ends_the_whole_family(tmp_path, monkeypatch):
     assert not is_running(int(lines[0]))
 
 
-def test_an_exception_in_the_reader_ends_the_whole_family(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.process_group.SECONDS_TO_END", 0.5)
+def test_an_exception_in_the_reader_ends_the_whole_family(tmp_path):
     pids = []
 
     def fail(line):
@@ -57,6 +56,73 @@ def test_an_exception_in_the_reader_ends_the_whole_family(tmp_path, monkeypatch)
     with pytest.raises(ZeroDivisionError):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, fail)
     assert not is_running(pids[0])
+
+
+# What vLLM, Ray and torchrun do: children in sessions of their own, and one whose parent has ended.
+DAEMONS = """
+import os, subprocess, sys, time
+sleep = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(60)"
+own = subprocess.Popen([sys.executable, "-c", sleep], start_new_session=True, env={"nothing": "inherited"})
+orphan = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]], start_new_session=True)"
+subprocess.run([sys.executable, "-c", orphan, sleep])
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0.5", "60"])
+def test_children_in_sessions_of_their_own_end_too(tmp_path, seconds):
+    pids = []
+
+    def note(line):
+        pids.append(int(line))
+        if len(pids) == 2 and seconds == "60":
+            raise ZeroDivisionError
+
+    run = [[sys.executable, "-c", DAEMONS, seconds], tmp_path, note]
+    if seconds == "60":
+        with pytest.raises(ZeroDivisionError):
+            run_in_group(*run)
+    else:
+        assert run_in_group(*run) == 0, "the command ends well and its daemons live on"
+    assert len(pids) == 2 and not any(is_running(pid) for pid in pids)
+
+
+def test_they_end_when_the_caller_is_killed_outright(tmp_path):
+    outer = "import sys; from pathlib import Path; from pipelines.process_group import run_in_group; "
+    outer += "run_in_group([sys.executable, '-c', sys.argv[1], '60'], Path('.'))"
+    with subprocess.Popen([sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as it:
+        pids = [int(it.stdout.readline()) for _ in range(2)]
+        it.kill()
+        it.wait()
+        until = time.monotonic() + 10
+        while any(is_running(pid) for pid in pids) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not any(is_running(pid) for pid in pids)
+
+
+def test_a_lock_is_held_for_the_command_and_not_by_it(tmp_path):
+    with open(tmp_path / "lock", "w") as lock, open(tmp_path / "lock") as other:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        script = f"import os, time; print(os.path.exists('/proc/self/fd/{lock.fileno()}'), flush=True); time.sleep(60)"
+        lines = []
+
+        def look(line):
+            lines.append(line)
+            lock.close()
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            run_in_group([sys.executable, "-c", script], tmp_path, look, held=[lock.fileno()])
+        assert lines == ["False"]
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_exit_codes_of_the_keeper(tmp_path):
+    assert run_in_group([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], tmp_path) == 137
+    assert run_in_group(["no-such-command"], tmp_path) == 127
+    assert dvc("repro") == kept(dvc("repro")), "one keeper is enough"
 
 
 OUTER = """
