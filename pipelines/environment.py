@@ -30,8 +30,10 @@ PROJECT = Path(__file__).resolve().parents[1]
 LAST_LINES = 12
 STAMP = "retrace-set-up.json"
 # Measured, unpacked and with what pip needs besides while it works (CPU builds; CUDA's come on top).
-GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "test": 0.3, "bench": 0.3}
+GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "ray": 0.4, "test": 0.3, "bench": 0.4}
 CUDA_GIB = 12.0
+ENGINES = ("vllm", "deepspeed", "ray")
+"""Groups that a recipe needs when it names them, in the order in which the lock lays them over each other."""
 REMEDIES = {
     r"No space left|not enough space|Errno 28": "free some disk space",
     r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy":
@@ -71,9 +73,9 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     """Package groups for a make target. ValueError for an unknown target or recipe."""
     target, *rest = arguments or [""]
     if target == "test":
-        return ["core", "vllm", "deepspeed", "test"]
+        return ["core", *ENGINES, "test"]
     if target == "bench":
-        return ["core", "vllm", "deepspeed", "test", "bench"]
+        return ["core", *ENGINES, "test", "bench"]
     if target not in ("repro", "ui"):
         raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui or bench")
     recipes = project / "pipelines" / "recipes"
@@ -81,10 +83,10 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     if not params.is_file():
         known = ", ".join(sorted(path.stem for path in recipes.glob("*.yaml")))
         raise ValueError(f"unknown recipe {rest[0]!r}: there are {known}" if rest else f"{params} is missing")
-    # YAML cannot be read yet, and does not have to be: both engines are chosen by a line `kind: NAME`.
+    # YAML cannot be read yet, and does not have to be: every engine is chosen by `kind: NAME`.
     lines = [line.partition("#")[0] for line in params.read_text(encoding="utf-8").splitlines()]
     kinds = set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
-    return ["core", *(group for group in ("vllm", "deepspeed") if group in kinds)]
+    return ["core", *(group for group in ENGINES if group in kinds)]
 
 
 def read_lock(text: str) -> dict[str, list[str]]:

@@ -41,6 +41,7 @@ def project(tmp_path):
             ["core", "vllm", "deepspeed"],
         ),
         ("# kind: vllm\nkind: random\n", ["core"]),
+        ("extract_web:\n  engine: {kind: ray, processes: 2}\n", ["core", "ray"]),
     ],
 )
 def test_the_groups_are_those_the_recipe_names(project, text, groups):
@@ -51,7 +52,7 @@ def test_the_groups_are_those_the_recipe_names(project, text, groups):
 
 
 def test_make_test_needs_every_engine(project):
-    assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "test"]
+    assert groups_for(["test"], project) == ["core", "vllm", "deepspeed", "ray", "test"]
 
 
 @pytest.mark.parametrize(
