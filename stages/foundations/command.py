@@ -62,13 +62,28 @@ def run_stage(main: Callable[[], None]) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except Exception as error:
+        failure = storage_failure(error)
+        if not failure:
             raise
-        where = error.filename or "the working folder"
-        print(f"error: no disk space left at {where}: free some and run again, finished work is kept",
-              file=sys.stderr)  # fmt: skip
+        print(f"error: {failure}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted: the next run goes on from the last checkpoint", file=sys.stderr)
         sys.exit(130)
+
+
+def storage_failure(error: BaseException) -> str:
+    """What is wrong with the disk and what to do, when that is what the error says; else empty.
+
+    Libraries in other languages (safetensors, tokenizers) raise errors of their own with the system's words in them.
+    """
+    where = getattr(error, "filename", None) or os.getcwd()
+    code, text = getattr(error, "errno", None), str(error)
+    if code in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text:
+        return f"no disk space left at {where}: free some and run again, finished work is kept"
+    if code == errno.EROFS or os.strerror(errno.EROFS) in text:
+        return f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
+    if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
+        return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
+    return ""

@@ -120,7 +120,7 @@ def track(
         run = Run(stage_hash, scratch, log)
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(scratch)
-        started, status = time.time(), "FAILED"
+        started, since, status = time.time(), time.perf_counter(), "FAILED"  # a clock set in mid-run moves no duration
         try:
             yield run
             status = "FINISHED"
@@ -128,7 +128,7 @@ def track(
             status = "KILLED"
             raise
         finally:
-            seconds = time.time() - started
+            seconds = time.perf_counter() - since
             times = {f"time/{phase}_seconds": spent for phase, spent in run.seconds.items()}
             run.summary({**times, "time/total_seconds": seconds})
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
