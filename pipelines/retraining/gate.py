@@ -1,0 +1,106 @@
+"""The gate: whether a retrained policy may take the champion's place. A pure function of paired measurements.
+
+A candidate is promoted only when all of these hold, on the problems that both have been measured on:
+
+1. the paired 95% interval of its gain in accuracy lies above 0 (estimators.paired_bootstrap; where every problem
+   gained the same, the bound of `with_width`, so that three problems prove nothing);
+2. on no benchmark does its interval lie below 0;
+3. on the problems that neither policy's training data contains, its accuracy does not fall;
+4. its share of undecided verdicts does not rise: a policy must not gain by answers that cannot be judged.
+
+Each retraining is one more draw from the noise: a candidate that is no better passes rule 1 once in forty times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from stages.algorithms.estimators import Interval, paired_bootstrap, with_width
+
+DRAWS, SEED, CONFIDENCE = 10_000, 0, 0.95
+ROUNDING = 1e-9
+"""Means of equal shares may differ by this in the last bits."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One benchmark problem, measured with both policies: shares of its responses, from 0 to 1."""
+
+    benchmark: str
+    champion: float
+    """Share of correct responses."""
+    candidate: float
+    champion_undecided: float
+    candidate_undecided: float
+    is_clean: bool
+    """False when the training data of either policy contains the problem."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the gate says, and from which numbers. `reasons` are empty exactly when the candidate is promoted."""
+
+    reasons: tuple[str, ...]
+    gain: Interval | None
+    """Mean of candidate - champion over all problems; None without problems, as are the others."""
+    by_benchmark: Mapping[str, Interval]
+    clean_gain: float | None
+    """None when no problem is clean."""
+    champion_undecided: float | None
+    candidate_undecided: float | None
+    problems: int
+
+    @property
+    def is_promoted(self) -> bool:
+        return not self.reasons
+
+
+def decide(pairs: Sequence[Pair]) -> Decision:
+    """The decision; without a common problem, or without a clean one, nothing is shown and nothing promoted."""
+    if not pairs:
+        return Decision(("no problem was measured with both policies",), None, {}, None, None, None, 0)
+    gain = _gain(pairs)
+    names = sorted({pair.benchmark for pair in pairs})
+    own = {name: [pair for pair in pairs if pair.benchmark == name] for name in names}
+    by_benchmark = {name: _gain(own[name]) if len(names) > 1 else gain for name in names}
+    clean = [pair.candidate - pair.champion for pair in pairs if pair.is_clean]
+    clean_gain = fmean(clean) if clean else None
+    undecided = (
+        fmean(pair.champion_undecided for pair in pairs),
+        fmean(pair.candidate_undecided for pair in pairs),
+    )
+    reasons = [
+        *_of_gain(gain),
+        *(f"worse on {name}: {told(found)}" for name, found in by_benchmark.items() if found.high < 0),
+        *_of_clean(clean_gain),
+    ]
+    if undecided[1] > undecided[0] + ROUNDING:
+        reasons.append(f"undecided verdicts rise from {undecided[0]:.2%} to {undecided[1]:.2%}")
+    return Decision(tuple(reasons), gain, by_benchmark, clean_gain, *undecided, len(pairs))
+
+
+def told(gain: Interval) -> str:
+    """`+2.0 points (0.5 to 3.5)`: percentage points with the 95% interval."""
+    return f"{100 * gain.estimate:+.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
+
+
+def _gain(pairs: Sequence[Pair]) -> Interval:
+    champion, candidate = [pair.champion for pair in pairs], [pair.candidate for pair in pairs]
+    found = paired_bootstrap(champion, candidate, draws=DRAWS, seed=SEED, confidence=CONFIDENCE)
+    return with_width(found, len(pairs), -1.0, 1.0, CONFIDENCE)
+
+
+def _of_gain(gain: Interval) -> list[str]:
+    if gain.high < 0:
+        return [f"worse than the champion: {told(gain)}"]
+    return [] if gain.low > 0 else [f"inside the noise: {told(gain)}"]
+
+
+def _of_clean(clean_gain: float | None) -> list[str]:
+    if clean_gain is None:
+        return [
+            "every problem is in the training data of one of the policies, so nothing clean can be compared"
+        ]
+    return [f"the clean subset falls by {-100 * clean_gain:.1f} points"] if clean_gain < -ROUNDING else []
