@@ -7,9 +7,11 @@ from typing import Annotated
 import typer
 
 from pipelines.ablating.command import ablate
+from pipelines.comparing.command import compare
 from pipelines.extracting import extract
 from pipelines.grading import grade
 from pipelines.grading_agreement import agreement
+from pipelines.planning.command import plan
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -39,3 +41,5 @@ app.command()(ablate)
 app.command()(grade)
 app.command()(agreement)
 app.command()(extract)
+app.command()(plan)
+app.command()(compare)

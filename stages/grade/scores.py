@@ -20,7 +20,7 @@ from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pas
 from stages.foundations.errors import UserError
 from stages.grade.params import GradeParams
 
-_CORRECT = object()
+CORRECT_VOTE = object()
 """All correct answers are one candidate of the vote, however they are written."""
 
 
@@ -69,7 +69,7 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
                                 "lower it, or raise the number of samples in section `respond`")  # fmt: skip
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
         per_problem[f"maj_at_{samples}"] = [
-            majority_at_k(_votes(group), _CORRECT, samples) for group in groups
+            majority_at_k(votes(group), CORRECT_VOTE, samples) for group in groups
         ]
     scores: dict[str, float] = {}
     for name, values in per_problem.items():
@@ -88,10 +88,10 @@ def _samples_per_problem(groups: list[pandas.DataFrame]) -> int:
     return counts.pop()
 
 
-def _votes(group: pandas.DataFrame) -> list[object | None]:
+def votes(group: pandas.DataFrame) -> list[object | None]:
     """One vote for each response; equal canonical text is one candidate, a response without an answer abstains."""
     return [
-        _CORRECT if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
+        CORRECT_VOTE if is_correct else compact(clean(extracted)) if isinstance(extracted, str) else None
         for is_correct, extracted in zip(group["is_correct"], group["extracted"], strict=True)
     ]
 

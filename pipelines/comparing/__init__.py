@@ -1,0 +1,1 @@
+"""`retrace compare`: which differences between policies are real, on the same problems."""

@@ -1,0 +1,83 @@
+"""`retrace compare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT, state_folder
+
+
+def compare(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN_OR_POLICY...",
+            help="POLICY, REV:POLICY, FOLDER:POLICY, an ablation's results folder, or an MLflow run; the first one is "
+            "the baseline; commas join runs of different seeds: rl_3,../seed1:rl_3",
+        ),
+    ],
+    metrics: Annotated[
+        str,
+        typer.Option(
+            help="some of avg, greedy, pass, maj, with commas: fewer comparisons are corrected less"
+        ),
+    ] = "avg,greedy,pass,maj",
+    all_pairs: Annotated[
+        bool, typer.Option("--all-pairs", help="each with each, not only with the first")
+    ] = False,
+    common: Annotated[
+        bool, typer.Option("--common", help="where problems or samples differ, compare what all sides share")
+    ] = False,
+    problems: Annotated[
+        int, typer.Option(min=0, help="problems won, and lost, shown of each pair and benchmark")
+    ] = 20,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON (fractions) instead of the table")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="where the page goes")] = PROJECT / "reports" / "compare.html",
+) -> None:
+    """Say which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
+
+    Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
+    mistake of the caller.
+    """
+    from pipelines.comparing.examples import examples
+    from pipelines.comparing.page import render_page
+    from pipelines.comparing.results import compare as compare_sides
+    from pipelines.comparing.sides import read_sides
+    from pipelines.comparing.tracking import run_finder, track_comparison
+    from pipelines.comparing.wording import as_json as content_of
+    from pipelines.comparing.wording import text_table
+    from stages.foundations.files import write_text_atomically
+
+    try:
+        families = chosen_families(metrics)
+        sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
+        findings = compare_sides(sides, families, common, all_pairs)
+        if not findings.comparisons:
+            raise UserError(f"none of the metrics {metrics} was sampled for all of {', '.join(what)}")
+        write_text_atomically(out, render_page(findings, examples(findings, families, problems)))
+        typer.echo(json.dumps(content_of(findings), indent=2) if as_json else text_table(findings))
+        typer.echo(f"page: {out}", err=True)
+        warning = track_comparison(findings, state_folder())
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    if warning:
+        typer.echo(f"WARNING: {warning}", err=True)
+
+
+def chosen_families(text: str) -> list[str]:
+    """The metrics by name, in the order of `FAMILIES`. UserError names one that there is not."""
+    from pipelines.comparing.scoring import FAMILIES
+
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unknown = [word for word in words if word not in FAMILIES]
+    if unknown or not words:
+        raise UserError(f"--metrics {text!r}: there are {', '.join(FAMILIES)}")
+    return [family for family in FAMILIES if family in words]

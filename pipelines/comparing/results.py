@@ -1,0 +1,155 @@
+"""The comparison itself: differences on the same problems, their intervals and tests, and when one is called better.
+
+A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds; the
+interval and the test then take whole problems (stages/algorithms/estimators.py). They say whether the difference would
+stand with other problems, for these trained policies. Beside them stands how far seeds lie apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from statistics import stdev
+from typing import Literal
+
+import numpy
+import pandas
+
+from pipelines.ablating.results import t_interval
+from pipelines.comparing.scoring import Benchmark, problem_scores, shared_benchmarks
+from pipelines.comparing.sides import Side
+from stages.algorithms.estimators import Interval, holm, paired_t_interval, sign_flip_test, welch_interval
+
+FEWEST_PROBLEMS = 10
+"""With fewer, no difference is called better or worse."""
+LARGEST_P = 0.05
+"""Of the corrected test."""
+FLIPS, FLIPS_FOR_EACH_COMPARISON = 20_000, 1_000
+"""The corrected p-value cannot fall below the number of comparisons over the flips drawn."""
+Word = Literal["better", "worse", "not separated"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`second - first` on one metric of one benchmark."""
+
+    benchmark: str
+    metric: str
+    first: str
+    second: str
+    problems: int
+    first_score: float
+    second_score: float
+    interval: Interval
+    """Over problems."""
+    p_value: float
+    corrected: float
+    """Holm's, over all comparisons of the table."""
+    wins: int
+    """Problems on which the second side scores higher."""
+    losses: int
+    ties: int
+    first_seed_sd: float | None
+    """Sample standard deviation of the seeds' scores; None below two seeds."""
+    second_seed_sd: float | None
+    by_seed: dict[int, float]
+    """Differences of the seeds that both sides have; empty when they share none."""
+    over_seeds: Interval | None
+    """Paired by seed where two are shared, else Welch's; None below two seeds on a side."""
+    is_same_side: bool
+    """True when no seed, or pair of seeds, contradicts the sign of the difference."""
+
+    @property
+    def word(self) -> Word:
+        """`better` and `worse` only where interval, corrected test and all seeds say so, on enough problems."""
+        is_real = self.problems >= FEWEST_PROBLEMS and self.corrected < LARGEST_P and self.is_same_side
+        if is_real and self.interval.low > 0:
+            return "better"
+        return "worse" if is_real and self.interval.high < 0 else "not separated"
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A whole table."""
+
+    sides: tuple[Side, ...]
+    benchmarks: tuple[Benchmark, ...]
+    comparisons: tuple[Comparison, ...]
+    restrictions: tuple[str, ...]
+    """What was left out so that all sides are measured on the same; empty when nothing was."""
+    scores: dict[tuple[str, str], pandas.DataFrame]
+    """(side, benchmark) -> scores of problems, averaged over seeds."""
+
+
+def compare(sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool) -> Findings:
+    """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
+    benchmarks, restrictions = shared_benchmarks(sides, is_common)
+    by_seed = {
+        (side.name, benchmark.name): [problem_scores(own, benchmark, families) for own in side.answers]
+        for side in sides
+        for benchmark in benchmarks
+    }
+    pairs = list(combinations(sides, 2)) if is_all_pairs else [(sides[0], side) for side in sides[1:]]
+    planned = [
+        (benchmark, metric, first, second)
+        for first, second in pairs
+        for benchmark in benchmarks
+        for metric in benchmark.metrics(families)
+    ]
+    flips = max(FLIPS, FLIPS_FOR_EACH_COMPARISON * len(planned))
+    found = [
+        _compare(benchmark, metric, (first, second), by_seed, flips)
+        for benchmark, metric, first, second in planned
+    ]
+    corrected = holm([one.p_value for one in found])
+    scores = {key: sum(tables) / len(tables) for key, tables in by_seed.items()}
+    return Findings(
+        tuple(sides),
+        tuple(benchmarks),
+        tuple(replace(one, corrected=value) for one, value in zip(found, corrected, strict=True)),
+        tuple(restrictions),
+        scores,
+    )
+
+
+def _compare(
+    benchmark: Benchmark,
+    metric: str,
+    pair: tuple[Side, Side],
+    by_seed: dict[tuple[str, str], list[pandas.DataFrame]],
+    flips: int,
+) -> Comparison:
+    tables = [[table[metric].to_numpy() for table in by_seed[side.name, benchmark.name]] for side in pair]
+    first, second = (sum(own) / len(own) for own in tables)
+    differences = second - first
+    differences[abs(differences) < 1e-12] = 0.0
+    samples = benchmark.samples if metric.startswith("avg") else 1
+    seed_scores = [
+        {answers.seed if answers.seed is not None else -1 - place: float(table.mean())
+         for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))}
+        for side, own in zip(pair, tables, strict=True)
+    ]  # fmt: skip
+    shared, over_seeds, is_same_side = _over_seeds(*seed_scores)
+    sds = [stdev(own.values()) if len(own) > 1 else None for own in seed_scores]
+    p_value = sign_flip_test(differences, draws=flips)
+    return Comparison(
+        benchmark.name, metric, pair[0].name, pair[1].name, len(differences), float(first.mean()), float(second.mean()),
+        paired_t_interval(differences, step=1 / (samples * max(map(len, tables)))), p_value, p_value,
+        int((differences > 0).sum()), int((differences < 0).sum()), int((differences == 0).sum()),
+        sds[0], sds[1], shared, over_seeds, is_same_side,
+    )  # fmt: skip
+
+
+def _over_seeds(
+    first: dict[int, float], second: dict[int, float]
+) -> tuple[dict[int, float], Interval | None, bool]:
+    """Differences of shared seeds, the interval over seeds, and whether the seeds agree on the sign."""
+    shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
+    signs = numpy.sign(list(shared.values()))
+    if len(shared) == len(first) == len(second):
+        return shared, t_interval(list(shared.values())), len(set(signs)) == 1
+    apart = min(second.values()) > max(first.values()) or max(second.values()) < min(first.values())
+    if min(len(first), len(second)) < 2:
+        return shared, None, apart
+    return shared, welch_interval(list(first.values()), list(second.values())), apart

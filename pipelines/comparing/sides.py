@@ -1,0 +1,204 @@
+"""From an argument of `retrace compare` to verdict tables.
+
+POLICY            of this project                     rl_3
+REV:POLICY        of a commit, out of DVC's cache     v1.0:rl_3
+FOLDER:POLICY     of another checkout                 ../seed-1:rl_3
+FOLDER            an ablation, or runs of it          state/ablations/dapo-ladder/results
+RUN               an MLflow run, by id or name        rl_round@rl_1
+A,B,C             one side: the same from several seeds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas
+
+from pipelines.ablating.definition import read_ablation
+from pipelines.mirroring.places import Place, kept_place, place_at, working_place
+from stages.foundations.errors import UserError
+from stages.foundations.tables import read_table, require_rows
+
+KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one policy answered, judged."""
+
+    where: str
+    policy: str
+    seed: int | None
+    """The run's seed; None when its place does not say."""
+    digest: str
+    """DVC's hash of the verdict table; "" when it is not on record."""
+    verdicts: pandas.DataFrame
+    responses: pandas.DataFrame | None
+    """None where only verdicts were kept and the cache has the responses no more."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of comparisons: a policy, trained with one seed or several."""
+
+    name: str
+    answers: tuple[Answers, ...]
+
+
+FindRun = Callable[[str], tuple[Place, str] | None]
+"""An MLflow run's id or name -> its place and policy; None when there is no such run."""
+
+
+def read_sides(arguments: Sequence[str], root: Path, find_run: FindRun) -> list[Side]:
+    """The sides in the order of the arguments; UserError when one is unknown or there are fewer than two."""
+    sides = [side for argument in arguments for side in _sides_of(argument, root, find_run)]
+    if len(sides) < 2:
+        known = ", ".join(policies_of(working_place(root))) or "none yet, run `dvc repro`"
+        raise UserError(
+            f"there must be two to compare, given: {', '.join(arguments)}; policies here: {known}"
+        )
+    names = [side.name for side in sides]
+    sides = [
+        replace(side, name=f"{side.name} ({side.answers[0].where})") if names.count(side.name) > 1 else side
+        for side in sides
+    ]
+    twice = sorted({side.name for side in sides if [other.name for other in sides].count(side.name) > 1})
+    if twice:
+        raise UserError(f"given twice: {', '.join(twice)}")
+    return sides
+
+
+def _sides_of(argument: str, root: Path, find_run: FindRun) -> list[Side]:
+    parts = [part.strip() for part in argument.split(",") if part.strip()]
+    found = [side for part in parts for side in _find(part, root, find_run)]
+    if not found:
+        raise UserError(f"{argument!r} names nothing to compare")
+    if len(parts) == 1:
+        return found
+    answers = tuple(own for side in found for own in side.answers)
+    seeds = [own.seed for own in answers]
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"{argument!r} has the seeds {seeds}: what commas join are runs of different seeds")
+    policies = list(dict.fromkeys(own.policy for own in answers))
+    return [Side(" + ".join(policies), answers)]
+
+
+def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
+    here = working_place(root)
+    if part in policies_of(here):
+        return [Side(part, (read_answers(here, part),))]
+    folder = _folder(root, part)
+    if folder is not None:
+        return _sides_of_folder(root, folder, part)
+    before, _, policy = part.rpartition(":")
+    if before:
+        folder = _folder(root, before)
+        place = _checkout(root, folder) if folder else place_at(root, before)
+        return [Side(part if folder is None else f"{folder.name}:{policy}", (read_answers(place, policy),))]
+    found = find_run(part)
+    if found is None:
+        known = ", ".join(policies_of(here)) or "none yet: run `dvc repro`"
+        raise UserError(
+            f"{part!r} is no policy of this project ({known}), no folder and no MLflow run. Others: REV:POLICY for a "
+            "git revision's, FOLDER:POLICY for another checkout's, the results folder of an ablation"
+        )
+    place, policy = found
+    return [Side(policy, (read_answers(place, policy),))]
+
+
+def _folder(root: Path, text: str) -> Path | None:
+    for folder in (Path(text).expanduser(), root / text):
+        if folder.is_dir():
+            return folder.resolve()
+    return None
+
+
+def _checkout(root: Path, folder: Path) -> Place:
+    if (folder / "run.json").exists():
+        return kept_place(root, folder)
+    return working_place(folder, str(folder), root)
+
+
+def _sides_of_folder(root: Path, folder: Path, given: str) -> list[Side]:
+    """The variants of an ablation, each with its seeds."""
+    runs = (
+        sorted(folder.glob("run.json"))
+        or sorted(folder.glob("*/run.json"))
+        or sorted(folder.glob("results/*/run.json"))
+    )
+    if not runs:
+        known = ", ".join(policies_of(working_place(folder))) or "none"
+        raise UserError(
+            f"{given} holds no results of an ablation; for a checkout write FOLDER:POLICY (there: {known})"
+        )
+    by_variant: dict[str, list[Answers]] = {}
+    for place in (kept_place(root, file.parent) for file in runs):
+        own = read_answers(place, place.about["policy"])
+        by_variant.setdefault(place.about["variant"], []).append(replace(own, seed=place.about["seed"]))
+    name = kept_place(root, runs[0].parent).about["ablation"]
+    return [Side(variant, tuple(by_variant[variant])) for variant in _in_order(root, name, list(by_variant))]
+
+
+def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
+    """The variants as the ablation's file has them, its baseline first; as they are where there is no such file."""
+    try:
+        content = read_ablation(root, ablation)
+    except UserError:
+        return variants
+    listed = [content.baseline, *content.variants]
+    return sorted(variants, key=lambda name: listed.index(name) if name in listed else len(listed))
+
+
+def policies_of(place: Place) -> list[str]:
+    """Policies with verdicts on record, or with a verdict file."""
+    names = [name.partition("@")[2] for name in place.entries if name.startswith("grade@")]
+    if place.folder is not None:
+        verdicts = place.folder / ("verdicts" if place.is_kept else "data/verdicts")
+        names += sorted(file.stem for file in verdicts.glob("*.parquet"))
+    return list(dict.fromkeys(names))
+
+
+def read_answers(place: Place, policy: str) -> Answers:
+    """A policy's verdicts, and its responses where they are to be had. UserError says what is missing."""
+    table = f"data/verdicts/{policy}.parquet"
+    known = policies_of(place)
+    if policy not in known:
+        there = f"it has {', '.join(known)}" if known else "nothing was graded there"
+        raise UserError(f"{place.told} has no verdicts on a policy {policy!r}: {there}")
+    path = place.file(table)
+    if path is None:
+        digest = next((entry.outs[table] for entry in place.entries.values() if table in entry.outs), "")
+        raise UserError(
+            f"{place.told} lists {table} (md5 {digest}), and neither the file nor DVC's cache has it: "
+            f"run `dvc fetch --all-commits {table}`, or `dvc repro grade@{policy}` there"
+        )
+    verdicts = require_rows(read_table(path, "verdict"), path, f"run `dvc repro grade@{policy}` again")
+    entry = place.entries.get(f"grade@{policy}")
+    responses = place.file(f"data/responses/{policy}.parquet")
+    return Answers(
+        where=place.told,
+        policy=policy,
+        seed=_seed(place, policy),
+        digest=entry.outs.get(table, "") if entry else "",
+        verdicts=verdicts,
+        responses=_joined(verdicts, responses) if responses else None,
+    )
+
+
+def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
+    """Responses beside their verdicts; None for a table of another run: a text must not stand at a wrong verdict."""
+    rows = read_table(path, "response")
+    if len(rows) != len(verdicts) or rows.duplicated(KEYS).any():
+        return None
+    joined = rows.merge(verdicts[[*KEYS, "verdict", "extracted"]], on=KEYS, how="left", validate="one_to_one")
+    return None if joined["verdict"].isna().any() else joined
+
+
+def _seed(place: Place, policy: str) -> int | None:
+    for stage in (f"respond@{policy}", f"rl_round@{policy}", "sft", "base"):
+        seed = place.entries[stage].params.get("seed") if stage in place.entries else None
+        if isinstance(seed, int):
+            return seed
+    return None

@@ -1,0 +1,153 @@
+"""Comparisons and MLflow: a table becomes a run of `kind: comparison`, and a run of the graph becomes a side.
+
+Each table is kept under `state/comparisons/` as well, so that `retrace mirror` can give it to a new database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.comparing.results import Findings
+from pipelines.comparing.sides import FindRun, policies_of
+from pipelines.comparing.wording import HEAD, as_json, cells, markdown
+from pipelines.mirroring.places import Entry, Place, kept_places, places_in_git, working_place
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.hashing import stable_hash
+from stages.foundations.tracking import tracking_uri
+
+NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
+
+
+def keep_comparison(findings: Findings, state: Path) -> dict[str, Any]:
+    """Writes the table to state/comparisons/<hash>.json, unless these results are there; returns what is kept."""
+    content = as_json(findings)
+    digest = stable_hash(content)
+    file = state / "comparisons" / f"{digest[:16]}.json"
+    if file.exists():
+        return json.loads(file.read_text(encoding="utf-8"))
+    rows = [dict(zip(HEAD, cells(one), strict=True)) for one in findings.comparisons]
+    record = {"hash": digest, "ms": int(time.time() * 1000), "content": content, "rows": rows,
+              "markdown": markdown(findings)}  # fmt: skip
+    write_json(file, record)
+    return record
+
+
+def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
+    """Makes the MLflow run of a kept table; False when it is there already."""
+    from mlflow.entities import Metric
+
+    if store.client.search_runs([store.experiment_id], f"tags.results = '{record['hash']}'", max_results=1):
+        return False
+    content = record["content"]
+    sides = [side["name"] for side in content["sides"]]
+    tags = {"kind": "comparison", "results": record["hash"], "sides": ", ".join(sides)[:500]}
+    name = f"compare: {', '.join(sides)}"[:120]
+    run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
+    points = [
+        Metric(NAMES_ALLOWED.sub("_", key), value, record["ms"], 0)
+        for one in content["comparisons"]
+        for key, value in _numbers(one)
+    ]
+    for start in range(0, len(points), 1000):
+        store.client.log_batch(run_id, metrics=points[start : start + 1000])
+    columns = {key: [row[key] for row in record["rows"]] for key in record["rows"][0]}
+    store.client.log_table(run_id, columns, "comparison_table.json")
+    store.client.log_text(run_id, record["markdown"], "comparison.md")
+    store.client.log_dict(run_id, content, "comparison.json")
+    store.client.set_terminated(run_id, "FINISHED", record["ms"])
+    return True
+
+
+def _numbers(one: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    name = f"{one['benchmark']}/{one['metric']}/{one['second']} minus {one['first']}"
+    yield name, one["difference"]
+    for key in ("low", "high", "p_corrected"):
+        yield f"{name}/{key}", one[key]
+
+
+def track_comparison(findings: Findings, state: Path) -> str:
+    """Keeps the table and gives it to MLflow; returns a warning when MLflow could not be reached, else ""."""
+    record = keep_comparison(findings, state)
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return ""
+    from stages.foundations.mlflow_store import MlflowStore
+
+    try:
+        log_comparison(MlflowStore(tracking_uri()), record)
+    except Exception as error:  # MLflow, its database, the network: the table is kept, and mirror delivers it
+        first = (str(error).splitlines() or [""])[0][:200]
+        return f"the table did not reach MLflow ({type(error).__name__}: {first}): `retrace mirror` gives it later"
+    return ""
+
+
+def run_finder(root: Path, state: Path) -> FindRun:
+    """Finds the place and policy of an MLflow run by its id or name."""
+
+    def find(text: str) -> tuple[Place, str] | None:
+        runs = _runs(text)
+        if not runs:
+            return None
+        problem = ""
+        for run in runs:
+            policy = run.data.tags.get("policy", "")
+            if not policy:
+                problem = (
+                    problem
+                    or f"MLflow run {text!r} is of stage {run.data.tags.get('stage', '?')} and has no policy"
+                )
+                continue
+            for place in _places(root, state):
+                entry = place.entries.get(run.data.tags.get("dvc.stage", ""))
+                if entry and is_run_of(run, entry) and policy in policies_of(place):
+                    return place, policy
+            problem = problem or (
+                f"MLflow run {text!r} is of policy {policy!r}; no dvc.lock (here, in git, in an ablation's results) "
+                "has verdicts that belong to it"
+            )
+        raise UserError(f"{problem}: give a policy, REV:POLICY or FOLDER:POLICY")
+
+    return find
+
+
+def _places(root: Path, state: Path) -> Iterator[Place]:
+    yield working_place(root)
+    yield from kept_places(root, state)
+    yield from places_in_git(root)
+
+
+def _runs(text: str) -> list[Any]:
+    """Runs of that id or name, the newest first; none without a tracking database."""
+    uri = tracking_uri()
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return []
+    from mlflow.exceptions import MlflowException
+
+    from stages.foundations.mlflow_store import MlflowStore
+
+    store = MlflowStore(uri)
+    if re.fullmatch(r"[0-9a-f]{32}", text):
+        try:
+            return [store.client.get_run(text)]
+        except MlflowException:
+            return []
+    if not re.fullmatch(r"[\w@.:+\- ]+", text):
+        return []
+    return list(
+        store.client.search_runs([store.experiment_id], f"attributes.run_name = '{text}'", max_results=100)
+    )
+
+
+def is_run_of(run: Any, entry: Entry) -> bool:
+    """True when an MLflow run is one of this entry: by its tag, or by equal dataset inputs."""
+    key = run.data.tags.get("lock_hash")
+    if key:
+        return key == entry.key
+    inputs = {json.loads(one.dataset.source)["path"]: one.dataset.digest for one in run.inputs.dataset_inputs}
+    return bool(inputs) and all(entry.deps.get(path, "")[:36] == digest for path, digest in inputs.items())

@@ -1,0 +1,147 @@
+"""The table as people read it: in the terminal, in Markdown and on the page; and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.comparing.results import FEWEST_PROBLEMS, LARGEST_P, Comparison, Findings
+from stages.algorithms.estimators import Interval
+
+ABSENT = "–"
+HEAD = (
+    "benchmark", "metric", "first", "second", "first %", "second %", "difference", "95% interval", "p", "won", "lost",
+    "even", "seeds", "finding",
+)  # fmt: skip
+
+
+def metric_label(metric: str) -> str:
+    """`avg_at_8` as people write it: avg@8."""
+    return metric.replace("_at_", "@")
+
+
+def percent(score: float, seed_sd: float | None = None) -> str:
+    """`87.7`, with ± the seeds' standard deviation where there are several."""
+    return f"{100 * score:.1f}" + ("" if seed_sd is None else f" ± {100 * seed_sd:.1f}")
+
+
+def points(difference: float) -> str:
+    """A difference in percentage points, with its sign."""
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def told_interval(interval: Interval | None) -> str:
+    return ABSENT if interval is None else f"{points(interval.low)} to {points(interval.high)}"
+
+
+def told_p(value: float) -> str:
+    """Three digits; small ones as a bound."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def told_seeds(one: Comparison) -> str:
+    """The interval over seeds, or the seeds' differences where two are too few for one; a dash for one seed a side."""
+    if one.over_seeds:
+        return told_interval(one.over_seeds)
+    return ", ".join(points(value) for value in one.by_seed.values()) if len(one.by_seed) > 1 else ABSENT
+
+
+def sentence(one: Comparison) -> str:
+    """The finding in one sentence."""
+    measured = f"{metric_label(one.metric)} on {one.benchmark}"
+    interval = f"[{told_interval(one.interval)}], corrected p\u00a0{told_p(one.corrected)}"
+    difference = f"{points(one.interval.estimate)} points {interval}"
+    if one.word != "not separated":
+        return f"{one.second} is {one.word} than {one.first} in {measured}: {difference}."
+    if one.problems < FEWEST_PROBLEMS:
+        both = f"{one.second} and {one.first}"
+        return f"Too few problems ({one.problems}) to separate {both} in {measured}: {difference}."
+    return f"{one.second} and {one.first} are not separated in {measured}: {difference}."
+
+
+def cells(one: Comparison) -> list[str]:
+    """A row under `HEAD`."""
+    return [
+        one.benchmark, metric_label(one.metric), one.first, one.second,
+        percent(one.first_score, one.first_seed_sd), percent(one.second_score, one.second_seed_sd),
+        points(one.interval.estimate), told_interval(one.interval), told_p(one.corrected),
+        str(one.wins), str(one.losses), str(one.ties), told_seeds(one), one.word,
+    ]  # fmt: skip
+
+
+def notes(findings: Findings) -> list[str]:
+    """What has to be known to read the table."""
+    count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
+    lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
+    lines += [
+        "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
+        f"p: sign-flip test over problems, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
+        f"'better' needs the interval clear of 0, p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
+    ]
+    if seeds == 1:
+        lines.append("One seed each: nothing here says what training again would give.")
+    else:
+        lines.append(
+            "±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference."
+        )
+    return lines
+
+
+def text_table(findings: Findings) -> str:
+    """Aligned columns for a terminal, with the notes below."""
+    rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
+    kept = [
+        place
+        for place in range(len(HEAD))
+        if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])
+    ]
+    widths = [max(len(row[place]) for row in rows) for place in kept]
+    lines = [
+        "  ".join(row[place].ljust(width) for place, width in zip(kept, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*lines, "", *notes(findings)])
+
+
+def markdown(findings: Findings) -> str:
+    """The same table for MLflow."""
+
+    def line(row: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+    rows = [line(HEAD), "|" + "---|" * len(HEAD), *(line(cells(one)) for one in findings.comparisons)]
+    return "\n".join([*rows, "", *(f"- {note}" for note in notes(findings))]) + "\n"
+
+
+def as_json(findings: Findings) -> dict[str, Any]:
+    """Everything but the scores of problems, in fractions."""
+    sides = [
+        {"name": side.name,
+         "answers": [{"where": own.where, "policy": own.policy, "seed": own.seed, "verdicts_md5": own.digest}
+                     for own in side.answers]}
+        for side in findings.sides
+    ]  # fmt: skip
+    shared = [
+        {"name": one.name, "problems": len(one.problems), "samples": one.samples, "greedy": one.is_greedy}
+        for one in findings.benchmarks
+    ]
+    return {
+        "sides": sides,
+        "benchmarks": shared,
+        "restrictions": list(findings.restrictions),
+        "comparisons": [_as_json(one) for one in findings.comparisons],
+    }
+
+
+def _as_json(one: Comparison) -> dict[str, Any]:
+    return {
+        "benchmark": one.benchmark, "metric": one.metric, "first": one.first, "second": one.second,
+        "problems": one.problems, "first_score": one.first_score, "second_score": one.second_score,
+        "difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high,
+        "p": one.p_value, "p_corrected": one.corrected, "wins": one.wins, "losses": one.losses, "ties": one.ties,
+        "first_seed_sd": one.first_seed_sd, "second_seed_sd": one.second_seed_sd,
+        "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+        "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None, "finding": one.word,
+    }  # fmt: skip
