@@ -46,6 +46,25 @@ def compare(
     Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
     mistake of the caller.
     """
+    try:
+        warning = _compare(what, chosen_families(metrics), all_pairs, common, problems, as_json, out)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    if warning:
+        typer.echo(f"WARNING: {warning}", err=True)
+
+
+def _compare(
+    what: list[str],
+    families: list[str],
+    all_pairs: bool,
+    common: bool,
+    problems: int,
+    as_json: bool,
+    out: Path,
+) -> str:
+    """Prints, writes and tracks the comparison; returns a warning, or ""."""
     from pipelines.comparing.examples import examples
     from pipelines.comparing.page import render_page
     from pipelines.comparing.results import compare as compare_sides
@@ -55,21 +74,14 @@ def compare(
     from pipelines.comparing.wording import text_table
     from stages.foundations.files import write_text_atomically
 
-    try:
-        families = chosen_families(metrics)
-        sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
-        findings = compare_sides(sides, families, common, all_pairs)
-        if not findings.comparisons:
-            raise UserError(f"none of the metrics {metrics} was sampled for all of {', '.join(what)}")
-        write_text_atomically(out, render_page(findings, examples(findings, families, problems)))
-        typer.echo(json.dumps(content_of(findings), indent=2) if as_json else text_table(findings))
-        typer.echo(f"page: {out}", err=True)
-        warning = track_comparison(findings, state_folder())
-    except UserError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
-    if warning:
-        typer.echo(f"WARNING: {warning}", err=True)
+    sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
+    findings = compare_sides(sides, families, common, all_pairs)
+    if not findings.comparisons:
+        raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
+    write_text_atomically(out, render_page(findings, examples(findings, families, problems)))
+    typer.echo(json.dumps(content_of(findings), indent=2) if as_json else text_table(findings))
+    typer.echo(f"page: {out}", err=True)
+    return track_comparison(findings, state_folder())
 
 
 def chosen_families(text: str) -> list[str]:
