@@ -4,6 +4,9 @@ Source: Trust Region Masking (arXiv 2512.23075), algorithm 1 and its table of bo
 `trainer/ppo/rollout_corr_helper.py` at 1dda039b (`seq_max_k2`, `seq_mean_k3`). The guarantee holds for the exact KL
 only; k2 and k3 of the sampled tokens stand in for it. The caller multiplies the response mask by the result and
 divides the loss by the count of *all* responses or tokens, not of the accepted ones.
+
+Deviations: 1. with vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL
+is taken: the sets differ at their border, where one token more would otherwise make the KL infinite.
 """
 
 import math
@@ -12,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
+
+from stages.algorithms.vocabulary_pruning import safe_vocabulary
 
 PerToken = Float[Tensor, "batch tokens"]
 Mask = Shaped[Tensor, "batch tokens"]
@@ -45,6 +50,30 @@ def sampled_divergences(
     log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
     log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return 0.5 * log_ratio.square(), log_ratio.expm1() - log_ratio
+
+
+def exact_divergences(
+    rollout_logprobs: Float[Tensor, "tokens vocab"],
+    policy_logits: Float[Tensor, "tokens vocab"],
+    temperature: float = 1.0,
+    log_threshold: float | None = None,
+) -> Float[Tensor, " tokens"]:
+    """KL(mu || pi) = sum_v mu_v (log mu_v - log pi_v) of each token, in nats and float64, never below 0. No gradient.
+
+    mu is given by its log-probs, -inf where the sampler had cut it off; its rounding is normalised away. pi is the
+    softmax of the logits over the temperature, over the safe vocabulary of `log_threshold` and the support of mu
+    (deviation 1). NaN stays NaN. ValueError on a temperature that is not positive or a threshold above 0.
+    """
+    if not temperature > 0:
+        raise ValueError(f"temperature must be positive, not {temperature}")
+    rollout = rollout_logprobs.detach().double()
+    rollout = rollout - rollout.logsumexp(-1, keepdim=True)
+    is_drawable = rollout != -torch.inf
+    logits = policy_logits.detach().double() / temperature
+    if log_threshold is not None:
+        logits = logits.masked_fill(~(safe_vocabulary(logits, log_threshold) | is_drawable), -torch.inf)
+    log_ratio = torch.where(is_drawable, rollout - logits.log_softmax(-1), 0.0)
+    return (rollout.exp() * log_ratio).sum(-1).clamp_min(0.0)
 
 
 def trust_region_mask_exact(

@@ -26,10 +26,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.policies import DTYPES, load_policy
-from stages.engines.statistics import policy_statistics, refuse_scaled_logits
+from stages.engines.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
 from stages.engines.training import (
     AdamwParams,
     DeepspeedTrainerParams,
@@ -165,13 +164,14 @@ class DeepspeedTrainer:
         return sum(share for share, _ in shares), summed
 
     @torch.no_grad()
-    def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
+    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics without gradient; under ZeRO 3 every rank must call it the same number of times."""
         return self._statistics(micro_batch.to(self.device))
 
-    def _statistics(self, batch: ResponseBatch) -> TokenStatistics:
-        statistics = self._engine(batch)
-        statistics.outside = self._engine.module.outside  # ZeRO 3 rebuilds the tuple, without what hangs on it
+    def _statistics(self, batch: ResponseBatch) -> PolicyStatistics:
+        statistics, module = self._engine(batch), self._engine.module
+        # ZeRO 3 rebuilds the tuple, without what hangs on it.
+        statistics.outside, statistics.divergence = module.outside, module.divergence
         return statistics
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -260,10 +260,11 @@ class _StatisticsModule(nn.Module):
         self.model = model
         self.outside: Tensor | None = None
         """`outside` of the last statistics."""
+        self.divergence: Tensor | None = None
 
-    def forward(self, batch: ResponseBatch) -> TokenStatistics:
+    def forward(self, batch: ResponseBatch) -> PolicyStatistics:
         statistics = policy_statistics(self.model, batch)
-        self.outside = statistics.outside
+        self.outside, self.divergence = statistics.outside, statistics.divergence
         return statistics
 
 

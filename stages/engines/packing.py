@@ -48,6 +48,9 @@ class ResponseBatch:
     """Of the safe vocabulary that they are taken over, after the temperature; None for the whole vocabulary."""
     fields: Mapping[str, Tensor] = field(default_factory=dict)
     """What a loss needs beside the statistics, [responses, tokens] or [responses]."""
+    rollout_distributions: tuple[Tensor, ...] | None = None
+    """The sampler's log-probs [tokens, vocabulary] by response, for their divergence from the policy; they stay on the
+    CPU and are never padded to one tensor. None where they are not kept."""
 
     def to(self, device: torch.device) -> ResponseBatch:
         """The same batch on `device`."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Protocol
 
@@ -29,6 +29,16 @@ class SamplingSettings:
     log_threshold: float | None
     """Dynamic vocabulary pruning (arXiv 2512.23087): after the temperature and before the other cuts, only tokens with
     log(p / largest p) >= this, at most 0, are kept; None keeps all. Greedy responses are not pruned."""
+    keeps_distributions: bool = False
+    """True gives `FullSample`s: vocabulary times 4 bytes for each token."""
+
+
+@dataclass(frozen=True)
+class FullSample(Sample):
+    """A sample with the whole distribution that each of its tokens was drawn from."""
+
+    distributions: Tensor = field(compare=False)
+    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut had left out."""
 
 
 class Sampler(Protocol):
@@ -58,6 +68,12 @@ class Sampler(Protocol):
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
 
+    def kept_weights(self) -> dict[str, Tensor]:
+        """What a later process needs beside the newest weights to go on as this one would; empty for most samplers."""
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Takes back what `kept_weights` gave, before the first `load_weights`."""
+
     def close(self) -> None:
         """Frees memory and ends every process that the sampler started."""
 
@@ -86,9 +102,7 @@ class Int8Weights(StrictParams):
 class StaleWeights(StrictParams):
     """The sampler serves the weights of some versions ago and says so in `policy_version`.
 
-    It remembers what it was given, not what an earlier process was: after a resume it serves the weights of the resume
-    until that many versions have passed, so a resumed round may differ from one that was not killed. It holds as many
-    copies of the weights as versions on the CPU.
+    It holds as many copies of the weights as versions on the CPU, and they are part of a round's checkpoints.
     """
 
     kind: Literal["stale_weights"]

@@ -20,9 +20,7 @@ def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator)
         logprobs = torch.log_softmax(logits, dim=-1)
         token = logprobs.argmax(dim=-1)
         return token, logprobs.gather(-1, token[:, None])[:, 0]
-    cut = _cut(logits / settings.temperature if settings.temperature != 1 else logits, settings)
-    highest = cut.amax(dim=-1, keepdim=True)
-    mass = (cut - highest).exp_().cumsum(dim=-1, dtype=torch.float64)
+    cut, highest, mass = _cut_and_mass(logits, settings)
     total = mass[:, -1:]
     uniform = torch.rand(total.shape, generator=generator, dtype=torch.float64, device=logits.device)
     # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
@@ -32,6 +30,24 @@ def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator)
     )  # NaN is in no order
     logprob = cut.gather(-1, token) - highest - total.log().float()
     return token[:, 0], logprob[:, 0]
+
+
+def distribution(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Log-probs [sequences, vocab] of the distribution that `draw` draws from; -inf outside its cuts.
+
+    To the bit what `draw` reports of the token it drew.
+    """
+    if settings.temperature == 0:
+        return torch.log_softmax(logits, dim=-1)
+    cut, highest, mass = _cut_and_mass(logits, settings)
+    return cut - highest - mass[:, -1:].log().float()
+
+
+def _cut_and_mass(logits: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits after temperature and cuts, the highest of each row, and the sums of exp(cut - highest) in float64."""
+    cut = _cut(logits / settings.temperature if settings.temperature != 1 else logits, settings)
+    highest = cut.amax(dim=-1, keepdim=True)
+    return cut, highest, (cut - highest).exp_().cumsum(dim=-1, dtype=torch.float64)
 
 
 def _cut(logits: Tensor, settings: SamplingSettings) -> Tensor:

@@ -17,8 +17,14 @@ from transformers import PreTrainedModel
 from stages.engines.decoder import Decoder
 from stages.engines.kv_cache import KeyValueCache, PromptReading
 from stages.engines.policies import DTYPES, load_policy, pick_device
-from stages.engines.sampling import NoMismatch, SamplingSettings, StaleWeights, TorchSamplerParams
-from stages.engines.token_drawing import draw
+from stages.engines.sampling import (
+    FullSample,
+    NoMismatch,
+    SamplingSettings,
+    StaleWeights,
+    TorchSamplerParams,
+)
+from stages.engines.token_drawing import distribution, draw
 from stages.engines.weight_mismatch import PastWeights, rounded
 from stages.foundations.progress import progress
 from stages.foundations.records import Sample, StopReason
@@ -136,6 +142,15 @@ class TorchSampler:
         for name, weight in weights.items():
             self.weights[name].copy_(rounded(weight, self.params.mismatch))
 
+    def kept_weights(self) -> dict[str, Tensor]:
+        """The versions that stale weights wait in; see the protocol."""
+        return self.past.to_tensors() if self.past else {}
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """See the protocol."""
+        if self.past and kept:
+            self.past.restore(kept)
+
     def close(self) -> None:
         """Frees the model."""
         del self.model, self.weights, self.past
@@ -169,6 +184,9 @@ class _DecodingLoop:
         self.decoder, self.settings, self.end_token, self.generator = decoder, settings, end_token, generator
         self.prompts, self.repeats = prompts, samples_per_prompt
         self.device = generator.device
+        self.distributions: list[Tensor] = []
+        """Of each step's open sequences, where they are kept."""
+        self.rows: list[Tensor] = []
 
     def run(self) -> list[list[Sample]]:
         """Samples by prompt."""
@@ -179,6 +197,9 @@ class _DecodingLoop:
         lengths = torch.full((count,), limit, device=self.device)
         rows = torch.arange(count, device=self.device)
         for step in range(limit):
+            if self.settings.keeps_distributions:
+                self.distributions.append(distribution(logits, self.settings).cpu())
+                self.rows.append(rows.cpu())
             token, logprob = draw(logits, self.settings, self.generator)
             tokens[rows, step] = token
             logprobs[rows, step] = logprob
@@ -213,9 +234,20 @@ class _DecodingLoop:
             raise FloatingPointError(
                 "the policy's probabilities are not numbers: its weights hold NaN or infinity"
             )
-        samples = []
+        samples: list[Sample] = []
         for length, ids, values in zip(lengths.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
             is_ended = ids[length - 1] == self.end_token
             reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
             samples.append(Sample(ids[:length], values[:length], reason))
+        if self.settings.keeps_distributions:
+            by_sample = self._distributions_by_sample(lengths.tolist())
+            samples = [FullSample(**vars(one), distributions=rows)
+                       for one, rows in zip(samples, by_sample, strict=True)]  # fmt: skip
         return [samples[start : start + self.repeats] for start in range(0, len(samples), self.repeats)]
+
+    def _distributions_by_sample(self, lengths: list[int]) -> list[Tensor]:
+        """Log-probs [tokens, vocab] of each sequence, each with memory of its own: most are let go before others."""
+        order = torch.cat(self.rows).argsort(stable=True)
+        together = torch.cat(self.distributions)
+        with torch.inference_mode(False):
+            return [together[places] for places in order.split(lengths)]

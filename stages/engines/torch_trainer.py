@@ -11,10 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch
 from stages.engines.policies import DTYPES, load_policy, pick_device, save_policy
-from stages.engines.statistics import policy_statistics, refuse_scaled_logits
+from stages.engines.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
 from stages.engines.training import (
     AdamwParams,
     Diagnostics,
@@ -74,7 +73,7 @@ class TorchTrainer:
         return Update(total, norm, diagnostics)
 
     @torch.no_grad()
-    def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
+    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics without gradient."""
         return policy_statistics(self.model, micro_batch.to(self.device))
 

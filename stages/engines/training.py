@@ -10,19 +10,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch
 from stages.foundations.files import replace_folder
 from stages.foundations.params import StrictParams
 
+if TYPE_CHECKING:  # it imports transformers, which who only reads params need not
+    from stages.engines.statistics import PolicyStatistics
+
 Diagnostics = dict[str, float]
-LossFunction = Callable[[TokenStatistics, ResponseBatch], tuple[Tensor, Mapping[str, Tensor | float]]]
+LossFunction = Callable[["PolicyStatistics", ResponseBatch], tuple[Tensor, Mapping[str, Tensor | float]]]
 
 
 class AdamwParams(StrictParams):
@@ -121,7 +123,7 @@ class Trainer(Protocol):
         FloatingPointError when the loss or the gradient norm is not finite: the weights are then untouched.
         """
 
-    def statistics(self, micro_batch: ResponseBatch) -> TokenStatistics:
+    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics [responses, tokens] without gradient, at the batch's temperature and safe vocabulary."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

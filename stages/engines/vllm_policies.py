@@ -26,6 +26,11 @@ def position_limit(policy_folder: Path) -> int:
     return _config(policy_folder).max_position_embeddings
 
 
+def vocabulary_size(policy_folder: Path) -> int:
+    """Tokens that the policy gives a probability to."""
+    return _config(policy_folder).vocab_size
+
+
 def check_policy(policy_folder: Path, max_model_tokens: int) -> int:
     """The end-of-sequence token; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
     config, tokenizer = _config(policy_folder), load_tokenizer(policy_folder)

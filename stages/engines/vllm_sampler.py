@@ -18,7 +18,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import count
 from pathlib import Path
@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from stages.engines.sampling import SamplingSettings, VllmSamplerParams
-from stages.engines.vllm_policies import check_policy, position_limit, weight_names
+from stages.engines.sampling import FullSample, SamplingSettings, VllmSamplerParams
+from stages.engines.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
 from stages.engines.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.progress import progress
@@ -49,6 +49,10 @@ ENVIRONMENT = {
 CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
 SHARD_BYTES = 2 << 30
 """Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
+LARGEST_KEPT_VOCABULARY = 4096
+"""vLLM hands log-probs over as lists of Python numbers, over 100 bytes for each token of the vocabulary: 1 MB a sampled
+token at a vocabulary of 10,000."""
+USUAL_MAX_LOGPROBS = 20
 
 
 class VllmSampler:
@@ -62,6 +66,7 @@ class VllmSampler:
             )
         self.params = params
         self.end_token = check_policy(policy_folder, params.max_model_tokens)
+        self.vocabulary = vocabulary_size(policy_folder)
         self.policy_version = 0
         self.is_in_process = params.tensor_parallel == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
@@ -100,6 +105,7 @@ class VllmSampler:
                 enforce_eager=is_cpu or self.params.enforce_eager,
                 enable_prefix_caching=not is_cpu,
                 logprobs_mode="processed_logprobs",
+                max_logprobs=self.vocabulary if self._can_keep_distributions else USUAL_MAX_LOGPROBS,
                 worker_extension_cls="stages.engines.vllm_weights.WeightReceiver",
                 disable_log_stats=True,
                 use_tqdm_on_load=False,
@@ -115,7 +121,16 @@ class VllmSampler:
         seed: int,
         label: str = "",
     ) -> list[list[Sample]]:
-        """Responses by prompt; see the protocol. Each response has a random stream of its own."""
+        """Responses by prompt; see the protocol. Each response has a random stream of its own.
+
+        UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
+        """
+        if settings.keeps_distributions and not self._can_keep_distributions:
+            raise UserError(
+                f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
+                f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
+                "rl.rollout_correction.divergence sampled and rl.rollout_distributions.kind sampled_tokens"
+            )
         self._check_lengths(prompts, settings.max_response_tokens)
         self._llm.reset_prefix_cache()
         requests = [
@@ -123,11 +138,16 @@ class VllmSampler:
             for prompt_index, prompt in enumerate(prompts)
             for sample_index in range(samples_per_prompt)
         ]
-        samples = [self._sample_of(output) for output in self._answer(requests, label)]
+        outputs = self._answer(requests, label)
+        samples = [self._sample_of(output, settings.keeps_distributions) for output in outputs]
         return [
             samples[start : start + samples_per_prompt]
             for start in range(0, len(samples), samples_per_prompt)
         ]
+
+    @property
+    def _can_keep_distributions(self) -> bool:
+        return self.vocabulary <= LARGEST_KEPT_VOCABULARY
 
     def _sampling_params(self, settings: SamplingSettings, seed: int) -> SamplingParams:
         from vllm import SamplingParams
@@ -144,7 +164,7 @@ class VllmSampler:
                 seed=seed,
                 stop_token_ids=[self.end_token],
                 ignore_eos=True,
-                logprobs=0,
+                logprobs=self.vocabulary if settings.keeps_distributions else 0,
                 flat_logprobs=True,
                 detokenize=False,
             )
@@ -183,6 +203,13 @@ class VllmSampler:
             raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
         self._llm.reset_prefix_cache()
         self.policy_version = policy_version
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Nothing: it uses the weights that it was given last."""
+        return {}
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Nothing to do; see the protocol."""
 
     def _send_files(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
         folder = Path(tempfile.mkdtemp(prefix="retrace-weights-"))
@@ -231,11 +258,14 @@ class VllmSampler:
                 f"= {self.params.max_model_tokens}: raise it, drop long problems, or ask for shorter responses"
             )
 
-    def _sample_of(self, output: RequestOutput) -> Sample:
+    def _sample_of(self, output: RequestOutput, keeps_distributions: bool) -> Sample:
         (answer,) = output.outputs
         token_ids = list(answer.token_ids)
         reason = StopReason.END_OF_SEQUENCE if token_ids[-1] == self.end_token else StopReason.MAX_TOKENS
-        return Sample(token_ids, _first_logprobs(answer.logprobs), reason)
+        sample = Sample(token_ids, _first_logprobs(answer.logprobs), reason)
+        if not keeps_distributions:
+            return sample
+        return FullSample(**vars(sample), distributions=_all_logprobs(answer.logprobs, self.vocabulary))
 
 
 @contextmanager
@@ -284,6 +314,14 @@ def _first_logprobs(flat: Any) -> list[float]:
     """The log-prob of the token itself at each position; the most probable one may stand behind it."""
     places = zip(flat.start_indices, flat.end_indices, strict=True)
     return [flat.logprobs[start] for start, end in places if end > start]
+
+
+def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
+    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
+    rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
+    for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
+        row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
+    return rows
 
 
 def _write_shards(named_tensors: Iterator[tuple[str, Tensor]], folder: Path) -> Iterator[Path]:

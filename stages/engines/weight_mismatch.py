@@ -59,6 +59,26 @@ class PastWeights:
         served = min(self.kept)
         return self.kept[served], served
 
+    def to_tensors(self) -> dict[str, Tensor]:
+        """All that is kept, as `version/name`, each tensor with memory of its own.
+
+        Empty where version 0 serves throughout: whoever starts again starts with it.
+        """
+        if self.versions is None:
+            return {}
+        return {
+            f"{version}/{name}": weight.clone()
+            for version, weights in self.kept.items()
+            for name, weight in weights.items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keeps what `to_tensors` gave, and nothing else."""
+        self.kept = {}
+        for key, weight in tensors.items():
+            version, name = key.split("/", 1)
+            self.kept.setdefault(int(version), {})[name] = weight
+
 
 def _copied(named_tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in named_tensors.items()}

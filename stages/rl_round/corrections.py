@@ -16,9 +16,13 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.rollout_correction import importance_weights
-from stages.algorithms.token_statistics import TokenStatistics
-from stages.algorithms.trust_region_masking import sampled_divergences, trust_region_mask
+from stages.algorithms.trust_region_masking import (
+    sampled_divergences,
+    trust_region_mask,
+    trust_region_mask_exact,
+)
 from stages.engines.packing import ResponseBatch
+from stages.engines.statistics import PolicyStatistics
 from stages.rl_round.params import RlParams
 from stages.rl_round.update_params import ImportanceWeights, Reinforce, SafeSet, TrustRegionMasking
 
@@ -47,7 +51,7 @@ class Selection:
 
 
 def select_tokens(
-    statistics: TokenStatistics, batch: ResponseBatch, params: RlParams, totals: Totals
+    statistics: PolicyStatistics, batch: ResponseBatch, params: RlParams, totals: Totals
 ) -> Selection:
     """Overlong filtering, vocabulary pruning and rollout correction, in this order, each counted by itself."""
     policy_logprobs = statistics.logprobs.detach()
@@ -57,7 +61,7 @@ def select_tokens(
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
         shown |= counted
     if isinstance(params.rollout_correction, TrustRegionMasking):
-        mask, counted = _inside_trust_region(policy_logprobs, batch, mask, params.rollout_correction, totals)
+        mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
         shown |= counted
     weights, weighed = _weights(policy_logprobs, batch, mask, params)
     shown |= weighed
@@ -88,16 +92,26 @@ def _inside_safe_set(
 
 
 def _inside_trust_region(
-    policy_logprobs: Tensor, batch: ResponseBatch, mask: Tensor, region: TrustRegionMasking, totals: Totals
+    statistics: PolicyStatistics,
+    batch: ResponseBatch,
+    mask: Tensor,
+    region: TrustRegionMasking,
+    totals: Totals,
 ) -> tuple[Tensor, Shares]:
     """Judges every response by all its tokens, also those that give no gradient for another reason."""
     response_mask = batch.response_mask
-    pair = policy_logprobs, batch.fields["rollout_logprobs"], response_mask
-    within_max = trust_region_mask(*pair, max_threshold=region.max_threshold)
-    within_mean = trust_region_mask(*pair, mean_threshold=region.mean_threshold)
+    if region.divergence == "exact":
+        for_max = for_mean = statistics.divergence
+        within_max = trust_region_mask_exact(for_max, response_mask, max_threshold=region.max_threshold)
+        within_mean = trust_region_mask_exact(for_mean, response_mask, mean_threshold=region.mean_threshold)
+    else:
+        pair = statistics.logprobs.detach(), batch.fields["rollout_logprobs"], response_mask
+        for_max, for_mean = sampled_divergences(*pair)
+        within_max = trust_region_mask(*pair, max_threshold=region.max_threshold)
+        within_mean = trust_region_mask(*pair, mean_threshold=region.mean_threshold)
     accepted = within_max & within_mean
     kept = mask * accepted[:, None]
-    k2, k3 = (value * accepted[:, None] for value in sampled_divergences(*pair))
+    for_max, for_mean = for_max * accepted[:, None], for_mean * accepted[:, None]
     is_response = response_mask.any(-1)
     counts = {
         "trust_region/acceptance_rate": accepted,
@@ -106,8 +120,8 @@ def _inside_trust_region(
     }
     return kept, {
         **{name: (value & is_response).sum() / totals.responses for name, value in counts.items()},
-        "trust_region/divergence_max": k2.amax(),
-        "sum/accepted_divergence": k3.sum() / totals.responses,
+        "trust_region/divergence_max": for_max.amax(),
+        "sum/accepted_divergence": for_mean.sum() / totals.responses,
     }
 
 

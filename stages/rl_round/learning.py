@@ -61,7 +61,7 @@ def learn(learner: Learner) -> RoundState:
     params, trainer, sampler, run = learner.params, learner.trainer, learner.sampler, learner.run
     checkpoints, rollouts = Checkpoints(run.scratch), RolloutLog(run.scratch)
     probe = trainer.broadcast(_drawn_probe(learner))
-    state = load_state(trainer, checkpoints)
+    state = load_state(trainer, sampler, checkpoints)
     if trainer.rank == 0:
         rollouts.forget_after(state.step)
     _sync(learner, probe, state.policy_version)
@@ -88,7 +88,7 @@ def learn(learner: Learner) -> RoundState:
             run.log({**rates, **row}, step=state.step)
         if state.step % params.checkpoint_every_steps == 0 and state.step < learner.round.steps:
             with run.phase("checkpoint"):
-                save_state(trainer, checkpoints, state)
+                save_state(trainer, sampler, checkpoints, state)
     if trainer.rank == 0:
         rollouts.add(state.step + 1, [], state.drawing.carried)
     return state

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from stages.algorithms.optimal_token_baseline import logit_gradient_proxy
 from stages.algorithms.policy_losses import aggregate, cispo, clipped_surrogate, gspo, reinforce
-from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.packing import ResponseBatch
+from stages.engines.statistics import PolicyStatistics
 from stages.engines.training import LossFunction
 from stages.rl_round.corrections import Shares, Totals, select_tokens, shares_by_token
 from stages.rl_round.params import RlParams
@@ -50,7 +50,7 @@ def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFu
     }[params.aggregation]
 
     def loss(
-        statistics: TokenStatistics, batch: ResponseBatch
+        statistics: PolicyStatistics, batch: ResponseBatch
     ) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
         mask, fields = selection.mask, batch.fields

@@ -34,8 +34,11 @@ from stages.rl_round.update_params import (
     ReferenceKlParams,
     Reinforce,
     RolloutCorrectionParams,
+    RolloutDistributionsParams,
     SafeSet,
+    TrustRegionMasking,
     VocabularyPruningParams,
+    WholeDistributions,
 )
 
 
@@ -75,6 +78,7 @@ class RlParams(StrictParams):
     proximal: Literal["recompute", "rollout"]
     """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
     rollout_correction: RolloutCorrectionParams
+    rollout_distributions: RolloutDistributionsParams
     vocabulary_pruning: VocabularyPruningParams
     reference_kl: ReferenceKlParams
     minibatches: int = Field(ge=1)
@@ -89,6 +93,17 @@ class RlParams(StrictParams):
         """Of the safe vocabulary on both sides; None when nothing is pruned."""
         pruning = self.vocabulary_pruning
         return pruning.log_threshold if isinstance(pruning, SafeSet) else None
+
+    @property
+    def keeps_distributions(self) -> bool:
+        """True when the sampler's whole distributions are kept."""
+        return isinstance(self.rollout_distributions, WholeDistributions)
+
+    @property
+    def is_divergence_exact(self) -> bool:
+        """True when trust region masking judges by the KL over the whole vocabulary."""
+        correction = self.rollout_correction
+        return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
@@ -151,6 +166,17 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
             "sampler already, and importance_weights would count it twice: set proximal: recompute, "
             "rollout_correction.kind none, or policy_loss.kind reinforce"
+        )
+    if rl.is_divergence_exact and not rl.keeps_distributions:
+        yield (
+            "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
+            "rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+        )
+    if rl.keeps_distributions and not rl.is_divergence_exact:
+        yield (
+            "rollout_distributions.kind whole keeps what only an exact divergence reads: set "
+            "rollout_distributions.kind sampled_tokens, or rollout_correction.kind trust_region_masking with "
+            "divergence exact"
         )
     if isinstance(rl.vocabulary_pruning, SafeSet) and (rl.top_p < 1 or rl.top_k):
         yield (

@@ -21,6 +21,7 @@ from stages.foundations.seeds import derive_seed
 from stages.rl_round.drawing_params import PassRateSelection
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Group, Problem, draw_groups
+from stages.rl_round.update_params import SampledTokensOnly
 
 PROBLEMS_AT_ONCE = 128
 """Problems of a piece; at most this many are sampled again after a kill."""
@@ -54,7 +55,8 @@ def count_passes(
     file = scratch / "pass_counts.json"
     counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
     starts = range(len(counts), len(problems), PROBLEMS_AT_ONCE)
-    group_params = params.model_copy(update={"group_size": samples})
+    only_verdicts = {"rollout_distributions": SampledTokensOnly(kind="sampled_tokens")}
+    group_params = params.model_copy(update={"group_size": samples, **only_verdicts})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
         piece = problems[start : start + PROBLEMS_AT_ONCE]
         seed = derive_seed(*seed_parts, "pass_rates", start)

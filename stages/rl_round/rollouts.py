@@ -65,8 +65,9 @@ def draw_groups(
 ) -> list[Group]:
     """One group per problem, judged and rewarded."""
     settings = SamplingSettings(
-        params.temperature, params.top_p, params.top_k, params.max_response_tokens, params.log_threshold
-    )
+        params.temperature, params.top_p, params.top_k, params.max_response_tokens, params.log_threshold,
+        params.keeps_distributions,
+    )  # fmt: skip
     drawn = sampler.sample([problem.prompt for problem in problems], params.group_size, settings, seed)
     texts = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in drawn]
     pairs = [(problem.answer, text) for problem, group in zip(problems, texts, strict=True) for text in group]
@@ -116,7 +117,7 @@ def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
 
 
 def group_to_json(group: Group) -> dict:
-    """The group as JSON can hold it; floats keep every bit."""
+    """The group as JSON can hold it, without distributions; floats keep every bit."""
     return {
         "problem_id": group.problem_id,
         "prompt": group.prompt,

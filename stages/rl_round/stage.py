@@ -30,7 +30,9 @@ from stages.rl_round.prompt_selection import (
 )
 from stages.rl_round.rollouts import Problem
 from stages.rl_round.state import RolloutLog, RoundState
-from stages.rl_round.update_params import NoReferenceKl
+from stages.rl_round.update_params import NoReferenceKl, WholeDistributions
+
+BYTES_OF_A_LOGPROB = 4
 
 
 def run_rl_round(paths: Namespace) -> None:
@@ -52,6 +54,7 @@ def run_rl_round(paths: Namespace) -> None:
             f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
             f"{params.problems_per_step}: use fewer slices or collect more problems"
         )
+    _refuse_large_distributions(params, len(tokenizer))
     trainer_params = sections["trainer"]
     with ExitStack() as stack:
         trainer = stack.enter_context(
@@ -96,6 +99,21 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerP
     found = sampler_contradictions(params, sampler)
     if found:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
+
+
+def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
+    kept = params.rollout_distributions
+    if not isinstance(kept, WholeDistributions):
+        return
+    tokens = params.problems_per_step * params.group_size * params.max_response_tokens
+    gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
+    if gib > kept.max_gib:
+        raise UserError(
+            f"rl.rollout_distributions.kind whole may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
+            f"vocabulary of {vocabulary}), more than max_gib {kept.max_gib} allows: raise it, lower "
+            "rl.problems_per_step, rl.group_size or rl.max_response_tokens, or set rl.rollout_correction.divergence "
+            "sampled and rl.rollout_distributions.kind sampled_tokens"
+        )
 
 
 def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from stages.engines.sampling import FullSample, Sampler
 from stages.engines.training import Trainer, replace_folder_together
 from stages.foundations.checkpoints import Checkpoints
 from stages.foundations.files import write_json
 from stages.foundations.progress import say
 from stages.foundations.tables import read_table, write_table
 from stages.rl_round.drawing import DrawState
-from stages.rl_round.rollouts import Group, group_from_json, group_to_json
+from stages.rl_round.rollouts import Group, Rollout, group_from_json, group_to_json
 
 
 @dataclass
@@ -31,8 +34,10 @@ class RoundState:
     curve: list[dict[str, float]] = field(default_factory=list)
 
 
-def save_state(trainer: Trainer, checkpoints: Checkpoints, state: RoundState) -> None:
-    """Writes a checkpoint that `load_state` continues from bit for bit; collective."""
+def save_state(
+    trainer: Trainer, sampler: Sampler | None, checkpoints: Checkpoints, state: RoundState
+) -> None:
+    """Writes a checkpoint that `load_state` continues from bit for bit; collective, with the sampler on rank 0."""
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
         trainer.save_checkpoint(folder)
         if trainer.rank == 0:
@@ -45,22 +50,56 @@ def save_state(trainer: Trainer, checkpoints: Checkpoints, state: RoundState) ->
                 "curve": state.curve,
             }
             write_json(folder / "round.json", stored)
+            save_file(_distributions(state.drawing.carried), folder / "distributions.safetensors")
+            save_file(sampler.kept_weights() if sampler else {}, folder / "sampler.safetensors")
     if trainer.rank == 0:
         checkpoints.keep_last()
 
 
-def load_state(trainer: Trainer, checkpoints: Checkpoints) -> RoundState:
-    """The state of the last checkpoint, with the trainer restored to it; a new state when there is none."""
+def load_state(trainer: Trainer, sampler: Sampler | None, checkpoints: Checkpoints) -> RoundState:
+    """The state of the last checkpoint, with trainer and sampler restored to it; a new state when there is none.
+
+    The sampler still needs the trainer's weights.
+    """
     found = checkpoints.latest()
     if found is None:
         return RoundState()
     step, folder = found
     say(f"rl_round: going on from step {step}")
     trainer.load_checkpoint(folder)
+    if sampler:
+        sampler.restore_weights(load_file(folder / "sampler.safetensors"))
     stored = json.loads((folder / "round.json").read_text(encoding="utf-8"))
     carried = [group_from_json(group) for group in stored["carried"]]
+    carried = _with_distributions(carried, load_file(folder / "distributions.safetensors"))
     drawing = DrawState(stored["cursor"], stored["signal_fraction"], carried)
     return RoundState(stored["step"], stored["policy_version"], drawing, stored["curve"])
+
+
+def _distributions(groups: Sequence[Group]) -> dict[str, Tensor]:
+    """What the groups' samples keep, by number of group and rollout; empty where they keep none."""
+    return {
+        f"{number}/{index}": rollout.sample.distributions
+        for number, group in enumerate(groups)
+        for index, rollout in enumerate(group.rollouts)
+        if isinstance(rollout.sample, FullSample)
+    }
+
+
+def _with_distributions(groups: Sequence[Group], kept: Mapping[str, Tensor]) -> list[Group]:
+    """The inverse of `_distributions`, on groups that have lost theirs."""
+
+    def whole(rollout: Rollout, key: str) -> Rollout:
+        if key not in kept:
+            return rollout
+        return replace(rollout, sample=FullSample(**vars(rollout.sample), distributions=kept[key]))
+
+    return [
+        replace(group, rollouts=tuple(
+            whole(rollout, f"{number}/{index}") for index, rollout in enumerate(group.rollouts)
+        ))
+        for number, group in enumerate(groups)
+    ]  # fmt: skip
 
 
 class RolloutLog:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from stages.engines.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
+from stages.engines.sampling import FullSample
 from stages.engines.training import Trainer
 from stages.foundations.records import Sample, StopReason
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Group, Rollout
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS)
+NO_DISTRIBUTIONS = torch.zeros(0, 0)
 
 
 @dataclass(frozen=True)
@@ -134,4 +136,11 @@ def _with_fields(rollouts: Sequence[TrainedRollout], params: RlParams) -> Respon
     }
     if rollouts[0].reference_logprobs is not None:
         fields["reference_logprobs"] = rows((item.reference_logprobs for item in rollouts), mask)
-    return replace(batch, fields=fields)
+    distributions = None
+    if params.keeps_distributions:
+        distributions = tuple(_distributions(item.rollout.sample) for item in rollouts)
+    return replace(batch, fields=fields, rollout_distributions=distributions)
+
+
+def _distributions(sample: Sample) -> Tensor:
+    return sample.distributions if isinstance(sample, FullSample) else NO_DISTRIBUTIONS

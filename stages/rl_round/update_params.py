@@ -125,7 +125,8 @@ class TrustRegionMasking(StrictParams):
     mean_threshold: float | None = Field(ge=0)
     """Largest mean divergence allowed over a response (0.001); null for no such bound."""
     divergence: Literal["sampled", "exact"]
-    """k2 and k3 of the sampled tokens, or the KL over the whole vocabulary at each position."""
+    """k2 and k3 of the sampled tokens, or the KL over the whole vocabulary at each position (for which the sampler must
+    keep its distributions: `rollout_distributions`)."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> TrustRegionMasking:
@@ -134,17 +135,33 @@ class TrustRegionMasking(StrictParams):
                 "max_threshold and mean_threshold are both null, so nothing would be masked: set one, or "
                 "rollout_correction.kind none"
             )
-        if self.divergence == "exact":
-            raise ValueError(
-                "divergence exact needs the sampler's distribution at every token, and only the sampled tokens' "
-                "log-probs are stored: set divergence sampled"
-            )
         return self
 
 
 RolloutCorrectionParams = Annotated[
     NoCorrection | ImportanceWeights | TrustRegionMasking, Field(discriminator="kind")
 ]
+
+
+class SampledTokensOnly(StrictParams):
+    """Of the sampler's distributions only the log-probs of the sampled tokens are kept."""
+
+    kind: Literal["sampled_tokens"]
+
+
+class WholeDistributions(StrictParams):
+    """The distribution that each token was drawn from is kept until its rollout is trained on, for the exact KL.
+
+    Log-probs in float32: vocabulary times 4 bytes a token, in memory and (surplus groups) in checkpoints. They are not
+    part of the rollouts table.
+    """
+
+    kind: Literal["whole"]
+    max_gib: float = Field(gt=0)
+    """A round whose batch could need more than this, were every response as long as allowed, is refused."""
+
+
+RolloutDistributionsParams = Annotated[SampledTokensOnly | WholeDistributions, Field(discriminator="kind")]
 
 
 class NoPruning(StrictParams):

@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.trust_region_masking import error_bounds, trust_region_mask, trust_region_mask_exact
+from stages.algorithms.trust_region_masking import (
+    error_bounds,
+    exact_divergences,
+    trust_region_mask,
+    trust_region_mask_exact,
+)
 
 
 def slow_mask(policy, rollout, mask, max_threshold, mean_threshold):
@@ -135,3 +140,56 @@ def test_bounds_vanish_without_divergence_and_grow_with_it():
             error_bounds(*arguments)
     with pytest.raises(ValueError, match="5 tokens"):
         error_bounds(5, 0.1, mean_token_tv=[0.1])
+
+
+def test_exact_divergences_by_hand():
+    rollout = torch.tensor([[0.5, 0.25, 0.25], [0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]).log()
+    policy = torch.tensor([[0.25, 0.5, 0.25], [0.25, 0.25, 0.5], [0.5, 0.25, 0.25]]).log() + 3.0
+    # 0.5 log 2 + 0.25 log 0.5 = 0.25 log 2; log 2 twice half; log 2. A shift of the logits changes nothing.
+    expected = [0.25 * math.log(2), math.log(2), math.log(2)]
+    assert exact_divergences(rollout, policy).tolist() == pytest.approx(expected, abs=1e-7)
+    # Heated to p^0.5 the first policy is (1, sqrt 2, 1) / (2 + sqrt 2).
+    heated = exact_divergences(rollout[:1], policy[:1], temperature=2.0).item()
+    by_hand = 0.5 * math.log(0.5) + 0.5 * math.log(0.25) + math.log(2 + 2**0.5) - 0.25 * math.log(2**0.5)
+    assert heated == pytest.approx(by_hand, abs=1e-7)
+
+
+def test_pruned_divergences_join_the_two_sets():
+    """Policy (0.6, 0.3, 0.08, 0.02): a threshold of log 0.4 keeps two tokens, log 0.1 three."""
+    policy = torch.tensor([[0.6, 0.3, 0.08, 0.02]]).log()
+    same = torch.tensor([[2 / 3, 1 / 3, 0.0, 0.0]]).log()
+    assert exact_divergences(same, policy, log_threshold=math.log(0.4)).item() == pytest.approx(0.0, abs=1e-7)
+    # One token more on the policy's side: every mass shrinks by 0.9 / 0.98.
+    wider = exact_divergences(same, policy, log_threshold=math.log(0.1)).item()
+    assert wider == pytest.approx(math.log(0.98 / 0.9), abs=1e-6)
+    # One token more on the sampler's side belongs to the policy's set there: finite, and 0 at equal probabilities.
+    sampled = torch.tensor([[0.6, 0.3, 0.08, 0.0]]).div(0.98).log()
+    assert exact_divergences(sampled, policy, log_threshold=math.log(0.4)).item() == pytest.approx(
+        0, abs=1e-6
+    )
+
+
+def test_exact_divergences_against_torch_and_their_edges():
+    generator = torch.Generator().manual_seed(0)
+    rollout = torch.randn(50, 40, generator=generator).log_softmax(-1)
+    logits = rollout + 0.3 * torch.randn(50, 40, generator=generator)
+    logits.requires_grad_()
+    found = exact_divergences(rollout, logits)
+    expected = torch.nn.functional.kl_div(
+        logits.detach().double().log_softmax(-1), rollout.double(), reduction="none", log_target=True
+    ).sum(-1)
+    assert not found.requires_grad and found.dtype == torch.float64
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert 0 <= exact_divergences(rollout, rollout).min() <= exact_divergences(rollout, rollout).max() < 1e-12
+    assert exact_divergences(rollout, torch.full_like(rollout, math.nan)).isnan().all()
+    assert exact_divergences(rollout[:0], rollout[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="temperature must be positive"):
+        exact_divergences(rollout, rollout, temperature=0.0)
+
+
+def test_sampled_k3_averages_to_the_exact_divergence():
+    rollout = torch.tensor([0.5, 0.3, 0.2]).log()
+    logits = torch.tensor([0.4, 0.3, 0.3]).log()
+    log_ratio = logits - rollout
+    k3 = (rollout.exp() * (log_ratio.expm1() - log_ratio)).sum().item()
+    assert exact_divergences(rollout[None], logits[None]).item() == pytest.approx(k3, abs=1e-7)

@@ -8,7 +8,7 @@ import torch
 
 from stages.algorithms.vocabulary_pruning import pruned_logprobs
 from stages.engines.sampling import SamplingSettings
-from stages.engines.token_drawing import draw
+from stages.engines.token_drawing import distribution, draw
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1, log_threshold=None)
 
@@ -88,3 +88,18 @@ def test_greedy_takes_the_likeliest_and_reports_temperature_one():
     token, logprob = draw(logits, replace(SETTINGS, temperature=0.0), seeded())
     assert token.tolist() == [1]
     assert logprob.item() == pytest.approx(logits.log_softmax(-1)[0, 1].item())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"temperature": 0.7}, {"top_k": 3}, {"top_p": 0.6}, {"log_threshold": -1.0}, {"temperature": 0.0}],
+)
+def test_the_distribution_is_that_of_the_drawn_token_to_the_bit_and_sums_to_one(changes):
+    settings = replace(SETTINGS, **changes)
+    logits = torch.randn(200, 12, generator=seeded())
+    token, logprob = draw(logits, settings, seeded())
+    whole = distribution(logits, settings)
+    assert torch.equal(whole.gather(-1, token[:, None])[:, 0], logprob)
+    assert torch.allclose(whole.exp().sum(-1), torch.ones(200), atol=1e-6)
+    is_cut = bool(changes) and "temperature" not in changes
+    assert bool((whole == -torch.inf).any()) == is_cut

@@ -14,7 +14,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
+from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
 from stages.engines import kv_cache
 from stages.engines.sampling import NoMismatch, SamplingSettings, TorchSamplerParams
 from stages.engines.torch_sampler import TorchSampler
@@ -198,3 +198,26 @@ def test_an_unknown_architecture_is_refused_with_the_remedy():
     model.config.model_type = "mamba"
     with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
         TorchSampler(PARAMS, model, END).sample([[2]], 1, SETTINGS, 0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])
+def test_kept_distributions_are_the_models_and_change_no_response(changes):
+    model, settings = make("llama"), replace(SETTINGS, max_response_tokens=30, **changes)
+    sampler = TorchSampler(replace_params(max_sequences=20), model, END)
+    plain = sampler.sample(PROMPTS, 6, settings, seed=3)
+    kept = sampler.sample(PROMPTS, 6, replace(settings, keeps_distributions=True), seed=3)
+    assert len({len(sample.token_ids) for samples in kept for sample in samples}) > 3
+    for prompt, samples, twins in zip(PROMPTS, kept, plain, strict=True):
+        for sample, twin in zip(samples, twins, strict=True):
+            assert (sample.token_ids, sample.logprobs) == (twin.token_ids, twin.logprobs)
+            rows, ids = sample.distributions, torch.tensor([[*prompt, *sample.token_ids]])
+            assert rows.dtype == torch.float32 and not rows.is_inference()
+            assert rows.untyped_storage().nbytes() == rows.nbytes  # nothing of other responses is held
+            assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == sample.logprobs
+            with torch.no_grad():
+                logits = model(ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
+            if settings.log_threshold is not None:
+                is_safe = safe_vocabulary(logits, settings.log_threshold)
+                assert (is_safe == rows.isfinite()).float().mean() > 0.999  # rounding at the border
+                logits = logits.masked_fill(~rows.isfinite(), -torch.inf)
+            assert torch.allclose(rows.exp(), logits.softmax(-1), atol=2e-5)

@@ -132,6 +132,28 @@ def test_after_a_resume_the_oldest_known_weights_that_are_not_too_old_are_served
     assert served == [7, 7, 7, 8]
 
 
+@pytest.mark.parametrize("versions", [2, None])
+def test_a_sampler_that_gets_back_what_was_kept_serves_the_same_versions(versions):
+    undisturbed = TorchSampler(stale(versions), make(0), END)
+    for version in range(4):
+        load(undisturbed, make(version), version)
+    resumed = TorchSampler(stale(versions), make(0), END)
+    resumed.restore_weights(undisturbed.kept_weights())
+    load(resumed, make(3), 3)  # the newest version comes from the trainer's checkpoint
+    for version in range(4, 7):
+        assert resumed.policy_version == undisturbed.policy_version
+        assert scored(resumed) == scored(undisturbed)
+        for sampler in (resumed, undisturbed):
+            load(sampler, make(version), version)
+
+
+def test_samplers_that_are_not_stale_keep_nothing():
+    for mismatch in (NONE, INT8):
+        sampler = TorchSampler(params(mismatch), make(0), END)
+        assert sampler.kept_weights() == {}
+        sampler.restore_weights({})
+
+
 def test_a_tied_head_by_its_own_name_is_the_embedding():
     for mismatch in (params(NONE), stale(1)):
         sampler = TorchSampler(mismatch, make(0), END)

@@ -13,8 +13,8 @@ import torch
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
-from stages.engines import vllm_weights
+from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.engines import vllm_sampler, vllm_weights
 from stages.engines.packing import TokenSequence, pack
 from stages.engines.sampling import SamplingSettings, VllmSamplerParams
 from stages.engines.torch_trainer import TorchTrainer
@@ -313,3 +313,22 @@ def test_many_long_prompts_at_once_are_answered(tmp_path):
     answers = sampler.sample(prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
     sampler.close()
     assert [len(samples) for samples in answers] == [1] * 32
+
+
+def test_kept_distributions_are_the_trainers(pair):
+    settings = replace(SETTINGS, temperature=0.8, log_threshold=-1.5, keeps_distributions=True)
+    for prompt, sample in flat(pair.sampler.sample(PROMPTS, 3, settings, seed=12)):
+        rows = sample.distributions
+        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(sample.logprobs, abs=1e-6)
+        with torch.no_grad():
+            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+        heated = logits[0, len(prompt) - 1 : -1] / 0.8
+        assert (safe_vocabulary(heated, -1.5) == rows.isfinite()).float().mean() > 0.999
+        expected = heated.masked_fill(~rows.isfinite(), -torch.inf).log_softmax(-1)
+        assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
+
+
+def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
+    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
+    with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
+        pair.sampler.sample(PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)

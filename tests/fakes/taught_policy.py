@@ -43,6 +43,7 @@ PARAMS: dict[str, Any] = {
         "advantage": {"kind": "group_normalized", "divide_by_std": True},
         "policy_loss": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
         "aggregation": "token_mean", "proximal": "recompute", "rollout_correction": {"kind": "none"},
+        "rollout_distributions": {"kind": "sampled_tokens"},
         "vocabulary_pruning": {"kind": "none"}, "reference_kl": {"kind": "none"},
         "minibatches": 2, "max_gradient_norm": 1.0,
         "optimizer": {"kind": "adamw", "learning_rate": 0.002, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},

@@ -9,6 +9,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.trust_region_masking import error_bounds
 from stages.algorithms.vocabulary_pruning import pruned_logprobs
 from stages.engines.reference import ReferencePolicy
+from stages.engines.sampling import FullSample
 from stages.engines.torch_trainer import TorchTrainer
 from stages.engines.training import TorchTrainerParams
 from stages.foundations.records import Sample, StopReason
@@ -19,7 +20,7 @@ from stages.rl_round.trained_rollouts import make_micro_batches, shares
 from stages.rl_round.update import prepare_rollouts, summarise, update_policy
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
-from tests.stages.rl_round.test_params import OTB, SAFE_SET, TRM, WEIGHTS
+from tests.stages.rl_round.test_params import EXACT, OTB, SAFE_SET, TRM, WEIGHTS
 
 TRAINER = TorchTrainerParams.model_validate(PARAMS["trainer"])
 LOSSES = {
@@ -91,7 +92,7 @@ def gradients(trainer, groups, choice):
     statistics = trainer.statistics(batch)
     logprobs = statistics.logprobs.clone().requires_grad_()
     given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
-    given.outside = statistics.outside
+    given.outside, given.divergence = statistics.outside, statistics.divergence
     scalar, shown = policy_loss(trained, choice)(given, batch)
     gradient = torch.autograd.grad(scalar, logprobs)[0]
     return in_order(gradient, trained, trainer), {name: float(value) for name, value in shown.items()}
@@ -139,6 +140,61 @@ def test_the_bound_stands_beside_the_acceptance_rate(trainer):
     bound = error_bounds(choice.max_response_tokens, 0.02, sequence_kl=k3 / 4)["unified"]
     assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-3)
     assert shown["trust_region/acceptance_rate"] == 1
+
+
+def distributions_of(trainer):
+    """The trainer's present log-probs over the whole vocabulary, for each response of the group."""
+    rows = [[3, 4, *tokens] for tokens in TOKENS]
+    with torch.no_grad():
+        return [trainer.model(torch.tensor([row])).logits[0, 1:-1].log_softmax(-1) for row in rows]
+
+
+def with_distributions(groups, distributions):
+    rollouts = (
+        replace(one, sample=FullSample(**vars(one.sample), distributions=rows))
+        for one, rows in zip(groups[0].rollouts, distributions, strict=True)
+    )
+    return [replace(groups[0], rollouts=tuple(rollouts))]
+
+
+def test_the_exact_trust_region_sees_what_the_sampled_tokens_do_not(trainer):
+    """Row 1's sampler agrees on the sampled tokens and differs elsewhere: only the exact KL drops it."""
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = whole[1].clone()
+    mass = other[:, 20:120].exp().sum(-1, keepdim=True)
+    moved = (
+        torch.linspace(0, 2, 100).softmax(-1)[None] * mass
+    )  # the same mass on those tokens, spread otherwise
+    other[:, 20:120] = moved.log()
+    kl = (other.exp() * (other - whole[1])).sum(-1)
+    assert (kl > 0.01).all() and torch.equal(other[[0, 1], TOKENS[1]], whole[1][[0, 1], TOKENS[1]])
+    region = {**TRM, "divergence": "exact", "max_threshold": 0.01, "mean_threshold": None}
+    exact = params(**EXACT | {"proximal": "rollout", "rollout_correction": region})
+    all_in, shown_all = gradients(trainer, with_distributions(one_group(agreeing), whole), exact)
+    masked, shown = gradients(
+        trainer, with_distributions(one_group(agreeing), [whole[0], other, *whole[2:]]), exact
+    )
+    assert shown_all["trust_region/acceptance_rate"] == 1
+    assert shown_all["trust_region/divergence_max"] < 1e-9
+    assert torch.allclose(masked[[0, 2, 3]], all_in[[0, 2, 3]])
+    assert masked[1].abs().sum() == 0 < all_in[1].abs().sum()
+    assert shown["mask/trust_region_max_fraction"] == shown["mask/fraction_dropped"] == 0.25
+    sampled = params(proximal="rollout", rollout_correction={**region, "divergence": "sampled"})
+    assert gradients(trainer, one_group(agreeing), sampled)[1]["trust_region/acceptance_rate"] == 1
+
+
+def test_the_bound_of_the_exact_trust_region_is_made_of_its_divergences(trainer):
+    agreeing, whole = logprobs_of(trainer), distributions_of(trainer)
+    other = [(0.9 * rows).log_softmax(-1) for rows in whole]
+    kls = [(a.exp() * (a - b)).sum(-1) for a, b in zip(other, whole, strict=True)]
+    region = {**TRM, "divergence": "exact", "max_threshold": 10.0, "mean_threshold": None}
+    choice = params(**EXACT | {"proximal": "rollout", "rollout_correction": region})
+    shown = update(trainer, with_distributions(one_group(agreeing), other), choice)
+    largest, mean = max(float(kl.max()) for kl in kls), sum(float(kl.sum()) for kl in kls) / len(kls)
+    assert shown["trust_region/divergence_max"] == pytest.approx(largest, rel=1e-4)
+    assert shown["trust_region/sequence_divergence"] == pytest.approx(mean, rel=1e-4)
+    bound = error_bounds(choice.max_response_tokens, largest, sequence_kl=mean)["unified"]
+    assert shown["trust_region/error_bound"] == pytest.approx(bound, rel=1e-4)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])

@@ -10,8 +10,6 @@ from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.test_params import load
 from tests.stages.rl_round.test_stage import curve
 
-pytest.importorskip("stages.engines.weight_mismatch")
-
 
 def test_a_sampler_that_differs_on_purpose_must_not_be_bounded():
     off, on = (

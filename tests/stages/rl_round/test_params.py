@@ -22,6 +22,8 @@ SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
 NGRAM = {"kind": "ngram", "n": 4, "penalty": -0.05, "discount": 0.99}
 NONE = {"kind": "none"}
+WHOLE = {"kind": "whole", "max_gib": 1.0}
+EXACT = {"rollout_correction": {**TRM, "divergence": "exact"}, "rollout_distributions": WHOLE}
 
 
 def load(**changes):
@@ -41,6 +43,8 @@ def load(**changes):
         {"policy_loss": {"kind": "reinforce"}, "proximal": "rollout", "rollout_correction": WEIGHTS},
         {"rollout_correction": TRM, "proximal": "rollout"},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
+        EXACT,
+        {**EXACT, "vocabulary_pruning": SAFE_SET},
         {"vocabulary_pruning": SAFE_SET},
         {"reference_kl": {"kind": "k3", "coefficient": 0.01}},
         {"reward": COSINE, "overlong": NONE, "repetition_penalty": NGRAM},
@@ -59,7 +63,10 @@ def test_every_choice_loads(changes):
         ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
         ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
-        ({"rollout_correction": {**TRM, "divergence": "exact"}}, "set divergence sampled"),
+        ({**EXACT, "rollout_distributions": {"kind": "sampled_tokens"}}, "{kind: whole, .* or set divergence sampled"),
+        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: set rollout_distributions"),
+        ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: set rollout_distributions"),
+        ({"rollout_distributions": {"kind": "whole"}}, r"max_gib: missing"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
         ({"vocabulary_pruning": SAFE_SET, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
         ({"vocabulary_pruning": SAFE_SET, "top_k": 50}, "set top_p 1.0 and top_k 0"),

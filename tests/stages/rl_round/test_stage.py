@@ -65,8 +65,14 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(taught, un
 
 
 @pytest.mark.slow
-def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(taught, undisturbed, tmp_path):
-    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, taught / "params.yaml", tmp_path)]
+@pytest.mark.parametrize("is_stale", [False, True], ids=["exact-weights", "stale-weights"])
+def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(is_stale, taught, undisturbed, tmp_path):
+    params = taught / "params.yaml"
+    if is_stale:
+        params = write_params(tmp_path / "stale.yaml", {**STALE, "rl_rounds.rl_1.steps": 12})
+        undisturbed = tmp_path / "undisturbed"
+        main(rl_flags(taught, params, undisturbed))
+    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, tmp_path)]
     environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
     assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
     assert not (tmp_path / "rl_1").exists()
@@ -146,8 +152,29 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
     assert not any(name.startswith("sum/") for name in told)
 
 
-def test_a_round_goes_on_from_its_checkpoint_with_every_option(taught, tmp_path, monkeypatch):
-    params = write_params(tmp_path / "params.yaml", EVERYTHING)
+EXACT_UNDER_MISMATCH = {
+    "sampler.mismatch": {"kind": "bfloat16_weights"}, "rl.sync_probe.max_logprob_gap": None,
+    "rl.rollout_correction": {"kind": "trust_region_masking", "max_threshold": 0.003, "mean_threshold": 0.001,
+                              "divergence": "exact"},
+    "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.01}, "rl.vocabulary_pruning": SAFE_SET,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
+    "rl_rounds.rl_1.steps": 5,
+}  # fmt: skip
+"""Trust region masking by the exact KL, with surplus groups whose distributions outlive a checkpoint."""
+
+
+STALE = {
+    "sampler.mismatch": {"kind": "stale_weights", "versions": 2}, "rl.sync_probe.max_logprob_gap": None,
+    "rl_rounds.rl_1.steps": 7,
+}  # fmt: skip
+"""A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
+
+
+@pytest.mark.parametrize(
+    "choice", [EVERYTHING, EXACT_UNDER_MISMATCH, STALE], ids=["everything", "exact", "stale"]
+)
+def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypatch):
+    params = write_params(tmp_path / "params.yaml", choice)
     main(rl_flags(taught, params, tmp_path / "undisturbed"))
     update = learning.update_policy
 
@@ -193,3 +220,22 @@ def test_an_unknown_round_names_those_there_are(taught, tmp_path):
     flags[flags.index("--round") + 1] = "rl_9"
     with pytest.raises(UserError, match=r"no `rl_rounds\.rl_9`; at that level it has: rl_1"):
         main(flags)
+
+
+def test_the_exact_trust_region_tells_its_diagnostics(taught, tmp_path):
+    params = write_params(tmp_path / "params.yaml", EXACT_UNDER_MISMATCH)
+    main(rl_flags(taught, params, tmp_path))
+    rows = curve(tmp_path)
+    assert max(row["groups/carried"] for row in rows) > 0
+    assert 0 < min(row["trust_region/acceptance_rate"] for row in rows) < 1
+    assert all(0 < row["trust_region/divergence_max"] <= 0.003 for row in rows)
+    assert all(row["trust_region/error_bound"] > 0 for row in rows)
+
+
+def test_distributions_that_would_not_fit_are_refused(taught, tmp_path):
+    changes = {**EXACT_UNDER_MISMATCH, "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.0001}}
+    # 4 problems x 8 responses x 12 tokens x 258 x 4 bytes.
+    with pytest.raises(
+        UserError, match=r"may need 0.00037 GiB .*\(384 tokens over a vocabulary of 258\).*raise it"
+    ):
+        main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
