@@ -11,6 +11,7 @@ from pipelines.comparing.command import compare
 from pipelines.extracting import extract
 from pipelines.grading import grade
 from pipelines.grading_agreement import agreement
+from pipelines.planning.command import plan
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -40,4 +41,5 @@ app.command()(ablate)
 app.command()(grade)
 app.command()(agreement)
 app.command()(extract)
+app.command()(plan)
 app.command()(compare)

@@ -1,0 +1,188 @@
+"""`retrace plan`: memory, tokens, FLOPs, hours and cost of a recipe before it is run."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU
+from pipelines.planning.plan import Plan, Question, StagePlan, make_plan
+from pipelines.planning.published import PUBLISHED_RUNS, compare
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
+
+
+def plan(
+    recipe: Annotated[
+        str, typer.Argument(help="a name in pipelines/recipes/, or a parameter file (.yaml)")
+    ] = "",
+    gpu: Annotated[
+        str, typer.Option(help="A100, H100, H200, H20, L40S, ...; cpu measures this machine")
+    ] = "cpu",
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs that train")] = 1,
+    replicas: Annotated[int, typer.Option(min=1, help="samplers at work side by side; a round has one")] = 1,
+    price: Annotated[
+        float | None, typer.Option(min=0, help="of a GPU-hour (default: 2, an assumption)")
+    ] = None,
+    model: Annotated[str, typer.Option(help="published sizes by name, such as Qwen2.5-7B")] = "",
+    config: Annotated[str, typer.Option(help="a config.json with the policy's sizes")] = "",
+    prompt_tokens: Annotated[float | None, typer.Option(min=1, help="of a mean prompt")] = None,
+    response_share: Annotated[
+        float | None, typer.Option(min=0, max=1, help="mean response / longest")
+    ] = None,
+    drawn: Annotated[float | None, typer.Option(min=1, help="groups drawn for one trained on")] = None,
+    benchmark_problems: Annotated[int | None, typer.Option(min=1, help="that every policy answers")] = None,
+    measured: Annotated[str, typer.Option(help="data/metrics of a finished run: its lengths are taken")] = "",
+    mfu: Annotated[float, typer.Option(min=0.01, max=1, help="share of the peak FLOP/s")] = MFU,
+    bandwidth_share: Annotated[float, typer.Option(min=0.01, max=1, help="of memory")] = BANDWIDTH_SHARE,
+    published: Annotated[bool, typer.Option("--published", help="compare with published runs")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the plan as JSON")] = False,
+) -> None:
+    """Plan a recipe: memory per GPU, tokens, FLOPs, hours, cost, and what will not fit. Formulas: docs/planning.md.
+
+    Exit code 1: something will not fit. 2: a mistake of the caller.
+    """
+    if published:
+        typer.echo("\n".join(published_lines(mfu, bandwidth_share)))
+        return
+    try:
+        if not recipe:
+            raise UserError("name a recipe: `retrace plan laptop`, or --published")
+        question = Question(
+            gpu, gpus, replicas, price, model, config, prompt_tokens, response_share, drawn, benchmark_problems,
+            measured, mfu, bandwidth_share,
+        )  # fmt: skip
+        made = make_plan(PROJECT, recipe, question)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
+    raise typer.Exit(1 if made.problems else 0)
+
+
+def as_dict(made: Plan) -> dict[str, Any]:
+    """The plan in plain numbers: bytes, tokens, FLOPs, seconds."""
+    return {
+        "recipe": made.recipe,
+        "model": {"name": made.shape.name, "parameters": made.shape.parameters},
+        "device": made.device,
+        "gpus": made.gpus,
+        "hours": made.hours,
+        "cost": made.cost,
+        "stages": [_stage_dict(stage) for stage in made.stages],
+        "problems": made.problems,
+        "assumptions": made.assumptions,
+    }
+
+
+def _stage_dict(stage: StagePlan) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "memory_bytes": _memory(stage),
+        "trained_tokens": stage.trained_tokens,
+        "drawn_tokens": stage.drawn_tokens,
+        "flops": stage.flops,
+        "seconds": stage.seconds,
+        "training_seconds": stage.training_seconds,
+        "sampling_seconds": stage.sampling_seconds,
+    }
+
+
+def _memory(stage: StagePlan) -> dict[str, float]:
+    held = (
+        {f"training_{name}": value for name, value in vars(stage.training).items()} if stage.training else {}
+    )
+    if stage.sampling:
+        held |= {
+            "sampling_weights": stage.sampling.weights,
+            "sampling_kv_cache": max(0.0, stage.sampling.kv_cache),
+        }
+    return held
+
+
+def lines_of(made: Plan) -> list[str]:
+    """A table for people; stages that only read and write tables are one line."""
+    title = (
+        f"{made.recipe} on {made.gpus} x {made.device}"
+        if made.gpus > 1
+        else f"{made.recipe} on {made.device}"
+    )
+    heads = [
+        "stage",
+        "weights",
+        "gradients",
+        "optimizer",
+        "activations",
+        "KV cache",
+        "trained",
+        "drawn",
+        "FLOPs",
+        "time",
+    ]
+    rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
+    tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
+    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(sum(stage.seconds for stage in tables))])
+    rows.append(["in all", *[""] * 8, _time(made.hours * 3600)])
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    table = ["  ".join(cell.ljust(width) if not number else cell.rjust(width)
+                       for number, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
+             for row in [heads, *rows]]  # fmt: skip
+    lines = [
+        f"{title}: {made.shape.name}, {_short(made.shape.parameters)} parameters; memory in GB a device",
+        "",
+        *table,
+    ]
+    if made.price:
+        lines += ["", f"{made.hours:,.1f} hours x {made.gpus} GPUs x {made.price:g} = {made.cost:,.0f}"]
+    lines += ["", "Taken for granted:", *(f"  {text}" for text in made.assumptions)]
+    if made.problems:
+        lines += ["", "Will not fit:", *(f"  {text}" for text in made.problems)]
+    return lines
+
+
+def _row(stage: StagePlan) -> list[str]:
+    held, drawn = stage.training, stage.sampling
+    weights = [part.weights for part in (held, drawn) if part]
+    return [
+        stage.name,
+        "+".join(_gb(value) for value in weights),
+        *((_gb(held.gradients), _gb(held.optimizer), _gb(held.activations)) if held else ("", "", "")),
+        _gb(max(0.0, drawn.kv_cache)) if drawn else "",
+        _short(stage.trained_tokens) if stage.trained_tokens else "",
+        _short(stage.drawn_tokens) if stage.drawn_tokens else "",
+        f"{stage.flops:.1e}",
+        _time(stage.seconds),
+    ]
+
+
+def published_lines(mfu: float, bandwidth_share: float) -> list[str]:
+    """Each published run beside what the formulas say of it."""
+    lines = []
+    for run in PUBLISHED_RUNS:
+        found = compare(run, mfu, bandwidth_share)
+        lines += [
+            f"{run.name}: {found.seconds:,.0f} s a step planned (training {found.training:,.0f}, sampling "
+            f"{found.sampling:,.0f}), {run.step_seconds:,.0f} published, {found.deviation:+.0%}",
+            f"    {run.source}",
+            *([f"    not published, assumed: {run.assumed}"] if run.assumed else []),
+        ]
+    return lines
+
+
+def _gb(value: float) -> str:
+    return f"{value / 1e9:.1f}" if value >= 1e8 else f"{value / 1e9:.3f}"
+
+
+def _short(value: float) -> str:
+    for limit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if value >= limit:
+            return f"{value / limit:.1f}{letter}"
+    return f"{value:.0f}"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:.1f} min" if seconds >= 120 else f"{seconds:.1f} s"

@@ -1,0 +1,182 @@
+"""Memory of one GPU, in bytes: what training and sampling hold there, and what does not fit.
+
+Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: the counting of
+Korthikanti et al. (arXiv 2205.05198), section 4.1, redone for a gated feed-forward without biases, for attention that
+never holds its scores (as flash attention), and for the trainer's own head, whose logits exist in chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipelines.planning.devices import GIB, NUMBER_BYTES, Gpu
+from pipelines.planning.shapes import Shape
+
+LOGIT_TOKENS = 4096
+"""Tokens whose logits the trainer holds at once (stages/engines/statistics.py)."""
+BUCKET_BYTES = 2 * 4 * 100_000_000
+"""DeepSpeed's buckets for reducing gradients and gathering weights (stages/engines/deepspeed_trainer.py)."""
+CONTEXT_BYTES = 1.0 * GIB
+"""CUDA's own context and the libraries' workspaces on each GPU; an assumption."""
+
+
+@dataclass(frozen=True)
+class TrainingMemory:
+    """Bytes on one GPU while a policy is trained."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    reference: float
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        return sum(vars(self).values())
+
+
+@dataclass(frozen=True)
+class SamplingMemory:
+    """Bytes on one GPU while a policy is sampled from."""
+
+    weights: float
+    kv_cache: float
+    """What is left for it, or what it takes where nothing limits it."""
+    kv_tokens: float
+    """Tokens that fit into it, over all GPUs of the replica."""
+    buffers: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + max(0.0, self.kv_cache) + self.buffers
+
+
+def training_memory(
+    shape: Shape, trainer: Any, optimizer: str, ranks: int, longest: int, has_reference: bool
+) -> TrainingMemory:
+    """State by ZeRO stage over `ranks`, activations of the largest micro-batch."""
+    count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
+    moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
+    zero, buffers = 0, CONTEXT_BYTES
+    weights, gradients, state = count * width, count * width, count * width * moments
+    if trainer.kind == "deepspeed":
+        zero, is_mixed = trainer.zero_stage, trainer.dtype != "float32"
+        # bfloat16: float32 master weights and moments; gradients are added up in float32.
+        gradients, state = count * 4, count * 4 * (moments + is_mixed)
+        buffers += BUCKET_BYTES if zero else 0
+        state /= ranks if zero >= 1 else 1
+        gradients /= ranks if zero >= 2 else 1
+        weights /= ranks if zero == 3 else 1
+        state *= 0 if trainer.offload_optimizer else 1
+    tokens = max(trainer.micro_batch_tokens, longest)
+    return TrainingMemory(
+        weights=weights,
+        gradients=gradients,
+        optimizer=state,
+        activations=activation_bytes(shape, tokens, width, trainer.gradient_checkpointing),
+        reference=count * width if has_reference else 0.0,
+        buffers=buffers,
+    )
+
+
+def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: bool) -> float:
+    """Kept for the backward pass of one micro-batch; logits chunk (float32, twice) included.
+
+    A layer keeps, a token: its input and that of the feed-forward (for the residual and the norms), both normed, the
+    queries, keys and values, what attention gives, and four feed-forward rows (gate, its SiLU, up, their product).
+    """
+    heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
+    layer = (4 * shape.hidden + heads + 4 * shape.feed_forward) * width * tokens
+    kept = shape.layers * (shape.hidden * width * tokens) + layer if is_checkpointed else shape.layers * layer
+    return kept + 2 * 4 * min(tokens, LOGIT_TOKENS) * shape.vocabulary
+
+
+def sampling_memory(
+    shape: Shape, sampler: Any, gpu: Gpu, sequences: float, tokens_each: float
+) -> SamplingMemory:
+    """One replica over `tensor_parallel` GPUs; `sequences` of `tokens_each` are the most that is asked for at once."""
+    parallel = getattr(sampler, "tensor_parallel", 1)
+    width = NUMBER_BYTES[sampler.dtype]
+    weights = shape.parameters * width / parallel
+    per_token = shape.kv_bytes_per_token(width if sampler.kind == "vllm" else 4)
+    if sampler.kind == "vllm":
+        room = gpu.memory_gb * 1e9 * sampler.memory_fraction - weights - CONTEXT_BYTES
+        return SamplingMemory(weights, room, max(0.0, room) * parallel / per_token, CONTEXT_BYTES)
+    tokens = min(sampler.max_sequences, sequences) * tokens_each
+    return SamplingMemory(weights, tokens * per_token, tokens, CONTEXT_BYTES)
+
+
+def misfits(
+    stage: str,
+    gpu: Gpu,
+    trainer: Any,
+    sampler: Any,
+    training: TrainingMemory | None,
+    sampling: SamplingMemory | None,
+    longest: float,
+    has_shared_gpu: bool,
+) -> Iterator[str]:
+    """Sentences on what does not fit, each with what to change. `longest`: prompt and response tokens."""
+    memory = gpu.memory_gb * 1e9
+    if training and training.total > memory:
+        yield (
+            f"{stage}: training needs {training.total / 1e9:.0f} GB a GPU and a {gpu.name} has {gpu.memory_gb:.0f}: "
+            + _training_remedy(trainer, training, memory)
+        )
+    if sampling and sampler.kind == "vllm":
+        if sampling.kv_cache <= 0:
+            yield (
+                f"{stage}: the sampler's weights take {sampling.weights / 1e9:.0f} GB a GPU, more than "
+                f"sampler.memory_fraction {sampler.memory_fraction} of it: raise sampler.tensor_parallel (now "
+                f"{sampler.tensor_parallel}) or memory_fraction"
+            )
+        elif sampling.kv_tokens < longest:
+            yield (
+                f"{stage}: the key-value cache holds {sampling.kv_tokens:,.0f} tokens, less than one sequence of "
+                f"{longest:,.0f}: raise sampler.memory_fraction or tensor_parallel, or lower max_response_tokens"
+            )
+        if longest > sampler.max_model_tokens:
+            yield (
+                f"{stage}: a prompt and its longest response take {longest:,.0f} tokens, more than "
+                f"sampler.max_model_tokens {sampler.max_model_tokens}: raise it, or lower max_response_tokens"
+            )
+    elif sampling and sampling.total > memory:
+        yield (
+            f"{stage}: sampling needs {sampling.total / 1e9:.0f} GB and a {gpu.name} has {gpu.memory_gb:.0f}: lower "
+            "sampler.max_sequences, or take sampler.kind vllm, which pages its cache"
+        )
+    if training and sampling and has_shared_gpu:
+        held = memory * sampler.memory_fraction if sampler.kind == "vllm" else sampling.total
+        if training.total <= memory < training.total + held:
+            yield (
+                f"{stage}: trainer ({training.total / 1e9:.0f} GB) and sampler ({held / 1e9:.0f} GB) share rank 0's "
+                f"GPU of {gpu.memory_gb:.0f} GB: " + _sharing_remedy(sampler, 1 - training.total / memory)
+            )
+
+
+def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> str:
+    remedies = []
+    if not trainer.gradient_checkpointing and training.activations > 0.2 * memory:
+        remedies.append("set trainer.gradient_checkpointing true")
+    if training.activations > 0.5 * memory:
+        remedies.append("lower trainer.micro_batch_tokens or max_response_tokens")
+    if trainer.kind == "torch":
+        remedies.append(
+            "set trainer.kind deepspeed with zero_stage 3 and start it on several GPUs (launch.train)"
+        )
+    elif trainer.zero_stage < 3:
+        remedies.append(f"raise trainer.zero_stage (now {trainer.zero_stage})")
+    elif not trainer.offload_optimizer:
+        remedies.append("take more GPUs, or set trainer.offload_optimizer true")
+    else:
+        remedies.append("take more GPUs")
+    return ", ".join(remedies)
+
+
+def _sharing_remedy(sampler: Any, free_share: float) -> str:
+    if sampler.kind == "vllm" and free_share >= 0.05:
+        return f"lower sampler.memory_fraction to {free_share:.2f}"
+    return "raise sampler.tensor_parallel, raise trainer.zero_stage, or lower sampler.max_sequences"

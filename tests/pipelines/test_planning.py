@@ -1,0 +1,239 @@
+"""Plans against cases worked by hand, published parameter counts and step times, and a measured run."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.planning import probe as probing
+from pipelines.planning.devices import GPUS
+from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
+from pipelines.planning.lengths import ResponseLengths
+from pipelines.planning.memory import training_memory
+from pipelines.planning.plan import Question, make_plan
+from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
+from pipelines.planning.published import PUBLISHED_RUNS, compare
+from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
+from pipelines.planning.work import Sampling, Training
+from stages.engines.training import DeepspeedTrainerParams
+from stages.foundations.errors import UserError
+
+PROJECT = Path(__file__).resolve().parents[2]
+TINY = Shape(
+    "tiny", hidden=4, layers=2, heads=2, kv_heads=1, head_size=2, feed_forward=8, vocabulary=10, is_tied=True
+)
+
+# Measured on the two cores that ran the laptop recipe below, on one thread, while other jobs were running.
+PROBE = CpuProbe(
+    threads=1, layer_training_token=25.2e-6, layer_forward_token=8.7e-6, head_training_token=5.1e-6,
+    head_forward_token=1.4e-6, layer_step=(1.08e-4, 8.14e-6), head_step=(1.77e-5, 1.01e-5), lane_slowdown=2.0,
+    update={"muon": 0.0221, "adamw": 0.0014}, model_stage_start=8.5, table_stage_start=2.4, free_share=0.4, seconds=15,
+)  # fmt: skip
+# `make repro` of the laptop recipe on that machine when it was free: seconds of stage work, and from start to end.
+MEASURED_STAGES = {"sft": 148.9, "rl_round": 136.4, "respond": 29.9}
+MEASURED_IN_ALL = 489.0
+
+
+def test_parameters_by_hand():
+    # A layer: q 4x4, k and v 4x2 each, out 4x4 = 48; three matrices 4x8 = 96; two norms of 4 = 8. Two of them, an
+    # embedding of 40 that is also the head, a last norm of 4: 2 * 152 + 44 = 348.
+    assert TINY.parameters == 348
+    assert TINY.multiplied == 2 * 144 + 40
+    assert TINY.kv_bytes_per_token(2) == 2 * 2 * 1 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("Qwen2.5-32B", 32.76), ("Qwen2.5-7B", 7.615), ("Qwen2.5-0.5B", 0.494), ("Qwen3-32B", 32.76), ("Qwen3-8B", 8.19),
+     ("Llama-3.1-8B", 8.03), ("SmolLM2-135M", 0.1345)],
+)  # fmt: skip
+def test_parameters_are_those_that_were_published(name, billions):
+    assert PUBLISHED[name.lower()].parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)  # fmt: skip
+    config.save_pretrained(tmp_path)
+    made = sum(weight.numel() for weight in Qwen2ForCausalLM(config).parameters())
+    assert read_config(tmp_path / "config.json").parameters == made
+
+
+def test_a_name_takes_the_longest_match():
+    assert named_shape("Qwen2.5-Math-7B-Instruct").max_positions == 4096
+    with pytest.raises(UserError, match="--config"):
+        named_shape("unheard-of")
+
+
+def test_training_flops_by_hand():
+    # Both layers forward: 2 * 2 * 144 = 576, attention 2 layers * 2 heads * 2 wide * 2 * context 6 = 96.
+    # Forward and backward of 10 tokens: 3 * 672 * 10; the head 2 * 40, four times, for 5 response tokens.
+    work = Training(10, 5, 0, 6, 6, 1, "adamw")
+    assert work.flops(TINY, is_checkpointed=False) == 3 * 672 * 10 + 5 * 80 * 4
+    assert work.flops(TINY, is_checkpointed=True) == 4 * 672 * 10 + 5 * 80 * 4
+    # Seven tokens forward only, half of them meeting the head.
+    forward = Training(10, 5, 7, 6, 6, 1, "adamw").flops(TINY, False) - work.flops(TINY, False)
+    assert forward == 7 * (672 + 40)
+
+
+@pytest.mark.parametrize("mean", [1.0, 30.0, 95.0])
+def test_lengths_keep_their_mean_and_their_limit(mean):
+    lengths = ResponseLengths(mean, 100)
+    steps = [lengths.open_share(tokens / 100) / 100 for tokens in range(10000)]
+    assert sum(steps) == pytest.approx(mean, rel=0.02)
+    assert lengths.open_share(100) == 0.0
+    assert lengths.mean_square == pytest.approx(
+        2 * sum(place / 100 * share for place, share in enumerate(steps)), rel=0.02
+    )
+
+
+def deepspeed(stage, offload=False, checkpointing=True):
+    return DeepspeedTrainerParams(
+        kind="deepspeed", zero_stage=stage, dtype="bfloat16", offload_optimizer=offload, threads=1,
+        micro_batch_tokens=1024, gradient_checkpointing=checkpointing,
+    )  # fmt: skip
+
+
+def test_training_state_is_that_of_the_zero_paper():
+    # arXiv 1910.02054, figure 1: with 7.5 billion weights on 64 GPUs, 16 bytes a weight, of which ZeRO 1 divides the
+    # 12 of the optimizer, ZeRO 2 the gradients, ZeRO 3 the weights. Here gradients are float32: 2 bytes more.
+    shape = named_shape("Qwen2.5-7B")
+    count = shape.parameters
+    held = {stage: training_memory(shape, deepspeed(stage), "adamw", 64, 1024, False) for stage in (1, 2, 3)}
+    assert held[1].optimizer == held[3].optimizer == pytest.approx(12 * count / 64)
+    assert (held[1].gradients, held[2].gradients) == (4 * count, pytest.approx(4 * count / 64))
+    assert (held[2].weights, held[3].weights) == (2 * count, pytest.approx(2 * count / 64))
+    assert training_memory(shape, deepspeed(1, offload=True), "adamw", 64, 1024, False).optimizer == 0
+    more = training_memory(shape, deepspeed(3, checkpointing=False), "adamw", 64, 1024, False)
+    assert more.activations > 4 * held[3].activations
+
+
+def test_decoding_is_bound_by_memory_and_then_by_products():
+    shape, gpu = named_shape("Qwen2.5-7B"), GPUS["H100"]
+    speed = GpuSpeed(gpu, 1, 1, 1, "bfloat16", "bfloat16", False, 1024, 0.4, 0.6)
+    # One sequence: every weight but the embedding is read once, 14.1 GB at 0.6 * 3.35 TB/s.
+    assert speed.step_seconds(shape, 1, 1) == pytest.approx(shape.multiplied * 2 / (0.6 * 3.35e12), rel=1e-4)
+    many = speed.step_seconds(shape, 4096, 1)
+    assert many == pytest.approx(4096 * 2 * shape.multiplied / (0.4 * 989e12), rel=1e-3)
+    # A cache for one sequence in twenty: they wait for each other, and weights are read for few tokens at a time.
+    work = Sampling(1, 64, 16, 100, ResponseLengths(300, 1000))
+    assert speed.sampling_seconds(shape, work, 20_000) > 1.5 * speed.sampling_seconds(shape, work, 1e9)
+    two = GpuSpeed(gpu, 1, 2, 1, "bfloat16", "bfloat16", False, 1024, 0.4, 0.6)
+    assert two.sampling_seconds(shape, work, 1e9) < speed.sampling_seconds(shape, work, 1e9)
+
+
+@pytest.mark.parametrize("run", PUBLISHED_RUNS, ids=lambda run: run.name)
+def test_published_steps_are_met_within_a_third(run):
+    assert abs(compare(run, MFU, BANDWIDTH_SHARE).deviation) < 1 / 3
+
+
+def stage_seconds(plan):
+    found = dict.fromkeys(MEASURED_STAGES, 0.0)
+    for stage in plan.stages:
+        if stage.name.partition("@")[0] in found:
+            found[stage.name.partition("@")[0]] += stage.seconds - stage.start_seconds
+    return found
+
+
+def test_the_measured_laptop_run_is_met_within_30_percent():
+    plan = make_plan(PROJECT, "laptop", Question(), PROBE)
+    assert plan.hours * 3600 == pytest.approx(MEASURED_IN_ALL, rel=0.3)
+    for name, seconds in stage_seconds(plan).items():
+        assert seconds == pytest.approx(MEASURED_STAGES[name], rel=0.3), name
+    assert not plan.problems
+
+
+def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
+    (tmp_path / "rl_round").mkdir()
+    round_1 = {"rollouts/drawn": 100, "groups/trained": 10, "groups/drawn": 40, "tokens/sampled": 5000}
+    (tmp_path / "rl_round" / "rl_1.json").write_text(json.dumps(round_1))
+    (tmp_path / "sft.json").write_text(json.dumps({"tokens/trained": 700 * 32 * 40}))
+    plan = make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    stages = {stage.name: stage for stage in plan.stages}
+    assert stages["sft"].trained_tokens == 700 * 32 * 40
+    # 15 steps of 32 groups of 16, four drawn for each one trained on, 50 tokens each.
+    assert stages["rl_round@rl_1"].drawn_tokens == pytest.approx(15 * 32 * 16 * 4 * 50)
+    assert stages["rl_round@rl_2"].drawn_tokens == pytest.approx(15 * 32 * 16 * 2 * 24)
+
+
+def large_recipe(tmp_path, **changes):
+    """DAPO's settings (arXiv 2503.14476) on Qwen2.5-32B, as a parameter file."""
+    params = yaml.safe_load((PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml").read_text())
+    params["base"] = {"kind": "hub", "repository": "Qwen/Qwen2.5-32B", "revision": "0" * 40}
+    params["launch"]["train"] = "torchrun --standalone --nproc-per-node 8"
+    params["trainer"] = deepspeed(3).model_dump() | {"micro_batch_tokens": 22528}
+    params["sampler"] |= {
+        "dtype": "bfloat16",
+        "max_model_tokens": 22528,
+        "max_sequences": 256,
+        "tensor_parallel": 4,
+    }
+    params["rl"] |= {
+        "problems_per_step": 512,
+        "group_size": 16,
+        "max_response_tokens": 20480,
+        "minibatches": 16,
+    }
+    params["respond"] |= {"max_response_tokens": 20480}
+    for name, value in changes.items():
+        section, key = name.split("__")
+        params[section][key] = value
+    path = tmp_path / "large.yaml"
+    path.write_text(yaml.safe_dump(params))
+    return str(path)
+
+
+def test_what_does_not_fit_is_told_with_a_remedy(tmp_path):
+    question = Question("H100", 128, replicas=32)
+    assert make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.3), question).problems == []
+    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, trainer__zero_stage=1), question).problems)
+    assert "training needs" in told and "raise trainer.zero_stage (now 1)" in told
+    told = " ".join(make_plan(PROJECT, large_recipe(tmp_path, sampler__tensor_parallel=1), question).problems)
+    assert "raise sampler.tensor_parallel (now 1)" in told
+    told = " ".join(
+        make_plan(PROJECT, large_recipe(tmp_path, sampler__memory_fraction=0.9), question).problems
+    )
+    assert "share rank 0's GPU" in told and "lower sampler.memory_fraction to 0." in told
+    told = " ".join(
+        make_plan(PROJECT, large_recipe(tmp_path, sampler__max_model_tokens=8192), question).problems
+    )
+    assert "more than sampler.max_model_tokens 8192" in told
+    with pytest.raises(UserError, match="lower --replicas"):
+        make_plan(PROJECT, large_recipe(tmp_path), Question("H100", 8, replicas=32))
+
+
+def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
+    recipe = large_recipe(tmp_path)
+    few = make_plan(PROJECT, recipe, Question("H100", 64, replicas=16, price=3.0))
+    many = make_plan(PROJECT, recipe, Question("H100", 128, replicas=32, price=3.0))
+    assert many.hours < few.hours
+    assert many.cost == pytest.approx(many.hours * 128 * 3.0)
+
+
+def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tmp_path):
+    run = CliRunner().invoke
+    shown = run(app, ["plan", "gsm8k-smollm2", "--gpu", "H100", "--price", "2.5"])
+    assert shown.exit_code == 0 and "rl_round@rl_2" in shown.stdout and "x 2.5 =" in shown.stdout
+    as_json = json.loads(run(app, ["plan", "gsm8k-smollm2", "--gpu", "A100", "--json"]).stdout)
+    assert as_json["model"]["parameters"] == 134515008
+    memory = {stage["name"]: stage["memory_bytes"] for stage in as_json["stages"]}
+    assert {"training_weights", "training_optimizer", "sampling_kv_cache"} <= set(memory["rl_round@rl_1"])
+    assert run(app, ["plan", "nothing"]).exit_code == 2
+    assert "there are A100" in run(app, ["plan", "laptop", "--gpu", "Z80"]).output
+    assert "DAPO Qwen2.5-32B" in run(app, ["plan", "--published"]).stdout
+
+
+def test_the_probe_measures_something_of_everything(monkeypatch):
+    monkeypatch.setattr(probing, "SECONDS_EACH", 0.01)
+    monkeypatch.setattr(probing, "MODEL_STAGE", "json")
+    monkeypatch.setattr(probing, "TABLE_STAGE", "json")
+    settings = ProbeSettings("float32", 1, 32, 16, 8, frozenset({"adamw", "muon"}), 2)
+    found = probe_cpu(TINY, settings)
+    assert found.layer_training_token > found.layer_forward_token > 0
+    assert found.layer_step[1] >= 0 and found.lane_slowdown >= 1 and found.update["muon"] > 0
+    assert 0 < found.free_share <= 1
