@@ -13,7 +13,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
-from benchmarks.extraction_styles import COMMENTS, NAMES, Gold, Style, each, inline, paragraphs, wrong
+from benchmarks.extraction_styles import COMMENTS, IMAGE, NAMES, Gold, Style, each, inline, paragraphs, wrong
 
 NUMBERS = re.compile(r"(?<![\w$\\])\d[\d.,+*/=()−-]*\d|(?<![\w$\\])\d\b")
 
@@ -51,7 +51,7 @@ def _post(votes: int, text: str, cell: str, rng: random.Random) -> str:
         f"</button></div></div><div class='{cell}'><div class='s-prose js-post-body' itemprop='text'>"
         f"{paragraphs(text)}</div><div class='post-taglist'><a class='post-tag' href='/t'>algebra</a></div>"
         "<div class='post-menu'><a href='/s'>Share</a> <a href='/e'>Cite</a> <a href='/f'>Follow</a></div>"
-        f"<div class='user-info'><div class='user-action-time'>on <span class='relativetime'>Mar 3, 2019 at 10:12</span>"
+        f"<div class='user-info'><div class='user-action-time'>on <span class='relativetime'>Mar 3, 2019</span>"
         f"</div><a href='/u'>{rng.choice(NAMES)}</a> 1,203</div></div><ul class='comments-list'><li>"
         f"<span class='comment-copy'>{rng.choice(COMMENTS)}</span></li></ul></div>"
     )
@@ -87,7 +87,9 @@ def pdf_lines(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 def _printed(text: str) -> list[str]:
-    return [f"<p class='p3 ft1'>{inline(line)}</p>" for line in textwrap.wrap(text, 90, break_long_words=False)]
+    whole = IMAGE.sub(lambda image: image[0].replace(" ", "\0").replace("\n", "\0"), text)
+    lines = textwrap.wrap(whole, 90, break_long_words=False, break_on_hyphens=False)
+    return [f"<p class='p3 ft1'>{inline(line.replace(chr(0), ' '))}</p>" for line in lines]
 
 
 def several_solutions(exercises: Sequence[Gold], rng: random.Random) -> str:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stages.extract_web.blocks import Page
+from stages.extract_web.label_words import ANSWER_NOUNS, KEYS
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.numbering import (
     Numbered,
     labelled_numbers,
+    longest_ascending,
     numbered_blocks,
     run_in_entries,
     runs,
@@ -28,12 +30,12 @@ _SEVERAL = (
     r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
 )
 _KEY = re.compile(
-    r"\W*(?:(?:[\w’'-]+|&)\s+){0,4}(?:answers|solutions|(?:answer|solution)\s+key|key)"
+    rf"\W*(?:(?:[\w’'-]+|&)\s+){{0,4}}{KEYS}"
     r"(?:\s+(?:key|section|manual|page))?"
     rf"(?:\s+(?:to|for|of)\s+(?:[\w.’'-]+\s+){{0,5}}{_SEVERAL})?(?:\s+[\d.–-]+)?\W*",
     re.IGNORECASE,
 )
-_ANSWERS = re.compile(r"answer|key", re.IGNORECASE)
+_ANSWERS = re.compile(rf"key|{ANSWER_NOUNS}|answer", re.IGNORECASE)
 MAX_HEADER_CHARACTERS = 80
 MAX_RUNS = 100
 """Runs of a page that are looked at: their comparison costs the square."""
@@ -55,6 +57,8 @@ class _Key:
     end: int
     part: Part
     runs: list[list[Entry]]
+    ascending: list[Entry]
+    """The longest ascending sequence of entries, for keys whose lines begin with other numbers too."""
 
 
 KeyedAnswers = dict[int, tuple[Part, str]]
@@ -72,6 +76,8 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     for key in keys:
         others = [(other.start, other.end) for other in keys]
         matched = _match(page, labels, key, others, keyed)
+        if not matched and key.ascending:
+            matched = _match(page, labels, replace(key, runs=[key.ascending]), others, keyed)
         if not matched:
             continue
         for run, entries in matched:
@@ -101,7 +107,8 @@ def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key |
     end = _region_end(page, labels, header)
     part = Part.ANSWER if _ANSWERS.search(page.blocks[header].text) else Part.SOLUTION
     found = _entries(page, labels, header + 1, end)
-    return _Key(header, end, part, found) if found else None
+    longest = longest_ascending(numbered_blocks(page, header + 1, end)) if len(found) > 1 else []
+    return _Key(header, end, part, found, _texts(page, [longest], end)[0]) if found else None
 
 
 def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
@@ -124,14 +131,14 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     if labelled:
         if any(label and label.part in SOLVES and not label.number for label in labels[start:end]):
             return []
-        return _texts(page, runs(labelled, is_gapless=False), labelled, end)
+        return _texts(page, runs(labelled, is_gapless=False), end)
     numbered = numbered_blocks(page, start, end)
     if numbered:
         top = [one for one in numbered if one.source == numbered[0].source]
         first = page.blocks[numbered[0].index]
         run_in = run_in_entries(first.text) if len(top) == 1 else []
         if not run_in:
-            return _texts(page, runs(top, is_gapless=False), top, end)
+            return _texts(page, runs(top, is_gapless=False), end)
     found = []
     for block in page.blocks[start:end]:
         listed = table_entries(block) or run_in_entries(block.text)
@@ -140,8 +147,8 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     return found
 
 
-def _texts(page: Page, found: list[list[Numbered]], every: list[Numbered], end: int) -> list[list[Entry]]:
-    following = dict(pairwise([*(one.index for one in every), end]))
+def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry]]:
+    following = dict(pairwise([*sorted(one.index for run in found for one in run), end]))
 
     def entry(one: Numbered) -> Entry:
         text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])

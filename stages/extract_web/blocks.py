@@ -23,7 +23,7 @@ class Block:
     text: str
     """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
     kind: str
-    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, vote."""
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, vote, code."""
     level: int = 0
     """Rank of a heading, 1 the highest; the score of a vote; 0 for other blocks."""
     lead: str = ""
@@ -57,6 +57,8 @@ class Page:
     """For each block, the end of the innermost container that holds it and begins before it."""
     marks: dict[int, Mark] = field(default_factory=dict)
     """First block of a container -> what its markup says."""
+    records: dict[int, Mark] = field(default_factory=dict)
+    """First block of a container -> the part that it is among boxes that repeat without labels."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

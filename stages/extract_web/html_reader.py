@@ -12,15 +12,17 @@ from lxml import etree
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, tidy
-from stages.extract_web.labels import HIDES, is_toggle_label, is_whole_label, is_worded_label, prefix_label
-from stages.extract_web.markup import is_marked_noise, is_toggle, role, vote
+from stages.extract_web.html_hints import Hints, read_hints
+from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
+from stages.extract_web.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
+from stages.extract_web.markup import is_marked_noise, is_rendering, is_sheet, is_toggle, role, vote
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
+from stages.extract_web.text_reader import read_text
 
 DROPPED = names(
     "script style nav footer aside form noscript iframe svg select textarea input head template object "
     "embed canvas audio video map dialog"
 )
-HEADINGS = {f"h{level}": level for level in range(1, 7)}
 BLOCKS = (
     names(
         "address article blockquote body button caption center dd details div dl dt fieldset figcaption "
@@ -36,13 +38,10 @@ MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
 TRIGGERS = names("a span label")
-NAMES_A_PART = names("b strong div p span dt summary button")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
 NUMBER_WITH_SIGN = re.compile(r"[(\[]?\d{1,4}[.):\]]+")
-SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
-MAX_LEAD_CHARACTERS = 60
 MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
 
@@ -62,15 +61,16 @@ def read_html(content: str) -> Page:
     if root is None:
         raise NotHtml("no element")
     page = Page()
-    _Walk(page, MAX_EFFORT * len(content)).container(root, 0)
+    _Walk(page, MAX_EFFORT * len(content), read_hints(root, content)).container(root, 0)
     return page.finish()
 
 
 class _Walk:
     """One pass over the tree; `pieces` is the text of the block being gathered."""
 
-    def __init__(self, page: Page, effort: int) -> None:
+    def __init__(self, page: Page, effort: int, hints: Hints) -> None:
         self.page = page
+        self.hints = hints
         self.pieces: list[str] = []
         self.is_blank = True
         self.lead = ""
@@ -108,8 +108,11 @@ class _Walk:
         if name == "hr":
             self.page.blocks.append(Block("", "rule"))
             return
-        if name == "table" and not _is_layout(element):
+        if name == "table" and not is_layout(element):
             self.table(element)
+            return
+        if name == "pre":
+            self.typed(element)
             return
         kept = self.kind, self.level, self.number, self.depth
         self.kind, self.level = KINDS.get(name, "paragraph"), HEADINGS.get(name, 0)
@@ -120,6 +123,7 @@ class _Walk:
             self.number, self.number_depth = self.ordinal(element), depth
         outer, self.next_ordinal = self.next_ordinal, _first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
+        self.name_panel(element)
         self.inline(element, depth + 1)
         self.flush()
         self.close(element, name, start)
@@ -127,6 +131,24 @@ class _Walk:
         self.kind, self.level, self.number, self.depth = kept
         if len(self.page.blocks) > start:
             self.number = ""
+
+    def name_panel(self, element: _Element) -> None:
+        """Begins a panel with the label that stands elsewhere, unless it stands right before."""
+        label = self.hints.panels.get(element)
+        if label and not (self.page.blocks and self.page.blocks[-1].text == label):
+            self.page.blocks.append(Block(label, "toggle", 0, label))
+
+    def typed(self, element: _Element) -> None:
+        """Preformatted text is read as a text page when it has labels, and is one block of code else."""
+        text = "".join(element.itertext())
+        start = len(self.page.blocks)
+        typed = read_text(text)
+        if any(map(find_label, typed.blocks)):
+            self.page.blocks += typed.blocks
+            self.page.quoted.update(start + index for index in typed.quoted)
+        elif text.strip():
+            self.page.blocks.append(Block("\n".join(map(str.rstrip, text.strip("\n").split("\n"))), "code"))
+        self.page.close_container(start)
 
     def ordinal(self, item: _Element) -> str:
         """The number that a browser shows before an item of an ordered list, empty in other lists."""
@@ -140,9 +162,11 @@ class _Walk:
     def close(self, element: _Element, name: str, start: int) -> None:
         """Records the container that began at `start` and what its markup says."""
         end = len(self.page.blocks)
-        self.page.close_container(start)
-        if end == start:
+        if end == start or is_sheet(element):
             return
+        self.page.close_container(start)
+        if element in self.hints.records:
+            self.page.records[start] = Mark(self.hints.records[element], end)
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
         elif name not in ("html", "body", "main"):
@@ -173,6 +197,8 @@ class _Walk:
             self.add("\n")
         elif name == "img":
             self.add(_image(element))
+        elif element in self.hints.records:
+            self.container(element, depth)
         elif name not in DROPPED and (score := vote(element)) is not None:
             self.flush()
             self.page.blocks.append(Block("", "vote", score))
@@ -187,7 +213,7 @@ class _Walk:
 
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
         """An element within a line of text."""
-        if name in TRIGGERS and is_toggle(element, name) and self.toggle(element, name):
+        if is_rendering(element) or (name in TRIGGERS and is_toggle(element, name) and self.toggle(element, name)):
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
@@ -206,7 +232,7 @@ class _Walk:
             return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
-        links = [link for link in element.iter("a") if link.get("href")]
+        links = [link for link in element.iter("a") if link.get("href") and link not in self.hints.records]
         if len(links) < 3:
             return False
         linked = sum(len("".join(link.itertext()).strip()) for link in links)
@@ -245,11 +271,10 @@ class _Walk:
 
     def table(self, table: _Element) -> None:
         """A table whose first row names the parts of exercises is read row by row; any other is one block of lines."""
-        rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in table.iter("tr")]
-        rows = [row for row in rows if row]
-        names = [tidy(" ".join(cell.itertext())) for cell in rows[0]] if rows else []
+        rows = rows_of(table)
+        names = column_names(rows)
         start = len(self.page.blocks)
-        if len(rows) > 1 and sum(map(is_worded_label, names)) >= 2:
+        if names:
             for row in rows[1:]:
                 self.labelled_row(names, row)
         else:
@@ -262,7 +287,7 @@ class _Walk:
         """Each cell after its column's name, as if the page had written the name there."""
         start = len(self.page.blocks)
         for name, cell in zip(names, row, strict=False):
-            if is_worded_label(name):
+            if name:
                 self.page.blocks.append(Block(name, "cell", 0, name))
                 self.container(cell, 0)
         self.page.close_container(start)
@@ -297,7 +322,7 @@ def _image(image: _Element) -> str:
 
 def _cell_text(cell: _Element) -> str:
     page = Page()
-    walk = _Walk(page, 0)
+    walk = _Walk(page, 0, Hints())
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
@@ -306,19 +331,3 @@ def _cell_text(cell: _Element) -> str:
 def _is_emphasis(element: _Element, name: str) -> bool:
     return name in EMPHASIS or bool(LABEL_WORDS.search(element.get("class") or ""))
 
-
-def _is_layout(table: _Element) -> bool:
-    """True for a table that only places things: it holds headings, details or a cell that is a label by itself."""
-    rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in table.iter("tr")]
-    rows = [row for row in rows if row]
-    if len(rows) > 1 and sum(is_worded_label(tidy(" ".join(cell.itertext()))) for cell in rows[0]) >= 2:
-        return False
-    for element in table.iter():
-        name = name_of(element)
-        if name in HEADINGS or name == "details":
-            return True
-        text = (element.text or "").strip() if name in NAMES_A_PART and not len(element) else ""
-        if 2 < len(text) <= MAX_LEAD_CHARACTERS and is_worded_label(tidy(text)):
-            return True
-    firsts = [tidy(" ".join(row[0].itertext())) for row in rows]
-    return any(is_worded_label(first) or SHORT_LABEL.fullmatch(first) for first in firsts)

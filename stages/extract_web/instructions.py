@@ -20,6 +20,12 @@ _INSTRUCTION = re.compile(
     r"|(?:directions|instructions)\s*[:.]",
     re.IGNORECASE | re.DOTALL,
 )
+ASKS = re.compile(
+    r"\?|\b(?:prove|show|find|give|compute|calculate|describe|suppose|consider|determine|explain|solve|design|argue"
+    r"|simplify|evaluate|write|name|state|list|factor|sketch|graph)\b",
+    re.IGNORECASE,
+)
+"""What a text says that wants something done."""
 _RANGE = re.compile(rf"{_SEVERAL}\s+#?(\d{{1,4}})\s*(?:-|–|—|to|through|and)\s*#?(\d{{1,4}})", re.IGNORECASE)
 _NEXT = re.compile(rf"\bnext\s+(\w+)\s+{_SEVERAL}", re.IGNORECASE)
 MAX_CHARACTERS = 1_500

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from stages.extract_web.blocks import Block
+from stages.extract_web.label_words import NUMBER, WORDS
 
 
 class Part(StrEnum):
@@ -41,50 +42,37 @@ class Label:
     """Where the part ends, when the page's markup says so."""
 
 
-_NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
-_OPENER = (
-    r"(?:(?:spoiler|hidden)\s*[:–-]?\s*)?"
-    r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
-    r"(?:(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read)\s+)?"
-    r"(?:(?:the|my|a|an|your|full|worked|worked-out|detailed|sample|suggested|model|step-by-step|official|best|accepted"
-    r"|top|final|correct|short|complete|expert|verified|possible|proposed|example|guided|quick|brief|video)\s+){0,3}"
-)
-_WORDS = {
-    Part.PROBLEM: r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
-    r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
-    r"|try\s+it(?:\s+(?:yourself|now))?)(?:\s+(?:statement|text))?|prob|ques|ex|q)",
-    Part.SOLUTION: _OPENER
-    + r"(?:solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out|explanation|steps"
-    r"|walk-?through|how\s+to\s+solve\s+it|proof|derivation)",
-    Part.ANSWER: _OPENER + r"(?:answers?|ans|result|answer\s+key)",
-    Part.ASIDE: r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
-    r"|source|remarks?|notes?|strategy)",
+_WORDS = {Part(part): words for part, words in WORDS.items()}
+_BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|#\s*)?"
+_NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_NUMBER for part in Part} | {
+    Part.PROBLEM: r"(?:\.(?=\s?\d))?" + _BEFORE_NUMBER
 }
-_NUMBERED = r"(?:\.(?=\s?\d))?\s*(?:no\.?\s*|number\s*|#\s*)?"
+"""What may stand between a label and its number. After "Solution." a number is what is found: only abbreviations of
+solutions and answers go on ("Sol. 12")."""
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]])?"
 _WHOLE = {
-    part: re.compile(rf"(?:{words}){_NUMBERED}(?:{_NUMBER})?{_TAIL}\s*[.:)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
+    part: re.compile(rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}\s*[.:)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
     for part, words in _WORDS.items()
 }
 _PREFIX = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED}(?:{_NUMBER}\s*(?:[:)\]–—-]|\.(?!\d))|[:)]|\.(?=\s)|\s[–—-](?=\s))\s*",
+        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}\s*(?:[:)\]–—-]|\.(?!\d))|[:)]|\.(?=\s)|\s[–—-](?=\s))\s*",
         re.IGNORECASE,
     )
     for part, words in _WORDS.items()
 }
 _NUMBERED_CAPITALS = re.compile(
     rf"(?:(?:EX(?:ERCISE|AMPLE)?|PROB(?:LEM)?|QUESTION|Ex\.|Prob\.|Ques\.)\.?\s?#?(?P<sure>)|(?:Problem|Exercise|Q)\s?#?)"
-    rf"{_NUMBER}\s+(?(sure)(?=\S)|(?=[A-Z($\\!\[]))"
+    rf"{NUMBER}\s+(?(sure)(?=\S)|(?=[A-Z($\\!\[]))"
 )
 """`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
 _OF_AN_EXERCISE = re.compile(
     rf"(?:(?:full|worked|detailed)\s+)?(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?"
-    rf"(?:exercise|problem|question|example|task|q)?\s*#?{_NUMBER}?\s*[.:]*",
+    rf"(?:exercise|problem|question|example|task|q)?\s*#?{NUMBER}?\s*[.:]*",
     re.IGNORECASE,
 )
 _EXERCISE_AND_PART = re.compile(
-    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{_NUMBER}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
+    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{NUMBER}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
     r"\s*[.:]*",
     re.IGNORECASE,
 )
@@ -102,14 +90,14 @@ _TOGGLE = re.compile(
 )
 """What opens a hidden part without naming it."""
 HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
-_DECORATION = " []()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
-_LETTER_A = re.compile(rf"A(?:{_NUMBER}\s*[.:)–—-]?|\s*:)\s*")
+_DECORATION = " ¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
+_LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
 _WEAK_A = re.compile(r"A[.)]?\s*")
 _BARE_NUMBER = re.compile(
     r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
 )
-_FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[A-Za-z0-9]")
+_FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
 MAX_LABEL_CHARACTERS = 80
 
 

@@ -9,13 +9,13 @@ import re
 
 from lxml.etree import _Element
 
-from stages.extract_web.mathml import names
+from stages.extract_web.mathml import name_of, names
 
 NOISE_WORDS = re.compile(
     r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
     r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
     r"|banner|contentinfo|toolbar|vote|votes|upvotes?|pagination|pager|editsection|byline|avatar|signature|timestamp"
-    r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info)(?:$|[\s_-])",
+    r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
     re.IGNORECASE,
 )
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
@@ -39,6 +39,7 @@ _WRAPS_OR_NAMES = names(
     "grid group area more ask new write post-link status icon footer info summary tab tabs type id key block-list "
     "navigator asker owner author date time stats views choices options option choice"
 )
+_SHEET_WORDS = names("page pg pf sheet")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
 _TOGGLES = re.compile(r"toggle|collaps|spoiler|reveal|expand|accordion|show|hide", re.IGNORECASE)
@@ -113,3 +114,33 @@ def is_toggle(element: _Element, name: str) -> bool:
     if name == "a" and (target.startswith(("#", "javascript:")) or not target):
         return True
     return bool(_TOGGLES.search(element.get("class") or ""))
+
+
+def is_sheet(element: _Element) -> bool:
+    """True for the box of one printed page: text runs on over its end."""
+    if element.get("data-page-no") or element.get("data-page-number"):
+        return True
+    return not _SHEET_WORDS.isdisjoint((element.get("class") or "").lower().split())
+
+
+def is_rendering(element: _Element) -> bool:
+    """True for what shows a formula to the eye beside the same formula as MathML or TeX.
+
+    Hidden from assistive software next to MathML; or made by a script out of the TeX in the script element after it.
+    """
+    if element.get("aria-hidden") == "true":
+        return any(
+            other is not None
+            and not (between or "").strip()
+            and (name_of(other) == "math" or other.find(".//math") is not None)
+            for other, between in ((element.getprevious(), ""), (element.getnext(), element.tail))
+        )
+    if "mathjax" not in (element.get("class") or "").lower():
+        return False
+    following = element
+    for _ in range(2):
+        if (following.tail or "").strip() or (following := following.getnext()) is None:
+            return False
+        if name_of(following) == "script" and "math/tex" in (following.get("type") or ""):
+            return True
+    return False

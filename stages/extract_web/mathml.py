@@ -10,6 +10,7 @@ phantoms, alignment, empty cells) is dropped, and punctuation that ends the sent
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from lxml.etree import _Element
 
@@ -71,8 +72,11 @@ def mathml_to_latex(math: _Element) -> tuple[str, str]:
 def name_of(element: _Element) -> str:
     """The element's name without a namespace prefix (`m:mfrac` and `mfrac` are the same); "" for comments."""
     tag = element.tag
-    if not isinstance(tag, str):
-        return ""
+    return _local_name(tag) if isinstance(tag, str) else ""
+
+
+@lru_cache(maxsize=4096)
+def _local_name(tag: str) -> str:
     return tag.rsplit("}", 1)[-1].rsplit(":", 1)[-1].lower()
 
 

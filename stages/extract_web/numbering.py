@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,9 @@ _RUN_IN = re.compile(r"(?:^|(?<=[\s;,]))[(\[]?(\d{1,4})[.)\]]+\s+(?=\S)")
 _TABLE_ROW = re.compile(r"[(\[]?(\d{1,4})[.):\]]*\s*\|\s*(\S.*)")
 MIN_RUN_IN = 3
 """Numbers that a paragraph must count through to be read as a list."""
+
+MAX_STRAYS = 3
+"""Numbers out of order in a row that a run survives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +64,76 @@ def labelled_numbers(labels: Sequence[Label | None], parts: Iterable[Part]) -> l
 
 
 def runs(numbered: Iterable[Numbered], is_gapless: bool) -> list[list[Numbered]]:
-    """Maximal ascending sequences of one source, in order of their beginning; a restart begins the next run."""
+    """Ascending sequences of one source, in order of their beginning; a restart begins the next run.
+
+    A number out of order between two that follow each other is left out: a line of a solution may begin with one.
+    """
     found: list[list[Numbered]] = []
-    current: dict[tuple[str, int], list[Numbered]] = {}
+    latest: dict[tuple[str, int], list[list[Numbered]]] = {}
     for one in numbered:
-        run = current.get(one.source)
-        if run is None or not _follows(run[-1].number, one.number, is_gapless):
-            run = current[one.source] = []
-            found.append(run)
-        run.append(one)
-    return found
+        own = latest.setdefault(one.source, [])
+        if own and _is_next(own[-1][-1].number, one.number):
+            own[-1].append(one)
+        elif (run := _interrupted(own, one)) is not None:
+            run.append(one)
+        elif own and _follows(own[-1][-1].number, one.number, is_gapless):
+            own[-1].append(one)
+        else:
+            own.append([one])
+            found.append(own[-1])
+            del own[:-MAX_STRAYS]
+    return [run for run in found if run]
+
+
+def _interrupted(own: list[list[Numbered]], one: Numbered) -> list[Numbered] | None:
+    """The run that goes on with `one` once the strays since are taken out: its last members, or runs of one member."""
+    for back in range(1, len(own) + 1):
+        run = own[-back]
+        if back > 1 and _is_next(run[-1].number, one.number):
+            return run
+        for strays in range(1, min(MAX_STRAYS, len(run))):
+            last, stray = run[-1 - strays].number, run[-strays].number
+            if _is_next(last, one.number) and not _is_next(last, stray):
+                del run[-strays:]
+                return run
+        if len(run) > 1:
+            return None
+    return None
+
+
+def longest_ascending(numbered: Sequence[Numbered]) -> list[Numbered]:
+    """The longest ascending sequence of plain numbers, the others left out (patience sorting, n log n)."""
+    tops: list[int] = []
+    places: list[int] = []
+    before: dict[int, int | None] = {}
+    for place, one in enumerate(numbered):
+        if not one.number.isdecimal():
+            continue
+        pile = bisect_left(tops, int(one.number))
+        before[place] = places[pile - 1] if pile else None
+        tops[pile : pile + 1] = [int(one.number)]
+        places[pile : pile + 1] = [place]
+    chain: list[Numbered] = []
+    last = places[-1] if places else None
+    while last is not None:
+        chain.append(numbered[last])
+        last = before[last]
+    return chain[::-1]
 
 
 def _follows(before: str, after: str, is_gapless: bool) -> bool:
     one, two = _digits(before), _digits(after)
     if not one or not two or len(one) != len(two):
         return one is not None and two is not None and before != after and one < two
-    if is_gapless:
-        return one[:-1] == two[:-1] and one[-1] < two[-1] <= one[-1] + 2
-    return one < two
+    return _is_next(before, after) if is_gapless else one < two
+
+
+def _is_next(before: str, after: str) -> bool:
+    """True for the next number of one series, or the one after it."""
+    one, two = _digits(before), _digits(after)
+    if not one or not two or len(one) != len(two):
+        return False
+    return one[:-1] == two[:-1] and one[-1] < two[-1] <= one[-1] + 2
 
 
 def _digits(number: str) -> tuple[int, ...] | None:

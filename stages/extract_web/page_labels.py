@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.instructions import instruction_blocks
+from stages.extract_web.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels import Label, Part, find_label
 from stages.extract_web.numbering import Numbered, numbered_blocks, runs, strip_number
 
@@ -24,7 +25,8 @@ _STRUCTURE = re.compile(
     r"|case|method|way|page|day|week|row|column|comment|reply|post|level|grade|year|version|volume|line|equation|eq)$",
     re.IGNORECASE,
 )
-_PLURAL = re.compile(r"\W*(?:\w+\s+){0,2}(?:exercises|problems|questions|examples)\W*", re.IGNORECASE)
+_PLURAL = re.compile(rf"\W*(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})\W*", re.IGNORECASE)
+_FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
 MIN_SERIES = 3
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
@@ -37,6 +39,9 @@ def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
     _drop_weak_letters(page, labels)
+    _drop_lone_feedback(page, labels)
+    if page.records and not any(label and label.part in SOLVES for label in labels):
+        _add_records(page, labels)
     if page.marks:
         _add_marks(page, labels)
     if any(label and label.part in SOLVES for label in labels):
@@ -62,6 +67,14 @@ def _drop_weak_letters(page: Page, labels: list[Label | None]) -> None:
             last_question = False
 
 
+def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
+    """A quiz has feedback on every question; once on a page it is a form for the site's visitors."""
+    found = [index for index, label in enumerate(labels)
+             if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)]  # fmt: skip
+    if len(found) == 1:
+        labels[found[0]] = Label(Part.BOUNDARY, "", "")
+
+
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
     """Headings that are bare numbers count only on pages where solutions or answers are labelled or quoted."""
     if page.quoted:
@@ -69,6 +82,15 @@ def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
     for index, label in enumerate(labels):
         if label and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
             labels[index] = None
+
+
+def _add_records(page: Page, labels: list[Label | None]) -> None:
+    """On pages that label no solution: the parts of boxes that repeat."""
+    for start, mark in page.records.items():
+        labels[start : mark.end] = [None] * (mark.end - start)
+        text = page.blocks[start].text
+        number, rest = strip_number(text) if mark.part == "problem" else ("", text)
+        labels[start] = Label(Part(mark.part), rest if any(map(str.isalnum, rest)) else "", number, end=mark.end)
 
 
 def _add_marks(page: Page, labels: list[Label | None]) -> None:
@@ -111,7 +133,8 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
 
 
 def _add_series(page: Page, labels: list[Label | None]) -> None:
-    """Numbered headings or emphasised beginnings with an unforeseen word, most of them followed by a solution."""
+    """Numbered headings or emphasised beginnings with an unforeseen word: most of them are followed by a solution, or
+    most solutions of the page follow one of them."""
     series: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for index, block in enumerate(page.blocks):
         title = block.lead or (block.text if block.kind in ("heading", "term") else "")
@@ -121,9 +144,13 @@ def _add_series(page: Page, labels: list[Label | None]) -> None:
         if found and not _STRUCTURE.search(found[1]):
             rest = block.text[len(title) :].lstrip(" .:)-–—\n")
             series[block.kind, found[1].lower()].append((index, found[2], rest))
+    solved = sum(bool(label) and label.part in SOLVES for label in labels)
     for members in series.values():
         places = [index for index, _, _ in members]
-        if len(members) >= MIN_SERIES and 2 * _followed(labels, places) >= len(members):
+        followed = _followed(labels, places)
+        is_most = 2 * followed >= len(members)
+        is_where_solutions_are = followed >= MIN_SOLVED_SHARE * len(members) and 2 * followed >= solved
+        if len(members) >= MIN_SERIES and followed >= 2 and (is_most or is_where_solutions_are):
             for index, number, rest in members:
                 labels[index] = Label(Part.PROBLEM, rest, number)
 

@@ -9,11 +9,12 @@ rest of its section works out.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 
 from stages.extract_web.answer_keys import KeyedAnswers, apply_keys
 from stages.extract_web.blocks import Page
-from stages.extract_web.instructions import instruction_scope
+from stages.extract_web.instructions import ASKS, instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
 from stages.extract_web.page_labels import SOLVES, page_labels
@@ -21,10 +22,7 @@ from stages.extract_web.sections import Section, find_sections, is_byline, secti
 
 _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
-_ASKS = re.compile(
-    r"\?|\b(?:prove|show|find|give|compute|calculate|describe|suppose|consider|determine|explain|solve|design|argue)\b",
-    re.IGNORECASE,
-)
+_NAMES_TEXT = re.compile(r"\W*\w+\s+(?:text|statement)\W*", re.IGNORECASE)
 _NO_WORD = re.compile(r"\W+")
 
 
@@ -70,6 +68,8 @@ def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[
     for section in sections:
         if section.part is Part.PROBLEM and section.label.number:
             numbered.setdefault(section.label.number, section)
+    if _count_solutions(sections):
+        return sections, keyed
     kept: list[Section] = []
     moved: KeyedAnswers = {}
     owner = ""
@@ -86,6 +86,13 @@ def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[
     return kept, moved | keyed
 
 
+def _count_solutions(sections: list[Section]) -> bool:
+    """True where the numbers of solutions count those of one exercise: more of them are "1" than there are exercises 1.
+    """
+    firsts = Counter(section.part in SOLVES for section in sections if section.label.number == "1")
+    return firsts[True] > max(1, firsts[False])
+
+
 def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     pairs: list[_Pair] = []
     index = 0
@@ -96,10 +103,7 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
         if section.part is Part.PROBLEM:
             own = _owned(page, sections, index)
             following = sections[index + 1] if index + 1 < len(sections) else None
-            is_title = (
-                not section.text and not own and following is not None and following.part is Part.PROBLEM
-            )
-            if is_title and following.start == section.start + 1 and not following.label.number:
+            if not own and following is not None and _is_title(page, section, following):
                 label = replace(following.label, number=section.label.number)
                 sections[index + 1] = replace(following, label=label)
             else:
@@ -116,18 +120,31 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     return pairs
 
 
+def _is_title(page: Page, section: Section, following: Section) -> bool:
+    """True for a label whose exercise has a second one, without a number, over its text.
+
+    What stands between the two is left out when the second says that it labels the text ("Question text").
+    """
+    if following.part is not Part.PROBLEM or following.label.number:
+        return False
+    if not section.text:
+        return following.start == section.start + 1
+    return bool(section.label.number and _NAMES_TEXT.fullmatch(page.blocks[following.start].text))
+
+
 def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
     """The solutions, answers and asides that follow the section `head` before the next exercise.
 
     They must follow without a gap: prose between an exercise and a solution means that they are strangers, a line on
-    who wrote it does not.
+    who wrote it, or code, does not.
     """
     own: list[Section] = []
     end = sections[head].end
     for section in map(sections.__getitem__, range(head + 1, len(sections))):
         if section.part in (Part.PROBLEM, Part.BOUNDARY):
             break
-        if any(not is_byline(block.text) for block in page.blocks[end : section.start]):
+        between = page.blocks[end : section.start]
+        if any(block.kind != "code" and not is_byline(block.text) for block in between):
             break
         own.append(section)
         end = max(end, section.end)
@@ -173,7 +190,7 @@ def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
     if not pairs:
         whole = Section(Part.PROBLEM, blank, -1, len(page.blocks), "")
         split = _split_at_quote(page, _Pair(whole, []))
-        return [split] if split and split.own and _ASKS.search(split.head.text) else pairs
+        return [split] if split and split.own and ASKS.search(split.head.text) else pairs
     splits = [_split_at_quote(page, pair) for pair in pairs]
     if 2 * sum(split is not None for split in splits) < len(pairs):
         return pairs

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from benchmarks.extraction_held_out import HELD_OUT
+from benchmarks.extraction_sites import THIRD
 from benchmarks.extraction_styles import STYLES, Gold, render
 from stages.extract_web.extraction import extract_page
 
@@ -30,9 +31,12 @@ def pairs(content, form="html"):
     return [(row["problem"], row["solution"]) for row in extracted(content, form)]
 
 
-@pytest.mark.parametrize("name", [*STYLES, *HELD_OUT])
+EVERY_STYLE = {**STYLES, **HELD_OUT, **THIRD}
+
+
+@pytest.mark.parametrize("name", EVERY_STYLE)
 def test_every_style_gives_the_pairs_and_nothing_else(name):
-    style = {**STYLES, **HELD_OUT}[name]
+    style = EVERY_STYLE[name]
     found = pairs(render(style, EXERCISES, "seed"))
     solved = {(words(problem), words(solution)) for problem, solution in found if solution}
     assert solved == {(words(one.problem), words(one.solution)) for one in EXERCISES if one.solution}

@@ -1,0 +1,52 @@
+"""What the tables of a page are for: a layout, a list of exercises under named columns, or data."""
+
+from __future__ import annotations
+
+import re
+
+from lxml.etree import _Element
+
+from stages.extract_web.blocks import tidy
+from stages.extract_web.labels import is_worded_label
+from stages.extract_web.mathml import name_of, names
+
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
+NAMES_A_PART = names("b strong div p span dt summary button")
+SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
+LETTERS = {"q": "Question", "a": "Answer"}
+MAX_LEAD_CHARACTERS = 60
+
+
+def rows_of(table: _Element) -> list[list[_Element]]:
+    """The cells of each row that has some, nested tables' rows included."""
+    rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in table.iter("tr")]
+    return [row for row in rows if row]
+
+
+def column_names(rows: list[list[_Element]]) -> list[str] | None:
+    """What the first row calls the columns, empty for columns that are no part of an exercise; None where fewer than
+    two are. `Q` and `A` count together."""
+    if len(rows) < 2:
+        return None
+    written = [tidy(" ".join(cell.itertext())) for cell in rows[0]]
+    letters = [name.strip(" .:").lower() for name in written]
+    if "q" in letters and "a" in letters:
+        written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
+    named = [name if is_worded_label(name) else "" for name in written]
+    return named if sum(map(bool, named)) >= 2 else None
+
+
+def is_layout(table: _Element) -> bool:
+    """True for a table that only places things: it holds headings, details or a cell that is a label by itself."""
+    rows = rows_of(table)
+    if column_names(rows):
+        return False
+    for element in table.iter():
+        name = name_of(element)
+        if name in HEADINGS or name == "details":
+            return True
+        text = (element.text or "").strip() if name in NAMES_A_PART and not len(element) else ""
+        if 2 < len(text) <= MAX_LEAD_CHARACTERS and is_worded_label(tidy(text)):
+            return True
+    firsts = [tidy(" ".join(row[0].itertext())) for row in rows]
+    return any(is_worded_label(first) or SHORT_LABEL.fullmatch(first) for first in firsts)

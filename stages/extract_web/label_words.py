@@ -1,0 +1,58 @@
+"""The words of labels, by what they label: English with the phrases around them, other languages by their nouns.
+
+Accents may be missing, as on old pages ("Losung", "Solucion"). What else a language does around the noun ("Lösung
+anzeigen", "Ver solución") is a short list of verbs of showing.
+"""
+
+from __future__ import annotations
+
+NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
+_SHOW = (
+    r"(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read"
+    r"|voir|afficher|montrer|ver|mostrar|mostra|vedi|toon|bekijk|показать)"
+)
+_ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|a|o|as|de|het|die|eine)"
+OPENER = (
+    r"(?:(?:spoiler|hidden)\s*[:–-]?\s*)?"
+    r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
+    rf"(?:{_SHOW}\s+)?"
+    rf"(?:(?:{_ARTICLE}|full|worked|worked-out|detailed|sample|suggested|model|step-by-step|official|best|accepted"
+    r"|top|final|correct|short|complete|expert|verified|possible|proposed|example|guided|quick|brief|video)\s+){0,3}"
+)
+CLOSER = r"(?:\s+(?:(?:an|ein|aus)?zeigen|(?:ein|aus)blenden|ansehen|tonen|bekijken))?"
+PROBLEM_NOUNS = (
+    r"aufgabe|(?:ü|ue|u)bung(?:saufgabe)?|beispiel(?:aufgabe)?|frage|exercice|probl[eè]me|ejercicio|problema|ejemplo"
+    r"|pregunta|esercizio|esempio|domanda|exerc[ií]cio|exemplo|quest[aã]o|pergunta|opgave|oefening|vraag|zadanie"
+    r"|przyk[lł]ad|задача|упражнение|пример|вопрос"
+)
+SOLUTION_NOUNS = (
+    r"(?:muster)?l(?:ö|oe|o)sung(?:en|sweg|svorschlag)?|rechenweg|erkl(?:ä|ae|a)rung|corrig[eé]s?|r[eé]solution"
+    r"|explication|soluci[oó]n(?:es)?|resoluci[oó]n|explicaci[oó]n|soluzion[ei]|svolgimento|spiegazione"
+    r"|solu[cç](?:ão|ao|ões|oes)|resolu[cç][aã]o|explica[cç][aã]o|oplossing(?:en)?|uitwerking(?:en)?"
+    r"|rozwi[aą]zanie|решени[ея]"
+)
+ANSWER_NOUNS = (
+    r"antwort(?:en)?|ergebnis(?:se)?|r[eé]ponses?|r[eé]sultat|respuestas?|resultado|rispost[ae]|risultato|respostas?"
+    r"|antwoord(?:en)?|odpowied[zź]|ответы?"
+)
+ASIDE_NOUNS = r"hinweis|tipp|indice|astuce|pista|suggerimento|dica|подсказка"
+PLURAL_PROBLEMS = (
+    r"exercises|problems|questions|examples|(?:übungs)?aufgaben|übungen|exercices|probl[eè]mes|ejercicios|problemas"
+    r"|preguntas|esercizi|domande|exerc[ií]cios|perguntas|opgaven|oefeningen|задачи|упражнения"
+)
+KEYS = (
+    r"(?:answers|solutions|(?:answer|solution)\s+key|key|l(?:ö|oe)sungen|antworten|corrig[eé]s|r[eé]ponses"
+    r"|soluciones|respuestas|soluzioni|risposte|solu[cç][oõ]es|respostas|oplossingen|antwoorden|ответы)"
+)
+WORDS = {
+    "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
+    r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
+    rf"|try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?|prob|ques|ex|q)",
+    "solution": OPENER
+    + r"(?:(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out|explanation"
+    rf"|steps|walk-?through|how\s+to\s+solve\s+it|proof|derivation|{SOLUTION_NOUNS}){CLOSER}",
+    "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
+    "aside": r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
+    rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",
+}
+"""Part -> the words that label it, without number and signs."""
