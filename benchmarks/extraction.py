@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.extraction_held_out import FIRST, SECOND
-from benchmarks.extraction_sites import THIRD
+from benchmarks.extraction_sites import FOURTH, THIRD
 from benchmarks.extraction_styles import STYLES, Gold, render
 from stages.extract_web.extraction import extract_page
 
@@ -31,7 +31,9 @@ DOCUMENTS = {
     "prealgebra-bundle": "cnxml", "contemporary-mathematics": "cnxml", "openintro_statistics": "latex",
     "walkccc_clrs": "markdown", "discrete_book": "pretext",
 }  # fmt: skip
-GROUPS = {"developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD}
+GROUPS = {
+    "developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD, "held out 4": FOURTH,
+}  # fmt: skip
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24
 """Exercises taken of each page when only a sample of the problems is asked for."""

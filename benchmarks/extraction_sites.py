@@ -2,7 +2,8 @@
 
 `THIRD` follows what widely used software writes into pages (accordions, FAQ and quiz plugins, notebooks, tab panels,
 PDF converters, flash cards) and labels in other languages. It was written by a reader of the rules, from how such
-sites look, and measured before any rule was touched. docs/extraction.md has the figures of that first look.
+sites look, and measured before any rule was touched; then the rules were mended. `FOURTH` was written after that and
+measured once before anything was changed. docs/extraction.md has the figures of both first looks.
 """
 
 from __future__ import annotations
@@ -200,5 +201,138 @@ THIRD: dict[str, Style] = {
     "several_solutions": several_solutions,
     "nested_answers": each(
         "<li>{problem}", "<ul><li><i>Answer:</i> {solution}</li></ul>", "</li>", text=inline, around=("<ol>", "</ol>")
+    ),
+}  # fmt: skip
+
+
+def saved_mathjax(text: str) -> str:
+    """Inline HTML as a browser saves it after MathJax 2: preview, rendered spans, MathML for readers, TeX source."""
+    pieces, last = [], 0
+    for found in NUMBERS.finditer(text):
+        formula = html.escape(found[0])
+        pieces += [inline(text[last : found.start()]),
+                   "<span class='MathJax_Preview' style='color: inherit;'></span><span class='MathJax' role="
+                   f"'presentation'><nobr aria-hidden='true'><span class='math'>{formula}</span></nobr><span class="
+                   f"'MJX_Assistive_MathML'><math><mn>{formula}</mn></math></span></span>"
+                   f"<script type='math/tex'>{found[0]}</script>"]  # fmt: skip
+        last = found.end()
+    return "".join([*pieces, inline(text[last:])])
+
+
+def formula_images(text: str) -> str:
+    """Inline HTML whose formulas are pictures made from TeX."""
+    pieces, last = [], 0
+    for found in NUMBERS.finditer(text):
+        formula = html.escape(found[0])
+        pieces += [inline(text[last : found.start()]),
+                   f"<img src='//latex.example.org/4/{len(pieces)}.png' class='latex' alt='${formula}$' "
+                   "style='vertical-align: 0px' width='12' height='9'>"]  # fmt: skip
+        last = found.end()
+    return "".join([*pieces, inline(text[last:])])
+
+
+def posts_without_words(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """A message board that calls nothing an answer: a post, then replies with points."""
+    threads = []
+    for one in exercises:
+        replies = [(rng.randint(9, 30), one.solution)] if one.solution else []
+        replies += [(rng.randint(1, 8), wrong(exercises, one, rng)) for _ in range(rng.randint(0, 1) if replies else 0)]
+        posts = "".join(
+            f"<div class='thing reply'><p class='tagline'><a class='author' href='/u'>{rng.choice(NAMES)}</a> "
+            f"<span class='score'>{points} points</span> <time>3 years ago</time></p><div class='usertext-body'>"
+            f"{paragraphs(text)}</div><ul class='flat-list buttons'><li><a href='/p'>permalink</a></li></ul></div>"
+            for points, text in replies
+        )
+        threads.append(
+            "<div class='thing link'><p class='title'><a href='/t'>Can someone help me with this one?</a></p><p class="
+            f"'tagline'>submitted 3 years ago by <a class='author' href='/u'>{rng.choice(NAMES)}</a></p><div class="
+            f"'usertext-body'>{paragraphs(one.problem)}</div></div><div class='replies'>{posts}</div>"
+        )
+    return "<hr>".join(threads)
+
+
+def worked_in_steps(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """A homework service: every sentence or two of the solution is a step with a head of its own."""
+    boxes = []
+    for one in exercises:
+        steps = re.findall(r"<p>.*?</p>", paragraphs(one.solution or ""), re.DOTALL)
+        written = "".join(
+            f"<div class='step'><div class='step-number'>Step {i} of {len(steps)}</div>{step}</div>"
+            for i, step in enumerate(steps, start=1)
+        )
+        boxes.append(
+            f"<div class='problem-container'><h2>Chapter 3, Problem {one.number}E</h2>{paragraphs(one.problem)}</div>"
+            + (f"<div class='solution-container'><h3>Step-by-step solution</h3>{written}</div>" if written else "")
+        )
+    return "\n".join(boxes)
+
+
+def footnotes(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """Solutions as footnotes of a Markdown converter."""
+    asked = "\n".join(
+        f"<p>{one.number}. {inline(one.problem)}"
+        + (f"<sup id='fnref:{one.number}'><a href='#fn:{one.number}' rel='footnote'>{one.number}</a></sup>"
+           if one.solution else "") + "</p>"
+        for one in exercises
+    )  # fmt: skip
+    notes = "\n".join(
+        f"<li id='fn:{one.number}' value='{one.number}'><p>{inline(one.solution)} <a href='#fnref:{one.number}' class="
+        "'reversefootnote'>↩</a></p></li>"
+        for one in exercises
+        if one.solution
+    )
+    return f"{asked}\n<div class='footnotes'><hr><ol>{notes}</ol></div>"
+
+
+FOURTH: dict[str, Style] = {
+    "admonitions": each(
+        "<div class='exercise admonition' id='ex-{number}'><p class='admonition-title'><span class='caption-number'>"
+        "Exercise {number} </span></p><section id='exercise-content'>{problem}</section></div>",
+        "<div class='solution dropdown admonition'><p class='admonition-title'>Solution to<a class='reference internal' "
+        "href='#ex-{number}'> Exercise {number}</a></p><section id='solution-content'>{solution}</section></div>",
+    ),
+    "theorem_boxes": each(
+        "<div class='exercise'><p><span id='exr:{number}' class='exercise'><strong>Exercise 4.{number} </strong></span>"
+        "{problem}</p></div>",
+        "<div class='solution'><p><span class='solution'><em>Solution</em>. </span>{solution}</p></div>", text=inline,
+    ),
+    "saved_mathjax": each(
+        "<h4>Problem {number}</h4><p>{problem}</p>", "<h4>Answer</h4><p>{solution}</p>", text=saved_mathjax
+    ),
+    "formula_images": each(
+        "<h2><span class='mw-headline'>Problem {number}</span></h2><p>{problem}</p>",
+        "<h2><span class='mw-headline'>Solution</span></h2><p>{solution}</p>", text=formula_images,
+    ),
+    "posts_without_words": posts_without_words,
+    "worked_in_steps": worked_in_steps,
+    "flat_accordion": each(
+        "<button class='accordion'>{problem}</button>", "<div class='panel'><p>{solution}</p></div>",
+        without="<div class='panel'></div>", text=inline,
+    ),
+    "details_as_questions": each(
+        "<details><summary>{problem}</summary>", "<p>{solution}</p><p><small>Updated last week.</small></p>",
+        "</details>", text=inline,
+    ),
+    "italian": each("<h4>Esercizio n. {number}</h4>{problem}", "<h5>Svolgimento</h5>{solution}"),
+    "chinese": each("<p><b>例题 {number}</b> {problem}</p>", "<p><b>解:</b>{solution}</p>", text=inline),
+    "hidden_headings": each(
+        "<div class='post'><p><b>P{number}.</b> {problem}</p>",
+        "<div class='hide-heading faux-link'>Click to reveal hidden text</div><div class='hide-content'>{solution}</div>",
+        "</div>", text=inline,
+    ),
+    "mark_scheme": each(
+        "<tr><td><b>{number}</b></td><td>{problem}</td><td>[3]</td></tr>",
+        "<tr class='scheme'><td>MS</td><td>{solution}</td><td></td></tr>", text=inline,
+        around=("<table class='paper'><tr><th>Question</th><th></th><th>Marks</th></tr>", "</table>"),
+    ),
+    "footnotes": footnotes,
+    "dialogue": each(
+        "<p><b>Student:</b> {problem}</p>", "<p><b>Tutor:</b> {solution}</p>", text=inline
+    ),
+    "same_paragraph": each(
+        "<p><i>{number}.</i> {problem}", " <b>Solution:</b> {solution}", "</p>", text=inline
+    ),
+    "exam_abbreviations": each(
+        "<p>Q.{number} {problem}", "<br>Ans: {solution}", "</p>", text=inline
     ),
 }  # fmt: skip
