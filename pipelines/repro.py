@@ -1,5 +1,6 @@
 """What `make repro [RECIPE=name]` runs after set-up: takes the recipe into use and runs `dvc repro`.
 
+With a default DVC remote, what is there is pulled instead of computed, and results are pushed (docs/sharing.md).
 Ctrl-C, SIGTERM or the end of this process end DVC and its stage with it; the next call goes on.
 
     python -m pipelines.repro [RECIPE]
@@ -12,6 +13,7 @@ import sys
 from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
 from pipelines.recipes import clear_strays, parameters_changed, use_recipe
 from pipelines.schema import check_params
+from pipelines.sharing import pull_before_run, push_after_run
 from stages.foundations.command import run_stage
 from stages.foundations.scratch import PROJECT
 
@@ -24,9 +26,10 @@ def main() -> None:
         check_params(PROJECT / "params.yaml")
     clear_strays(PROJECT)
     with terminated_as_interrupt():
-        code = run_in_group(dvc("repro"), PROJECT)
-    if code:
-        sys.exit(code)
+        code = run_in_group(dvc("repro", *pull_before_run(PROJECT)), PROJECT)
+        if code:
+            sys.exit(code)
+        push_after_run(PROJECT)
     if (PROJECT / "reports" / "index.html").exists():
         print(f"report: {PROJECT / 'reports' / 'index.html'}")
 

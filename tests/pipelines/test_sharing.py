@@ -1,0 +1,228 @@
+"""Two clones of a small real DVC project that share a remote: a folder, and real storage over SSH."""
+
+import asyncio
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from pipelines.process_group import dvc, run_in_group
+from pipelines.sharing import default_remote, pull_before_run, push_after_run
+
+SOURCES = Path(__file__).resolve().parents[2]
+DVC_YAML = """
+stages:
+  code:
+    cmd: python stage.py code data/code.json
+    always_changed: true
+    outs: [data/code.json: {cache: false}]
+  base:
+    cmd: python stage.py base data/policies/base
+    deps: [data/code.json]
+    params: [base]
+    outs: [data/policies/base]
+  respond:
+    foreach: [a, b]
+    do:
+      cmd: python stage.py respond data/responses/${item}.txt data/metrics/${item}.json
+      deps: [data/policies/base]
+      params: [respond]
+      outs: ['data/responses/${item}.txt']
+      metrics:
+        - data/metrics/${item}.json: {cache: false}
+  report:
+    cmd: python stage.py report reports/index.html
+    deps: [data/responses, data/metrics]
+    params: [report]
+    outs: [reports/index.html]
+"""
+STAGE = """
+import json, os, pathlib, sys
+name, *outs = sys.argv[1:]
+with open(os.environ["RAN"], "a") as ran:
+    ran.write(name + "\\n")
+for out in map(pathlib.Path, outs):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if name == "base":
+        out.mkdir()
+        (out / "weights").write_text("weights")
+    elif name == "report":
+        out.write_text(" ".join(sorted(path.name for path in pathlib.Path("data").glob("*/*.*"))))
+    else:
+        out.write_text(json.dumps({"score": 1}))
+"""
+
+
+@pytest.fixture
+def ran(tmp_path, monkeypatch):
+    """What stages ran since the last look."""
+    log = tmp_path / "ran"
+    monkeypatch.setenv("RAN", str(log))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+
+    def look():
+        names = log.read_text().split() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return sorted(names)
+
+    return look
+
+
+def git(folder, *arguments):
+    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=folder, check=True,
+                   capture_output=True)  # fmt: skip
+
+
+def make_project(folder, url):
+    """A git repository with the graph above and a default remote."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")
+    settings = f"[core]\n    remote = store\n    analytics = false\n['remote \"store\"']\n    url = {url}\n"
+    (folder / ".dvc" / "config").write_text(settings)
+    (folder / "dvc.yaml").write_text(DVC_YAML)
+    (folder / "stage.py").write_text(STAGE)
+    (folder / "params.yaml").write_text("base: 1\nrespond: 1\nreport: 1\n")
+    (folder / ".gitignore").write_text("/data/code.json\n/data/policies/\n/data/responses/\n/reports/\n")
+    return folder
+
+
+def repro(folder):
+    """What `make repro` does: pull, run, push. The lines that it told."""
+    told = []
+    assert run_in_group(dvc("repro", "-q", *pull_before_run(folder, told.append)), folder) == 0
+    push_after_run(folder, told.append)
+    return told
+
+
+def clone(first, folder, is_committed=True):
+    """A second clone: what git has, with the lock and the metric files or without, and no cache."""
+    git(first, "add", ".")
+    if not is_committed:
+        git(first, "rm", "-q", "-r", "--cached", "dvc.lock", "data/metrics")
+    git(first, "commit", "-q", "-m", "results")
+    git(first.parent, "clone", "-q", str(first), str(folder))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_second_clone_pulls_instead_of_computing(tmp_path, ran):
+    first = make_project(tmp_path / "first", tmp_path / "store")
+    told = repro(first)
+    assert ran() == ["base", "code", "report", "respond", "respond"]
+    assert "files pushed" in told[-1] and default_remote(first).name == "store"
+
+    second = clone(first, tmp_path / "second")
+    repro(second)
+    assert ran() == ["code"]
+    report = (first / "reports" / "index.html").read_text()
+    assert (second / "reports" / "index.html").read_text() == report
+    assert not (second / "data" / "policies" / "base").exists(), "weights stay away until a stage needs them"
+
+    # A change of the last stage alone: it must see whole folders, although nothing before it has run here.
+    (second / "params.yaml").write_text("base: 1\nrespond: 1\nreport: 2\n")
+    shutil.rmtree(second / "data" / "responses")
+    repro(second)
+    assert ran() == ["code", "report"]
+    assert (second / "reports" / "index.html").read_text() == report
+
+    # A change further up: the weights come now, and nothing before the change runs.
+    (second / "params.yaml").write_text("base: 1\nrespond: 2\nreport: 2\n")
+    repro(second)
+    assert ran() == ["code", "respond", "respond"], (
+        "the responses came out equal, so the report is up to date"
+    )
+    assert (second / "data" / "policies" / "base" / "weights").exists()
+
+
+@pytest.mark.slow
+def test_a_clone_without_lock_and_metric_files_restores_both_from_the_remote(tmp_path, ran):
+    first = make_project(tmp_path / "first", tmp_path / "store")
+    repro(first)
+    ran()
+    second = clone(first, tmp_path / "second", is_committed=False)
+    assert not (second / "dvc.lock").exists() and not (second / "data").exists()
+    repro(second)
+    assert ran() == ["code"]
+    assert (second / "data" / "metrics" / "b.json").exists()
+    assert (second / "reports" / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ran):
+    (tmp_path / "file").write_text("no folder can be made below a file")
+    first = make_project(tmp_path / "first", tmp_path / "file" / "store")
+    told = repro(first)
+    assert ran() == ["base", "code", "report", "respond", "respond"]
+    assert "warning" in told[-1] and "They are safe here" in told[-1]
+
+
+def test_without_a_default_remote_nothing_happens(tmp_path):
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    told = []
+    assert default_remote(tmp_path) is None
+    assert pull_before_run(tmp_path, told.append) == ()
+    assert push_after_run(tmp_path, told.append) and told == []
+
+
+def test_a_password_in_the_address_is_not_told(tmp_path):
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / ".dvc" / "config").write_text(
+        "[core]\n    remote = s\n['remote \"s\"']\n    url = ssh://me:secret@host:22/store\n"
+    )
+    assert default_remote(tmp_path).url == "ssh://me@host:22/store"
+
+
+@pytest.fixture
+def ssh_store(tmp_path):
+    """A real SSH server on loopback that serves this machine's files by SFTP; yields its port and a key."""
+    asyncssh = pytest.importorskip("asyncssh", reason="the SSH server of this test is asyncssh")
+    pytest.importorskip("dvc_ssh", reason="DVC speaks SSH with the package dvc-ssh")
+    key = asyncssh.generate_private_key("ssh-ed25519")
+    key.write_private_key(str(tmp_path / "key"))
+    (tmp_path / "key").chmod(0o600)
+    key.write_public_key(str(tmp_path / "authorized"))
+    (tmp_path / "store").mkdir()
+    loop, started, ports = asyncio.new_event_loop(), threading.Event(), []
+
+    async def serve():
+        server = await asyncssh.listen(
+            "127.0.0.1", 0, server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+            authorized_client_keys=str(tmp_path / "authorized"), sftp_factory=True,
+        )  # fmt: skip
+        ports.append(server.get_port())
+        started.set()
+
+    def run():
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(serve())
+        loop.run_forever()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert started.wait(30)
+    yield ports[0], tmp_path / "key"
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(10)
+    loop.close()
+
+
+@pytest.mark.slow
+def test_a_remote_over_ssh(tmp_path, ran, ssh_store):
+    port, key = ssh_store
+    first = make_project(tmp_path / "first", f"ssh://retrace@127.0.0.1:{port}{tmp_path / 'store'}")
+    with open(first / ".dvc" / "config", "a") as config:
+        config.write(f"    keyfile = {key}\n    allow_agent = false\n")
+    told = repro(first)
+    assert "files pushed" in told[-1] and list((tmp_path / "store" / "files" / "md5").glob("*/*"))
+    assert len(ran()) == 5
+    second = clone(first, tmp_path / "second")
+    repro(second)
+    assert ran() == ["code"]
+    assert (second / "reports" / "index.html").read_text() == (first / "reports" / "index.html").read_text()
