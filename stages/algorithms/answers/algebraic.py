@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from stages.algorithms.answers.clock import compare_times
 from stages.algorithms.answers.comparison import agree
 from stages.algorithms.answers.equivalence import Decision
 from stages.algorithms.answers.latex_parser import parse_answer
@@ -20,9 +21,16 @@ from stages.algorithms.answers.shapes import Several, shape_of
 from stages.algorithms.answers.verdicts import Verdict
 
 MAX_CHARACTERS = 1_500
-_TIME = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])(?::([0-5][0-9]))? ?(?:([AaPp])\.?\s?[Mm]?\.{0,2})?")
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
 _DEGREES = re.compile(r"(?<=[0-9}]) ?(?:degrees?(?![a-z])|\\text ?\{ ?degrees? ?\})")
+_TEMPERATURE = re.compile(
+    r"(?:\\(?:text|mathrm) ?\{ ?)?(?:\^\\circ|(?<=[0-9 }])degrees?) ?(?:\\(?:text|mathrm) ?\{ ?)?"
+    r"(?:(C(?:elsius)?)|F(?:ahrenheit)?) ?\}?\Z"
+)
+_CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
+_SET_BUILDER = re.compile(
+    r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
+)
 _ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
 _WORD = re.compile(r"[A-Za-z']+")
@@ -36,7 +44,7 @@ def algebraic_verdict(gold: str, prediction: str, tolerance: Fraction | None = N
     """
     if max(len(gold), len(prediction)) > MAX_CHARACTERS:
         return None
-    decision = _compare_times(gold, prediction) or _compare_words(gold, prediction)
+    decision = compare_times(gold, prediction) or _compare_words(gold, prediction)
     if decision is not None:
         return decision
     quantities = read_quantities(_prepared(gold), _prepared(prediction))
@@ -44,7 +52,10 @@ def algebraic_verdict(gold: str, prediction: str, tolerance: Fraction | None = N
     if factor is None:
         return Verdict.WRONG, "units"
     try:
-        shapes = [shape_of(parse_answer(side.body)) for side in quantities]
+        trees = [parse_answer(side.body) for side in quantities]
+        if "radian" in (quantities[0].unit, quantities[1].unit):
+            trees = list(map(_in_radians, trees))
+        shapes = list(map(shape_of, trees))
         is_same = agree(shapes[0], _times(shapes[1], factor), tolerance)
     except (UnreadableError, RecursionError):
         return None
@@ -57,8 +68,18 @@ def _prepared(answer: str) -> str:
     if answer.count("$") % 2 == 0 and "\\$" not in answer:
         answer = answer.replace("$", " ")
     answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", answer)
-    text = _DEGREES.sub(r"^\\circ", _PERCENT.sub(r"\\%", one_spelling(answer)))
-    return text.removesuffix(".")
+    text = _PERCENT.sub(r"\\%", one_spelling(answer)).removesuffix(".")
+    text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
+    text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
+    builder = _SET_BUILDER.fullmatch(text)
+    return text if builder is None else builder[2]
+
+
+def _in_radians(node: Node) -> Node:
+    """An angle in degrees as a number: beside radians, 60 degrees are not 60."""
+    if node.head != "degree":
+        return node
+    return Node("multiply", (node.first, Node("pi", ()), number(Fraction(1, 180))))
 
 
 def _times(shape, factor: Fraction):
@@ -74,26 +95,9 @@ def _times(shape, factor: Fraction):
     return Node("multiply", (number(factor), shape))
 
 
-def _compare_times(gold: str, prediction: str) -> Decision | None:
-    """Times of day. `4:30 p.m.` agrees with 16:30; without its half of the day a time is another, or no, time."""
-    sides = [_TIME.fullmatch(clean(side)) for side in (gold, prediction)]
-    if sides[0] is None or sides[1] is None:
-        return None
-    values = []
-    for side in sides:
-        hour, minute, second = int(side[1]), int(side[2]), int(side[3] or 0)
-        half = (side[4] or "").lower()
-        values.append((hour % 12 + 12 * (half == "p") if half else hour, minute, second, bool(half)))
-    if values[0][:3] == values[1][:3]:
-        return Verdict.CORRECT, "time"
-    if not values[0][3] and not values[1][3] and gold.count(":") == 1 and ":00" not in gold + prediction:
-        return None
-    return Verdict.WRONG, "time"
-
-
 def _compare_words(gold: str, prediction: str) -> Decision | None:
     """Two phrases, or a phrase beside an answer without a letter."""
-    sides = [clean(side) for side in (gold, prediction)]
+    sides = [_without_brackets(clean(side)) for side in (gold, prediction)]
     are_words = [_WORDS.fullmatch(side) is not None for side in sides]
     if not any(is_words and _is_language(side) for is_words, side in zip(are_words, sides, strict=True)):
         return None
@@ -106,6 +110,10 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     if any(_WORD.search(side) for side, is_words in zip(sides, are_words, strict=True) if not is_words):
         return None
     return (Verdict.WRONG, "words") if are_words[0] else (Verdict.UNPARSED, "words_for_mathematics")
+
+
+def _without_brackets(text: str) -> str:
+    return text[1:-1] if text.startswith("(") and text.endswith(")") and "(" not in text[1:] else text
 
 
 def _is_language(text: str) -> bool:

@@ -17,7 +17,8 @@ from fractions import Fraction
 
 from stages.algorithms.answers import algebra
 from stages.algorithms.answers.latex_tokens import UnreadableError
-from stages.algorithms.answers.latex_tree import Node, number, reciprocal, signed
+from stages.algorithms.answers.latex_tree import Node, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.matrices import computed, holds_matrix
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers
 from stages.algorithms.answers.solution_sets import Interval, endpoint_value
 from stages.algorithms.answers.values import same_value
@@ -102,6 +103,9 @@ def _agree_records(gold, prediction, records, tolerance) -> bool | None:
     record, other = (records[0], prediction) if records[0] else (records[1], gold)
     values = list(record.values())
     if not isinstance(other, Several):
+        return False
+    names = [item.name for item in other.items if isinstance(item, Named)]
+    if len(set(names)) < len(names) and len({name.partition("_")[0] for name in record}) > 1:
         return False
     if len({name.partition("_")[0] for name in record}) == 1 and other.kind != "sequence":
         return _agree_unordered(values, other.items, tolerance)
@@ -246,35 +250,66 @@ def _agree_nodes(gold: Node, prediction: Node, tolerance) -> bool | None:
     heads = gold.head, prediction.head
     if gold == prediction and "call" not in heads:
         return True
-    if "matrix" in heads:
-        return _agree_matrices(gold, prediction, tolerance)
+    if holds_matrix(gold) or holds_matrix(prediction):
+        return _agree_matrices(computed(gold), computed(prediction), tolerance)
     if "ratio" in heads:
         return _agree_ratios(gold, prediction, tolerance)
     if heads == ("text", "text"):
         return gold.first.lower() == prediction.first.lower()
-    if heads == ("based", "based"):
+    if "based" in heads:
         return _agree_numerals(gold, prediction)
     if not (heads[0] in _EXPRESSIONS and heads[1] in _EXPRESSIONS):
         return None
     infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
     if infinities != [None, None]:
         return infinities[0] == infinities[1]
-    if ("percent" in heads or "degree" in heads) and heads[0] != heads[1]:
+    if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
         faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
         if same_value(*faces, tolerance):
             return True
-    return same_value(gold, prediction, tolerance)
+    is_same = same_value(gold, prediction, tolerance)
+    if not is_same and (_calls_log(gold) or _calls_log(prediction)):
+        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), tolerance) or is_same
+    return is_same
+
+
+def _is_share(gold: Node, prediction: Node) -> bool:
+    """True for a percentage beside a number below 1: a half is no half percent, but what percent may be 12.5."""
+    bare = prediction if gold.head == "percent" else gold
+    value = endpoint_value(bare) if "percent" in (gold.head, prediction.head) else None
+    return value is not None and abs(value) < 1
+
+
+def _calls_log(node: Node) -> bool:
+    """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
+    if node.head == "call" and node.first == "log":
+        return True
+    return any(_calls_log(part) for part in node.parts if isinstance(part, Node))
+
+
+def _with_decimal_logs(node: Node) -> Node:
+    parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
+    return (
+        Node("call", ("lg", *parts[1:]))
+        if node.head == "call" and node.first == "log"
+        else Node(node.head, parts)
+    )
 
 
 def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
-    """Numerals in a base: the same digits, or another number. The same number in another base is left open."""
-    if gold.parts[1] == prediction.parts[1]:
-        return gold.first.lstrip("0") == prediction.first.lstrip("0")
+    """Numerals in a base: the same digits, or another number. The same number in another base, or the same digits
+    without one, are left open."""
+    if not all(node.head == "based" or is_whole(node) for node in (gold, prediction)):
+        return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
+    sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
+    if sides[0][1] == sides[1][1]:
+        return sides[0][0].lstrip("0") == sides[1][0].lstrip("0")
     try:
-        values = [int(node.first, int(node.parts[1])) for node in (gold, prediction)]
+        values = [int(digits, int(base or 10)) for digits, base in sides]
     except ValueError:
         return None
-    return None if values[0] == values[1] else False
+    is_open = values[0] == values[1] or (sides[0][0] == sides[1][0] and "" in (sides[0][1], sides[1][1]))
+    return None if is_open else False
 
 
 def _is_infinite(node: Node) -> bool:
@@ -283,7 +318,7 @@ def _is_infinite(node: Node) -> bool:
 
 def _agree_matrices(gold: Node, prediction: Node, tolerance) -> bool | None:
     if gold.head != prediction.head:
-        return None
+        return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
     if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
         return False
     pairs = ((one, other) for rows in zip(gold.parts, prediction.parts, strict=True)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from stages.algorithms.answers.algebraic import algebraic_verdict
 from stages.algorithms.answers.equivalence import Decision, exact_verdict
 from stages.algorithms.answers.explosive import is_debris, is_explosive
-from stages.algorithms.answers.extraction import Extraction, extract_gold
+from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.math_verify_texts import is_sentence, math_verify_texts
 from stages.algorithms.answers.sentences import is_about_money, is_labelled, pick_answer
 from stages.algorithms.answers.verdicts import Verdict
@@ -61,8 +61,13 @@ def decide(
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
     if is_debris(found.text) and not is_sentence(found):
         return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_mathematics")
-    decision = algebraic_verdict(gold_found.text, found.text, tolerance)
-    decision = decision or _decide_sentence(gold_found, found, tolerance)
+    if is_sentence(found) and found.text[:1].isalpha() and is_prose(found.text):
+        # As a formula, `The sum is $A$` would be a product of letters and A.
+        decision = _decide_sentence(gold_found, found, tolerance)
+        decision = decision or algebraic_verdict(gold_found.text, found.text, tolerance)
+    else:
+        decision = algebraic_verdict(gold_found.text, found.text, tolerance)
+        decision = decision or _decide_sentence(gold_found, found, tolerance)
     if decision is not None:
         return Outcome(decision[0], found.text, "exact", decision[1])
     question = Question(*math_verify_texts(gold_found, found))

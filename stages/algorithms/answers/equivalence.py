@@ -32,6 +32,9 @@ _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))"
 _OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
+_SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
+_LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
+_GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]+(?![0-9/])")
 """Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -45,7 +48,7 @@ def exact_verdict(gold: str, prediction: str) -> Decision | None:
     gold_text, prediction_text = _clean_gold(gold), clean(prediction)
     if not gold_text or not prediction_text:
         return Verdict.UNPARSED, "empty"
-    if compact(gold_text) == compact(prediction_text):
+    if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
     return (
         _compare_numbers(gold_text, prediction_text)
@@ -59,6 +62,11 @@ def exact_verdict(gold: str, prediction: str) -> Decision | None:
 def _clean_gold(gold: str) -> str:
     """Cached: a group of responses shares its gold answer."""
     return clean(gold)
+
+
+def _is_split(gold: str, prediction: str) -> bool:
+    """True for `4, 500`, a list, beside the number 4,500. The list `4, 500` may well be written `4,500`."""
+    return ", " in prediction and _GROUPED.fullmatch(gold) is not None
 
 
 def _compare_numbers(gold: str, prediction: str) -> Decision | None:
@@ -90,6 +98,8 @@ def without_name(gold: str, prediction: str) -> tuple[str, str]:
 
 
 def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
+    if gold.unit != number.unit and gold.unit and number.unit:
+        return Verdict.WRONG, "units"
     if gold.value is None or number.value is None:
         if gold.is_decimal or number.is_decimal or gold.is_percent or number.is_percent:
             return None
@@ -137,11 +147,16 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
 
 
 def _compare_choices(gold: str, prediction: str) -> Decision | None:
-    gold, prediction = (_CHOICE_WORD.sub("", side) for side in (gold, prediction))
+    gold, prediction = (
+        _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
+        for side in (gold, prediction)
+    )
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
         return _compare_text_of_choice(gold, prediction)
     gold_letter, gold_text = gold_choice.groups()
+    if not gold_text and _SEVERAL_CHOICES.fullmatch(prediction):
+        return Verdict.WRONG, "several_choices"
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
         return (

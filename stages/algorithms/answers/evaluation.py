@@ -40,6 +40,13 @@ def symbols_of(node: Node) -> set[str]:
     return {name for part in node.parts if isinstance(part, Node) for name in symbols_of(part)}
 
 
+def is_written_with_i(node: Node) -> bool:
+    """True where the imaginary unit stands in it; without it, values that are not real are none in school."""
+    if node.head == "symbol":
+        return node.first == "i"
+    return any(is_written_with_i(part) for part in node.parts if isinstance(part, Node))
+
+
 def largest_part(node: Node, point: Mapping[str, float]) -> float:
     """The largest absolute value among the sums' terms and the arguments of functions, for a bound of rounding."""
     parts = [part for part in node.parts if isinstance(part, Node)]

@@ -20,6 +20,7 @@ _LARGE_POWER = re.compile(
     r"[0-9]{3,}[)}\] ]{0,9}(?:\^|\*\*)[{(\s]{0,9}[0-9]{5,}|(?:\^|\*\*)[{(\s]{0,9}-?[0-9]{7,}"
 )
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
+_EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
 _ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
 _EXPONENT = re.compile(r"\s{0,3}\^\s{0,3}[{(]{0,2}([0-9]{1,9})")
 _OPENING, _CLOSING = frozenset("({["), frozenset(")}]")
@@ -40,6 +41,8 @@ def is_explosive(text: str) -> bool:
 def is_debris(text: str) -> bool:
     """True for what no reader takes for mathematics: control characters, no letter or digit, open brackets, a long run
     of one sign. Round and square brackets may close each other, as in [0, 1)."""
+    if _EMPTY_SET.fullmatch(text):
+        return False
     if not "".join(text.split()).isprintable() or not any(map(str.isalnum, text)) or _RUN.search(text):
         return True
     plain = _ESCAPE.sub("", text)

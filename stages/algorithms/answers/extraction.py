@@ -30,7 +30,11 @@ _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
 _BOX = re.compile(r"\\f?boxed(?![a-zA-Z])")
-_MARKER = re.compile(r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?", re.IGNORECASE)
+_MARKER = re.compile(
+    r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
+    r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$",
+    re.IGNORECASE | re.MULTILINE,
+)
 _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
@@ -110,7 +114,7 @@ def _extract_boxed(text: str) -> Extraction | None:
     if len(content) > MAX_ANSWER_CHARACTERS:
         return Extraction(None, "answer_too_long")
     final = _extract_marked(text[end : end + _TAIL_CHARACTERS], _STRONG_MARKER)
-    if final is not None and final.text and not is_prose(final.text):
+    if final is not None and final.text and any(map(str.isalnum, final.text)) and not is_prose(final.text):
         return final
     run = [content]
     for earlier_begin, earlier_end, earlier in reversed(boxes[:-1]):

@@ -24,6 +24,7 @@ from stages.algorithms.answers.latex_tree import (
     reciprocal,
     signed,
 )
+from stages.algorithms.answers.matrices import determinant
 
 MAX_DEPTH = 24
 _MAX_NUMBER_CHARACTERS = 400
@@ -35,8 +36,8 @@ _SYMBOLS = frozenset([
     "Psi", "Omega", "hbar", "ell", "zzz", "odot", "imath", "partial", "nabla", "aleph", "angle",
     "triangle",
 ])  # fmt: skip
-_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed"])
-_MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix"])
+_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod"])
+_MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
 _CALLED = frozenset("fghFGH")
 
 
@@ -235,6 +236,8 @@ class ExpressionReader:
             return self._root(depth)
         if name == "boxed":
             return self._argument(depth)
+        if name in ("sum", "prod"):
+            return self._series(name, depth)
         if name in ("{", "langle"):
             return self._bracket("\\" + name, depth)
         if name in ("emptyset", "varnothing"):
@@ -263,6 +266,20 @@ class ExpressionReader:
             self.tokens.close("]")
         return Node("power", (self._argument(depth), reciprocal(degree)))
 
+    def _series(self, name: str, depth: int) -> Node:
+        r"""`\sum_{k=0}^{n} ...`: a function of its bounds and terms of which only its own notation is known."""
+        tokens = self.tokens
+        if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
+            raise UnreadableError("a series without bounds")
+        index = tokens.next().value
+        if not tokens.take("symbol", "="):
+            raise UnreadableError("a series without a start")
+        low = self.sum(depth + 1)
+        tokens.close("}")
+        if not tokens.take("symbol", "^"):
+            raise UnreadableError("a series without an end")
+        return Node("call", (f"{name} over {index}", low, self._argument(depth), self._product(depth + 1)))
+
     def _function(self, name: str, depth: int) -> Node:
         exponent = base = None
         for _ in range(2):
@@ -272,10 +289,10 @@ class ExpressionReader:
                 base = self._argument(depth)
         if exponent == number(-1) and name in ("sin", "cos", "tan"):
             name, exponent = "arc" + name, None
-        node = Node("call", (name, self._function_argument(depth)))
+        if base is not None and name != "log":
+            raise UnreadableError(f"a subscript of {name}")
+        node = Node("call", (name if base is None else "ln", self._function_argument(depth)))
         if base is not None:
-            if name != "log":
-                raise UnreadableError(f"a subscript of {name}")
             node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
         return node if exponent is None else Node("power", (node, exponent))
 
@@ -299,6 +316,8 @@ class ExpressionReader:
             return Node("call", ("abs", inner))
         if opening in (r"\{", r"\langle"):
             closing = {r"\{": "}", r"\langle": "rangle"}[opening]
+            if opening == r"\{" and self.tokens.take("command", "}"):
+                return Node("set", ())
             inner = self._read_listing(self, depth + 1, True)
             self.tokens.close(closing)
             items = inner.parts if inner.head == "list" else (inner,)
@@ -326,4 +345,5 @@ class ExpressionReader:
         rows = [row for row in rows if row]
         if not rows or len({len(row) for row in rows}) != 1:
             raise UnreadableError("matrix")
-        return Node("matrix", tuple(tuple(row) for row in rows))
+        entries = tuple(tuple(row) for row in rows)
+        return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)

@@ -63,6 +63,8 @@ def _relation(reader: ExpressionReader, depth: int) -> Node:
         reader.tokens.skip(1)
         signs.append(sign)
         items.append(_set_expression(reader, depth))
+    if any(sign not in ("eq", "approx") for sign in signs) and any(item.head == "ratio" for item in items):
+        raise UnreadableError("a colon in an inequality")
     return items[0] if not signs else Node("relation", (tuple(items), tuple(signs)))
 
 

@@ -15,7 +15,7 @@ _CHARACTERS = str.maketrans(
     {
         "−": "-", "–": "-", "\u2010": "-", "\u2011": "-", "＋": "+", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
         "~": " ", "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "°": r"^\circ", "≤": r"\le ",
-        "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ", "’": "'",
+        "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ", "∅": r"\emptyset ", "’": "'",
     }
 )  # fmt: skip
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
@@ -31,6 +31,7 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge"),
         (r"\\neq(?![a-zA-Z])", r"\\ne"),
         (r"\^\{?\\(?:circ|degree)(?![a-zA-Z])\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
+        (r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
         (r"\\frac\s?([0-9]|\{[^{}]*\})\s?([0-9]|\{[^{}]*\})", r"\\frac{\1}{\2}"),
         (r"\\sqrt\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt{\1}"),
     )

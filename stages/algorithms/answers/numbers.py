@@ -15,8 +15,8 @@ _MAX_DIGITS = 4_000
 _INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)"
 _CURRENCY = r"(?:\\\$|[$€£¥₹] ?)"
 _PLAIN = re.compile(
-    rf"([+-]?) ?{_CURRENCY}?(-?)({_INTEGER})?(?:\.([0-9]*))?(?:\\\$|[$€£¥₹])?"
-    r"( ?(?:\\?%|percent(?:age)?|pct))?(?: ?\^\\circ| degrees)?"
+    rf"([+-]?) ?({_CURRENCY})?(-?)({_INTEGER})?(?:\.([0-9]*))?(\\\$|[$€£¥₹])?"
+    r"( ?(?:\\?%|percent(?:age)?|pct))?( ?\^\\circ| degrees)?"
 )
 _FRACTION = re.compile(
     rf"([+-]?) ?(?:\\frac\{{ ?(-?{_INTEGER}) ?\}}\{{ ?({_INTEGER}) ?\}}|({_INTEGER}) ?/ ?({_INTEGER}))"
@@ -25,10 +25,18 @@ _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
 )
-_WORDS = {
-    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-    "ten": 10, "eleven": 11, "twelve": 12,
-}  # fmt: skip
+_UNTIL_TWENTY = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_WORDS = {name: value for value, name in enumerate(_UNTIL_TWENTY)} | {
+    f"{tens}{gap}{one}".strip(): 10 * ten + value
+    for ten, tens in enumerate(_TENS, start=2)
+    for value, one in enumerate(["", *_UNTIL_TWENTY[1:10]])
+    for gap in (" ", "-")
+    if one or gap == " "
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class WrittenNumber:
     """Decimal places of the value, for a decimal."""
     digits: str = ""
     """For an integer too long to convert: its sign and digits without leading zeros."""
+    unit: str = ""
+    """The sign of a currency, `%` or `°`; empty without one."""
 
 
 def read_number(text: str) -> WrittenNumber | None:
@@ -68,7 +78,7 @@ def read_number(text: str) -> WrittenNumber | None:
 
 
 def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
-    sign, inner_sign, integer, decimals, percent = match.groups()
+    sign, before, inner_sign, integer, decimals, after, percent, degrees = match.groups()
     if (integer is None and not decimals) or (sign and inner_sign):
         return None
     whole = (integer or "0").replace(",", "").replace(" ", "")
@@ -81,7 +91,8 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
     scale = 10 ** len(fractional) * (100 if percent else 1)
     places = len(decimals or "") + 2 * bool(percent)
     is_decimal = decimals is not None
-    return WrittenNumber(Fraction(numerator, scale), is_decimal, bool(percent), places)
+    unit = "%" if percent else "°" if degrees else (before or after or "").strip("\\ ")
+    return WrittenNumber(Fraction(numerator, scale), is_decimal, bool(percent), places, unit=unit)
 
 
 def _fraction_number(match: re.Match[str]) -> WrittenNumber | None:

@@ -1,16 +1,20 @@
 r"""Units, currencies and counting words around a value: told apart from it, compared, converted.
 
 A unit that only one side has does not count when it is written out (`5 miles`, `5\text{ N}`): the problem says what
-is measured. A letter in the formula itself, the N of `0.64N`, is a variable like any other.
+is measured. A letter in the formula itself, the N of `0.64N`, is a variable like any other. Two units of different
+dimensions contradict each other, things that are counted (`5 apples`) among them; `units` may be of any length.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
+STERLING = "british pounds"
+THINGS = "things"
+_SIGNS = {r"\%": "percent", r"^\circ": "angle"}
 
 
 def _define(dimension: str, **units: str) -> None:
@@ -26,21 +30,41 @@ _define("mass", g__gram="1", kg__kilogram="1000", mg__milligram="1/1000", lb__po
         oz__ounce="45359237/1600000", ton="907184740/1000", tonne="1000000")  # fmt: skip
 _define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800",
         ms__millisecond="1/1000")  # fmt: skip
+_define("hour of the morning", am="1")
+_define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1", ml__mL__milliliter__millilitre="1/1000")
-_define("kitchen volume", cup="1", pint="2", quart="4", gallon="16", tablespoon__tbsp="1/16",
+_define("kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16",
         teaspoon__tsp="1/48")  # fmt: skip
-_define("dollars", dollar="1", cent="1/100")
-_define("euros", euro="1")
-_define("british pounds", gbp="1")
-_define("yen", yen="1")
-_define("rupees", rupee="1")
-_define("yuan", yuan="1")
+_define("dollars", dollar__usd="1", cent="1/100")
+_define("euros", euro__eur="1")
+_define(STERLING, gbp="1")
+_define("yen", yen__jpy="1")
+_define("rupees", rupee__inr="1")
+_define("yuan", yuan__rmb__cny="1")
+_define("degrees Celsius", celsius="1")
+_define("degrees Fahrenheit", fahrenheit="1")
+_define("kelvin", kelvin="1")
 _define("force", N__newton="1", kN="1000")
 _define("energy", J__joule="1", kJ__kilojoule="1000")
+_define("angle", radian__rad="1")
+_define("pressure", Pa__pascal="1", kPa="1000")
+_define("voltage", V__volt="1")
+_define("current", ampere__amp="1")
+_define("resistance", ohm="1")
+_define("charge", coulomb="1")
+_define("amount", mol__mole="1")
+_define("area", acre="1", hectare__ha="247105381/100000000")
 _define("power", W__watt="1", kW__kilowatt="1000")
 _define("frequency", Hz__hertz="1", kHz="1000", MHz="1000000")
-_ALIASES = {"mph": "mile per h", "kph": "km per h", "kmh": "km per h"}
+_ALIASES = {
+    "a.m": "am",
+    "p.m": "pm",
+    "mph": "mile per h",
+    "mpg": "mile per gallon",
+    "kph": "km per h",
+    "kmh": "km per h",
+}
 _CURRENCIES = {"$": "dollar", r"\$": "dollar", "€": "euro", "£": "gbp", "¥": "yen", "₹": "rupee"}
 _COUNTS = {
     "dozen": 12,
@@ -50,6 +74,10 @@ _COUNTS = {
     "billion": 10**9,
     "trillion": 10**12,
 }
+_LOOSE = frozenset(
+    ["of", "the", "a", "an", "long", "wide", "tall", "high", "deep", "away", "apart", "old", "total", "each"]
+)
+_NOT_COUNTED = ("ss", "us", "is", "units")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{([^{}]*)\}")
 _TAIL = re.compile(
@@ -94,9 +122,10 @@ def read_quantities(gold: str, prediction: str) -> tuple[Quantity, Quantity]:
     A single letter is read as a unit only beside an answer that has one: `3 m` beside `3 meters`, not beside `3`.
     """
     sides = _read(gold, False), _read(prediction, False)
-    if sides[0].dimension and not sides[1].unit:
+    measured = [side.dimension not in ("", THINGS) for side in sides]
+    if measured[0] and not sides[1].unit:
         return sides[0], _read(prediction, True)
-    if sides[1].dimension and not sides[0].unit:
+    if measured[1] and not sides[0].unit:
         return _read(gold, True), sides[1]
     return sides
 
@@ -122,7 +151,8 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     found = _WORDS.fullmatch(text)
     if found is not None and _is_unit_phrase(found["unit"], allows_letters):
         return _from_words(text, found["body"], found["unit"], found["power"])
-    return Quantity(text, "", "", Fraction(1), 1)
+    sign = next((sign for sign in _SIGNS if text.endswith(sign)), "")
+    return Quantity(text, sign, _SIGNS.get(sign, ""), Fraction(1), 1)
 
 
 def _total(value: str, name: str, other: str, other_name: str) -> Quantity | None:
@@ -132,6 +162,11 @@ def _total(value: str, name: str, other: str, other_name: str) -> Quantity | Non
         return None
     amount = int(value) * units[0][1] + Fraction(other) * units[1][1]
     return Quantity(f"{amount.numerator}/{amount.denominator}", "total", units[0][0], Fraction(1), 1)
+
+
+def is_unit(word: str) -> bool:
+    """True for the name of a unit, in singular or plural, other than `in`."""
+    return word != "in" and _singular(word) in _UNITS
 
 
 def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
@@ -155,11 +190,16 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
             count *= _COUNTS[word.lower()]
         elif word.lower() in _POWERS:
             exponent = _POWERS[word.lower()]
-        elif word.lower() not in ("of", "the", "a", "an"):
+        elif word.lower() not in _LOOSE:
             names.append(_singular(word))
     if not words or any(word.lower() in ("and", "or") for word in words):
         return Quantity(text, "", "", Fraction(1), 1)
-    return _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
+    found = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
+    last = words[-1].lower()
+    is_counted = (
+        not found.dimension and len(last) > 3 and last.endswith("s") and not last.endswith(_NOT_COUNTED)
+    )
+    return replace(found, dimension=THINGS) if is_counted else found
 
 
 def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
@@ -189,6 +229,21 @@ def _singular(word: str) -> str:
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
     counts = Fraction(prediction.count, gold.count)
+    if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (
+        gold.unit,
+        prediction.unit,
+    ):
+        return counts  # of money, as the other side shows
+    if {gold.dimension, prediction.dimension} in (
+        {"angle", "degrees Celsius"},
+        {"angle", "degrees Fahrenheit"},
+    ):
+        return counts
+    for one, other in ((gold, prediction), (prediction, gold)):
+        if one.unit == "unit" and other.dimension in _SIGNS.values():
+            return None
+        if one.unit.startswith("unit^") and other.dimension:
+            return counts if other.dimension == "length" + one.unit[4:] else None
     if not (gold.dimension and prediction.dimension):
         return counts
     return counts * prediction.factor / gold.factor if gold.dimension == prediction.dimension else None

@@ -12,6 +12,7 @@ import re
 from stages.algorithms.answers.extraction import is_prose
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import UnreadableError
+from stages.algorithms.answers.quantities import is_unit
 
 _MAX_CHARACTERS = 1_000
 _MAX_CANDIDATES = 40
@@ -23,6 +24,7 @@ _CANDIDATE = re.compile(
     r"|\\\((?P<paren>(?:(?!\\\))[^\n]){1,500})\\\)"
     r"|(?<![\\$])(?P<broken>\$[^$]{1,500}\$|\\\((?:(?!\\\)).){1,500}\\\))"
     r"|(?<![A-Za-z0-9_.^\\{(/])(?P<number>[-−]?(?:\\?[$€£¥] ?)?[0-9]+(?:[,.:/][0-9]+)*(?: ?\\?%| ?[€£¥]"
+    r"| ?[AaPp]\.?[Mm](?![A-Za-z])"
     r"|(?P<unit>(?:mm|cm|km|m|ft|in|kg|g)(?![A-Za-z]))(?P<power>²|³|\^[23])?)?)(?![0-9A-Za-z_^])",
     re.DOTALL,
 )
@@ -30,6 +32,7 @@ _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
 _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
 _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
+_UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
 _NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 
@@ -55,14 +58,14 @@ def pick_answer(sentence: str) -> str | None:
         return ""
     readable = [match for match in matches if _is_answer(text, match)]
     if not readable:
-        return None
+        return "" if matches and all(_is_denied(text, match) for match in matches) else None
     values = [match for match in readable if not _BARE_NAME.fullmatch(_content(match))] or readable
     run = [values[-1]]
     for earlier in reversed(values[:-1]):
         if not _LIST_GAP.fullmatch(text[earlier.end() : run[0].start()]):
             break
         run.insert(0, earlier)
-    return ", ".join(_content(match).strip() for match in run)
+    return ", ".join(_content(match).strip() for match in run) + _unit_after(text[run[-1].end() :], run[-1])
 
 
 def _content(match: re.Match[str]) -> str:
@@ -73,8 +76,18 @@ def _content(match: re.Match[str]) -> str:
     return match.group(match.lastgroup or 0)
 
 
+def _unit_after(rest: str, match: re.Match[str]) -> str:
+    """A known unit that stands behind a number in prose, so that 5 hours are not taken for 5 minutes."""
+    found = _UNIT_WORD.match(rest) if match.lastgroup == "number" and not match["unit"] else None
+    return rf"\text{{ {found[0].strip()}}}" if found is not None and is_unit(found[1]) else ""
+
+
+def _is_denied(text: str, match: re.Match[str]) -> bool:
+    return _NEGATION.search(text[max(0, match.start() - 10) : match.start()]) is not None
+
+
 def _is_answer(text: str, match: re.Match[str]) -> bool:
-    if _NEGATION.search(text[max(0, match.start() - 10) : match.start()]):
+    if _is_denied(text, match):
         return False
     if match.lastgroup in ("number", "money"):
         return True

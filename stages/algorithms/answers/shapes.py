@@ -69,6 +69,13 @@ def shape_of(node: Node):
         return Numbers((EVERYTHING,), None) if node.first == "R" else node
     if node.head in ("union", "intersection", "minus"):
         return _set_operation(node)
+    if (
+        node.head == "multiply"
+        and len(node.parts) == 2
+        and node.parts[1].head == "sequence"
+        and _is_point(node.first)
+    ):
+        return Named(node.first.first, shape_of(node.parts[1]))
     values = _without_plus_minus(node)
     return node if values is None else Several("list", values)
 
@@ -94,16 +101,35 @@ def interval_of_point(item) -> Interval | None:
     return Interval(item, item, True, True) if is_constant else None
 
 
+def _is_point(node: Node) -> bool:
+    """True for the A of `A(1, 2)`."""
+    return node.head == "symbol" and node.first[0].isupper()
+
+
 def _several(kind: str, items: tuple[Node, ...]):
-    shapes = [shape_of(item) for item in items]
+    pairs = [(item, shape_of(item)) for item in items]
+    if kind == "list":
+        pairs = _without_domains(pairs)
+    shapes = [shape for _, shape in pairs]
     if kind == "list" and all(isinstance(shape, Numbers) and shape.name for shape in shapes):
         return _all_of(shapes)
     flat: list = []
-    for item, shape in zip(items, shapes, strict=True):
+    for item, shape in pairs:
         # What a plus-minus sign stands for joins the list around it; a group that was written as a list does not.
         is_plus_minus = item.head != "list" and isinstance(shape, Several) and shape.kind == "list"
         flat += shape.items if is_plus_minus else [shape]  # type: ignore[union-attr]
     return flat[0] if kind == "list" and len(flat) == 1 else Several(kind, tuple(flat))
+
+
+def _without_domains(pairs: list) -> list:
+    r"""Without `x \in \mathbb{R}` beside a condition on the same x."""
+    conditions = {shape.name for _, shape in pairs if isinstance(shape, Numbers) and shape.name}
+    everything = Numbers((EVERYTHING,), None)
+    return [
+        (item, shape)
+        for item, shape in pairs
+        if not (isinstance(shape, Named) and shape.answer == everything and shape.name in conditions)
+    ]
 
 
 def _all_of(shapes: list[Numbers]):

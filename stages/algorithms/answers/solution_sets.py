@@ -130,8 +130,11 @@ def unknown_name(node: Node) -> str | None:
 
 
 def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval, ...]] | None:
-    if unknown_name(right) is not None and endpoint_value(left) is not None:
+    is_left_constant = endpoint_value(left) is not None
+    if is_left_constant and (unknown_name(right) is not None or _is_distance(right)):
         left, sign, right = right, _FLIPPED[sign], left
+    if _is_distance(left):
+        return _solve_distance(left.parts[1], sign, right)
     name = unknown_name(left)
     if name is None or endpoint_value(right) is None:
         try:
@@ -144,6 +147,28 @@ def _solve_one(left: Node, sign: str, right: Node) -> tuple[str, tuple[Interval,
         right = number(bound)
         sign = _FLIPPED[sign] if slope < 0 else sign
     return name, _ray(sign, right)
+
+
+def _is_distance(node: Node) -> bool:
+    return node.head == "call" and node.first == "abs"
+
+
+def _solve_distance(inner: Node, sign: str, bound: Node) -> tuple[str, tuple[Interval, ...]] | None:
+    """`|x - 3| < 2` and its like, for an inside that is linear in one variable and a rational bound above zero."""
+    try:
+        linear = _linear(inner, number(0))
+        radius = algebra.rational_value(algebra.canonical_form(bound))
+    except UnreadableError:
+        return None
+    if linear is None or radius is None or radius <= 0:
+        return None
+    name, slope, centre = linear
+    low, high = (number(centre + side * radius / abs(slope)) for side in (-1, 1))
+    if sign == "ne":
+        return name, without_points([EVERYTHING], [low, high]) or ()
+    if sign in ("lt", "le"):
+        return name, (Interval(low, high, sign == "le", sign == "le"),)
+    return name, united([*_ray(_FLIPPED[sign], low), *_ray(sign, high)])
 
 
 def _ray(sign: str, bound: Node) -> tuple[Interval, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stages.algorithms.answers import algebra
-from stages.algorithms.answers.evaluation import largest_part, symbols_of, value_at
+from stages.algorithms.answers.evaluation import is_written_with_i, largest_part, symbols_of, value_at
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.latex_tree import Node
 
@@ -141,19 +141,23 @@ def _same_function(gold: Node, prediction: Node, names: list[str]) -> bool | Non
         return False
     if len(positive) < (_FEWEST_POINTS if names else 1) or max(positive) > _SAME:
         return None
-    anywhere = _distances(gold, prediction, names, points, (-2.7, 2.7))
+    is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
+    anywhere = _distances(gold, prediction, names, points, (-2.7, 2.7), is_real)
     return True if all(distance <= _SAME for distance in anywhere) else None
 
 
 def _distances(
-    gold: Node, prediction: Node, names: list[str], points: random.Random, interval
+    gold: Node, prediction: Node, names: list[str], points: random.Random, interval, is_real: bool = False
 ) -> list[float]:
-    """Relative distances of the two values, at the points where both have one that rounding has not swallowed."""
+    """Relative distances of the two values, at the points where both have one that rounding has not swallowed, and,
+    where `is_real`, at least one is real: x^{3/2} and the root of x^3 are both undefined for negative x."""
     found = []
     for _ in range(_POINTS if names else 1):
         point = {name: points.uniform(*interval) for name in names}
         values = value_at(gold, point), value_at(prediction, point)
         if values[0] is None or values[1] is None:
+            continue
+        if is_real and all(abs(value.imag) > _SAME * abs(value) for value in values):
             continue
         largest, difference = max(abs(values[0]), abs(values[1])), abs(values[0] - values[1])
         rounding = _ROUNDING * max(largest_part(gold, point), largest_part(prediction, point))

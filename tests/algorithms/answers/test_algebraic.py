@@ -64,6 +64,10 @@ def verdict(gold, prediction):
         (r"2\text{ m}", r"200 \text{ cm}"), (r"\frac{\pi}{3}\text{ radians}", r"\pi/3"),
         (r"3.0 \times 10^8 m/s", r"3 \times 10^8"), (r"12 \text{ units}^3", "12"), ("(2,3)", "x=2, y=3"),
         ("120 degrees", r"120^\circ"), (r"\emptyset", r"\varnothing"), ("6, 7, 8", "6,7 and 8"),
+        (r"\sum_{k=1}^{n} k a_k", r"\sum_{k=1}^n a_k k"), (r"1+\prod_{i=1}^n (x+i)", r"\prod_{i=1}^{n} (i+x) + 1"),
+        (r"\begin{vmatrix}1&2&0\\0&1&1\\1&0&2\end{vmatrix}", "4"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}0&1\\1&0\end{pmatrix}",
+         r"\begin{pmatrix}2&1\\4&3\end{pmatrix}"),
         (r"e^{i\pi}", "-1"), (r"\sin 30^\circ", "1/2"), (r"\tan 45^\circ", "1"), (r"\ln e", "1"),
         (r"\frac{\log 8}{\log 2}", "3"),
     ],
@@ -91,6 +95,8 @@ def test_equal_answers_are_correct(gold, prediction):
         ("x=1,y=2", "(2,1)"), ("(-2,1)", "-2<x<=1"), (r"5\text{ apples}", "6"), ("12 cm", "12 m"), ("3", "3x"),
         ("1 million", "1 billion"), ("100", "1,00"), ("x<3", "3"), ("(0,1)", "0"), ("no solution", "3"),
         ("12:30", "1:30"), ("0", r"\pi-3.14159"), ("7", r"\{7,8\}"), ("0.5", r"\frac{1}{3}"),
+        (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}\begin{pmatrix}0&1\\1&0\end{pmatrix}",
+         r"\begin{pmatrix}3&4\\1&2\end{pmatrix}"),
         ("204_5", "204_6"), ("9", "9^{9^{9^9}}"), ("5", "5!!!!"), ("100!", "100"),
     ],
 )  # fmt: skip
@@ -106,7 +112,11 @@ def test_different_answers_are_wrong(gold, prediction):
         ("f(x)", "f(y)"),
         ("54", "204_5"),
         (r"\sum_{k=1}^n k", "n(n+1)/2"),
+        (r"\sum_{k=1}^n k", r"\sum_{k=0}^n k"),
+        (r"\sum_{k=1}^n k", r"\sum_{k=1}^n 2k"),
         (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "(1, 2)"),
+        (r"\begin{pmatrix} 1 & 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 2 \end{pmatrix} + 1"),
+        (r"\sqrt{x^2 i}", "x i^{1/2}"),
         ("1" * 500, "x"),
         ("x", "(" * 500),
         ("x", "x\x00"),
@@ -127,7 +137,9 @@ def random_expression(draw, depth):
     """An expression over x and y in LaTeX, with the function that computes it in fractions."""
     if depth == 0:
         number = draw.randint(1, 9)
-        return draw.choice([("x", lambda x, y: x), ("y", lambda x, y: y), (str(number), lambda x, y: Fraction(number))])
+        return draw.choice(
+            [("x", lambda x, y: x), ("y", lambda x, y: y), (str(number), lambda x, y: Fraction(number))]
+        )
     (left, f), (right, g) = (random_expression(draw, depth - 1) for _ in range(2))
     return draw.choice([
         (f"({left})+({right})", lambda x, y: f(x, y) + g(x, y)),
@@ -178,6 +190,9 @@ def test_expressions_agree_with_their_values_in_fractions():
         r"\pm 1" * 99,
         "x^{y^{z^{x^{y^{z}}}}}" * 9,
         "|" * 99 + "x" + "|" * 99,
+        r"\begin{pmatrix}1&2\\3&x\end{pmatrix}" * 60,
+        r"\begin{vmatrix}" * 20 + "x" + r"&1\\1&x\end{vmatrix}" * 20,
+        r"\sum_{k=1}^{9}" * 60 + "k",
     ],
 )
 def test_time_is_bounded(text):
