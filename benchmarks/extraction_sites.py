@@ -288,7 +288,7 @@ FOURTH: dict[str, Style] = {
     "admonitions": each(
         "<div class='exercise admonition' id='ex-{number}'><p class='admonition-title'><span class='caption-number'>"
         "Exercise {number} </span></p><section id='exercise-content'>{problem}</section></div>",
-        "<div class='solution dropdown admonition'><p class='admonition-title'>Solution to<a class='reference internal' "
+        "<div class='solution dropdown admonition'><p class='admonition-title'>Solution to<a class='reference' "
         "href='#ex-{number}'> Exercise {number}</a></p><section id='solution-content'>{solution}</section></div>",
     ),
     "theorem_boxes": each(
@@ -317,7 +317,8 @@ FOURTH: dict[str, Style] = {
     "chinese": each("<p><b>例题 {number}</b> {problem}</p>", "<p><b>解:</b>{solution}</p>", text=inline),
     "hidden_headings": each(
         "<div class='post'><p><b>P{number}.</b> {problem}</p>",
-        "<div class='hide-heading faux-link'>Click to reveal hidden text</div><div class='hide-content'>{solution}</div>",
+        "<div class='hide-heading faux-link'>Click to reveal hidden text</div>"
+        "<div class='hide-content'>{solution}</div>",
         "</div>", text=inline,
     ),
     "mark_scheme": each(

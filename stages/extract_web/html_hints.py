@@ -16,7 +16,7 @@ from itertools import islice
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
-from stages.extract_web.instructions import ASKS
+from stages.extract_web.induced_labels import MIN_ASKING, asks
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
 from stages.extract_web.mathml import name_of, names
@@ -35,12 +35,10 @@ _OPENS = ("aria-controls", "aria-expanded", "data-target", "data-bs-target", "da
 _WITHOUT_TEXT = names("script style noscript iframe svg select textarea input head template nav footer aside")
 _TRIGGERS = names("button a summary")
 _ALNUM = re.compile(r"[^\W_]")
-_MATH = re.compile(r"\d|[=√∫∑π]")
 _DIGITS = re.compile(r"\d+")
 MIN_RECORDS = 3
 MIN_AGREEING = 0.7
 """Share of the records that split in two the same way, of those that split at all."""
-MIN_ASKING = 0.5
 MAX_DEPTH = 12
 MAX_READ = 100
 """Elements and texts of a head that are looked at: heads may be nested."""
@@ -199,12 +197,15 @@ def _alike(children: Sequence[_Element], holds_text: set[_Element]) -> _Pairs:
 
 
 def _split(box: _Element, holds_text: set[_Element]) -> tuple[_Element, _Element] | None:
-    """The two parts of a box, which wrappers may surround; None where there is only one, or text beside them."""
+    """The two parts of a box, which wrappers may surround; None where there is only one, or text beside them.
+
+    Of the parts that a summary opens the first: the box says how far they reach.
+    """
     for _ in range(MAX_DEPTH):
         parts = [child for child in box if child in holds_text]
         if _ALNUM.search(box.text or "") or any(_ALNUM.search(child.tail or "") for child in box):
             return None
-        if len(parts) == 2:
+        if len(parts) == 2 or (len(parts) > 2 and parts[0].tag == "summary"):
             return parts[0], parts[1]
         if len(parts) != 1:
             return None
@@ -222,7 +223,7 @@ def _are_exercises(pairs: _Pairs) -> bool:
     texts = [tidy("".join(islice(problem.itertext(), MAX_READ))) for problem, _ in pairs]
     if any(map(is_whole_label, texts)) or len(set(texts)) <= len(texts) / 2:
         return False
-    return sum(bool(ASKS.search(text) or _MATH.search(text)) for text in texts) >= MIN_ASKING * len(texts)
+    return sum(map(asks, texts)) >= MIN_ASKING * len(texts)
 
 
 def _above(element: _Element) -> list[_Element]:

@@ -15,7 +15,17 @@ from stages.extract_web.blocks import Block, Mark, Page, tidy
 from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
-from stages.extract_web.markup import is_marked_noise, is_rendering, is_sheet, is_toggle, role, vote
+from stages.extract_web.markup import (
+    first_ordinal,
+    image_text,
+    is_head_of_hidden,
+    is_marked_noise,
+    is_rendering,
+    is_sheet,
+    is_toggle,
+    role,
+    vote,
+)
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.text_reader import read_text
 
@@ -118,10 +128,12 @@ class _Walk:
         self.kind, self.level = KINDS.get(name, "paragraph"), HEADINGS.get(name, 0)
         if self.level:
             self.kind = "heading"
+        elif name == "div" and is_head_of_hidden(element):
+            self.kind = "toggle"
         self.depth = depth
         if name == "li":
             self.number, self.number_depth = self.ordinal(element), depth
-        outer, self.next_ordinal = self.next_ordinal, _first_ordinal(element) if name == "ol" else None
+        outer, self.next_ordinal = self.next_ordinal, first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
         self.name_panel(element)
         self.inline(element, depth + 1)
@@ -196,7 +208,7 @@ class _Walk:
         elif name == "br":
             self.add("\n")
         elif name == "img":
-            self.add(_image(element))
+            self.add(image_text(element))
         elif element in self.hints.records:
             self.container(element, depth)
         elif name not in DROPPED and (score := vote(element)) is not None:
@@ -241,11 +253,13 @@ class _Walk:
         return linked > BOX_OF_LINKS_SHARE * len(text)
 
     def begins_line(self, element: _Element) -> bool:
-        """True for a label that stands emphasised at the beginning of a line of the block in progress."""
+        """True for a label that stands emphasised at the beginning of a line of the block in progress; within a line a
+        colon must follow it."""
         before = next((piece for piece in reversed(self.pieces) if piece.strip(" ")), "")
-        if not before.endswith("\n"):
-            return False
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
+        if not before.endswith("\n"):
+            sign = text[-1:] if text[-1:] in ":." else (element.tail or "").lstrip()[:1]
+            return 3 < len(text) <= MAX_LEAD_CHARACTERS and sign == ":" and is_toggle_label(text.rstrip(":"))
         return 0 < len(text) <= MAX_LEAD_CHARACTERS and (
             is_whole_label(text) or is_whole_label(text + ":") or bool(NUMBER_WITH_SIGN.fullmatch(text))
         )
@@ -302,22 +316,6 @@ def _labelled_lines(text: str) -> list[str]:
         else:
             pieces[-1] += "\n" + line
     return pieces
-
-
-def _first_ordinal(element: _Element) -> int | None:
-    """The number before the first item of an ordered list; None for letters and Roman numbers."""
-    start = element.get("start") or "1"
-    is_number = (element.get("type") or "1") == "1" and start.isdecimal() and len(start) <= 6
-    return int(start) if is_number else None
-
-
-def _image(image: _Element) -> str:
-    """An image as Markdown, so that later rules see that the text leans on one; counting pixels are left out."""
-    if image.get("width") in ("0", "1") or image.get("height") in ("0", "1"):
-        return ""
-    source = (image.get("src") or "").strip()
-    alternative = " ".join((image.get("alt") or "").split())
-    return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
 def _cell_text(cell: _Element) -> str:

@@ -24,16 +24,17 @@ PROBLEM_NOUNS = (
     r"aufgabe|(?:ü|ue|u)bung(?:saufgabe)?|beispiel(?:aufgabe)?|frage|exercice|probl[eè]me|ejercicio|problema|ejemplo"
     r"|pregunta|esercizio|esempio|domanda|exerc[ií]cio|exemplo|quest[aã]o|pergunta|opgave|oefening|vraag|zadanie"
     r"|przyk[lł]ad|задача|упражнение|пример|вопрос"
+    r"|例题|例題|例|习题|習題|练习|練習|问题|問題|题目|題目"
 )
 SOLUTION_NOUNS = (
     r"(?:muster)?l(?:ö|oe|o)sung(?:en|sweg|svorschlag)?|rechenweg|erkl(?:ä|ae|a)rung|corrig[eé]s?|r[eé]solution"
     r"|explication|soluci[oó]n(?:es)?|resoluci[oó]n|explicaci[oó]n|soluzion[ei]|svolgimento|spiegazione"
     r"|solu[cç](?:ão|ao|ões|oes)|resolu[cç][aã]o|explica[cç][aã]o|oplossing(?:en)?|uitwerking(?:en)?"
-    r"|rozwi[aą]zanie|решени[ея]"
+    r"|rozwi[aą]zanie|решени[ея]|解答?|解析|解法|解説|解说"
 )
 ANSWER_NOUNS = (
     r"antwort(?:en)?|ergebnis(?:se)?|r[eé]ponses?|r[eé]sultat|respuestas?|resultado|rispost[ae]|risultato|respostas?"
-    r"|antwoord(?:en)?|odpowied[zź]|ответы?"
+    r"|antwoord(?:en)?|odpowied[zź]|ответы?|答案?|答え"
 )
 ASIDE_NOUNS = r"hinweis|tipp|indice|astuce|pista|suggerimento|dica|подсказка"
 PLURAL_PROBLEMS = (

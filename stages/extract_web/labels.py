@@ -51,18 +51,18 @@ _NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_
 solutions and answers go on ("Sol. 12")."""
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]])?"
 _WHOLE = {
-    part: re.compile(rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}\s*[.:)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
+    part: re.compile(rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}\s*[.:：)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
     for part, words in _WORDS.items()
 }
 _PREFIX = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}\s*(?:[:)\]–—-]|\.(?!\d))|[:)]|\.(?=\s)|\s[–—-](?=\s))\s*",
+        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}\s*(?:[:：)\]–—-]|\.(?!\d))|[:：)]|\.(?=\s)|\s[–—-](?=\s))\s*",
         re.IGNORECASE,
     )
     for part, words in _WORDS.items()
 }
 _NUMBERED_CAPITALS = re.compile(
-    rf"(?:(?:EX(?:ERCISE|AMPLE)?|PROB(?:LEM)?|QUESTION|Ex\.|Prob\.|Ques\.)\.?\s?#?(?P<sure>)|(?:Problem|Exercise|Q)\s?#?)"
+    rf"(?:(?:EX(?:ERCISE|AMPLE)?|PROB(?:LEM)?|QUESTION|Ex\.|Prob\.|Ques\.|Q\.)\.?\s?#?(?P<sure>)|(?:Problem|Exercise|Q)\s?#?)"
     rf"{NUMBER}\s+(?(sure)(?=\S)|(?=[A-Z($\\!\[]))"
 )
 """`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
@@ -76,6 +76,12 @@ _EXERCISE_AND_PART = re.compile(
     r"\s*[.:]*",
     re.IGNORECASE,
 )
+_PLACE = re.compile(
+    r"(?:(?:chapter|section|unit|lesson|module|part|set|week|homework|assignment|worksheet|paper|test|exam)\s+#?[\w.]{1,8}"
+    r"\s*[,:;–—-]\s*){1,3}",
+    re.IGNORECASE,
+)
+"""Where an exercise stands, before its own label in a heading: "Chapter 3, Problem 12"."""
 _COUNT = re.compile(
     r"\d{1,4}\s+(?:answers?|solutions?|repl(?:y|ies)|responses?|comments?)\W*"
     r"|no\s+(?:answers|replies|responses)\s+yet\W*",
@@ -83,7 +89,8 @@ _COUNT = re.compile(
 )
 """A heading over a thread's posts; as a paragraph "2 solutions" is an answer."""
 _TOGGLE = re.compile(
-    r"(?:click|tap|press)(?:\s+here)?(?:\s+(?:to|for)\s+(?:reveal|expand|show|see|view|check|more|open)(?:\s+(?:it|more))?)?"
+    r"(?:click|tap|press)(?:\s+here)?(?:\s+(?:to|for)\s+(?:reveal|expand|show|see|view|check|more|open)"
+    r"(?:\s+(?:it|more|(?:the\s+)?hidden\s+(?:text|content|part)))?)?|(?:show\s+)?hidden\s+(?:text|content)"
     r"|reveal|expand|show\s+me|show\s*/\s*hide|spoiler|(?:check|show|see|view)\s+(?:your|the|my)\s+work(?:ing)?"
     r"|how\s+it'?s\s+done|flip(?:\s+card)?",
     re.IGNORECASE,
@@ -109,7 +116,8 @@ def find_label(block: Block) -> Label | None:
     """
     if block.kind in ("table", "rule", "vote") or not _FIRST_LETTERS.match(block.text):
         return None
-    whole = _whole_label(block.text)
+    place = _PLACE.match(block.text) if block.kind == "heading" else None
+    whole = _whole_label(block.text[place.end() :] if place else block.text)
     if whole:
         return whole
     if block.kind == "heading" and _COUNT.fullmatch(block.text):
@@ -129,7 +137,7 @@ def find_label(block: Block) -> Label | None:
 
 
 def _whole_label(text: str) -> Label | None:
-    if len(text) > MAX_LABEL_CHARACTERS:
+    if not text or len(text) > MAX_LABEL_CHARACTERS:
         return None
     letter = _LETTER_A.fullmatch(text)
     if letter:

@@ -39,6 +39,9 @@ _WRAPS_OR_NAMES = names(
     "grid group area more ask new write post-link status icon footer info summary tab tabs type id key block-list "
     "navigator asker owner author date time stats views choices options option choice"
 )
+_FORMULA_WORDS = frozenset(["latex", "tex", "mathtex", "mathjax", "texrender", "mwe"])
+_DELIMITERS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
+_HEAD_WORDS = frozenset(["head", "header", "heading", "title", "label", "button", "btn", "trigger", "link"])
 _SHEET_WORDS = names("page pg pf sheet")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
@@ -114,6 +117,31 @@ def is_toggle(element: _Element, name: str) -> bool:
     if name == "a" and (target.startswith(("#", "javascript:")) or not target):
         return True
     return bool(_TOGGLES.search(element.get("class") or ""))
+
+
+def is_head_of_hidden(element: _Element) -> bool:
+    """True for the head of a part that opens, by its class ("spoiler-head")."""
+    given = element.get("class") or ""
+    return bool(_TOGGLES.search(given)) and not _HEAD_WORDS.isdisjoint(tokens(given))
+
+
+def first_ordinal(element: _Element) -> int | None:
+    """The number before the first item of an ordered list; None for letters and Roman numbers."""
+    start = element.get("start") or "1"
+    is_number = (element.get("type") or "1") == "1" and start.isdecimal() and len(start) <= 6
+    return int(start) if is_number else None
+
+
+def image_text(image: _Element) -> str:
+    """A picture of a formula as its TeX; any other image as Markdown, so that later rules see that the text leans on
+    one. Counting pixels, and what shows a formula that stands beside it, are left out."""
+    if image.get("width") in ("0", "1") or image.get("height") in ("0", "1") or is_rendering(image):
+        return ""
+    source = (image.get("src") or "").strip()
+    alternative = " ".join((image.get("alt") or "").split())
+    if alternative and not _FORMULA_WORDS.isdisjoint(tokens(f"{image.get('class') or ''} {source[:200]}")):
+        return f" ${_DELIMITERS.sub('', alternative).strip()}$ "
+    return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
 def is_sheet(element: _Element) -> bool:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from stages.extract_web.blocks import Mark, Page
+from stages.extract_web.induced_labels import add_records, add_turns
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels import Label, Part, find_label
@@ -40,10 +41,12 @@ def page_labels(page: Page) -> list[Label | None]:
     labels = [find_label(block) for block in page.blocks]
     _drop_weak_letters(page, labels)
     _drop_lone_feedback(page, labels)
-    if page.records and not any(label and label.part in SOLVES for label in labels):
-        _add_records(page, labels)
+    if not any(label and label.part in SOLVES for label in labels):
+        add_records(page, labels)
     if page.marks:
         _add_marks(page, labels)
+    if not any(label and label.part in SOLVES for label in labels):
+        add_turns(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_series(page, labels)
         _add_numbered_run(page, labels)
@@ -82,15 +85,6 @@ def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
     for index, label in enumerate(labels):
         if label and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
             labels[index] = None
-
-
-def _add_records(page: Page, labels: list[Label | None]) -> None:
-    """On pages that label no solution: the parts of boxes that repeat."""
-    for start, mark in page.records.items():
-        labels[start : mark.end] = [None] * (mark.end - start)
-        text = page.blocks[start].text
-        number, rest = strip_number(text) if mark.part == "problem" else ("", text)
-        labels[start] = Label(Part(mark.part), rest if any(map(str.isalnum, rest)) else "", number, end=mark.end)
 
 
 def _add_marks(page: Page, labels: list[Label | None]) -> None:
