@@ -12,6 +12,8 @@ from pipelines.extracting import extract
 from pipelines.grading import grade
 from pipelines.grading_agreement import agreement
 from pipelines.planning.command import plan
+from pipelines.retraining.rollback import rollback
+from pipelines.verifying.command import verify
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -41,5 +43,7 @@ app.command()(ablate)
 app.command()(grade)
 app.command()(agreement)
 app.command()(extract)
+app.command()(rollback)
 app.command()(plan)
 app.command()(compare)
+app.command()(verify)

@@ -1,6 +1,6 @@
-"""`make ui`: Prefect and MLflow on loopback, their databases under state/, and the flow `reproduce` ready to start.
+"""`make ui`: Prefect and MLflow on loopback, their databases under state/, and a worker for the deployments.
 
-Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it. Logs are in state/logs/.
+Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, running flows too. Logs are in state/logs/.
 
     make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
 """
@@ -17,14 +17,15 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from pipelines.process_group import end_groups, environment, terminated_as_interrupt
+from pipelines.process_group import end_groups, environment, kept, terminated_as_interrupt
 from stages.foundations.command import run_stage
 from stages.foundations.errors import UserError
-from stages.foundations.lifetime import die_with_parent
 from stages.foundations.scratch import PROJECT, state_folder
 
 HOST = "127.0.0.1"
-SECONDS_TO_START = 120.0
+SECONDS_TO_START = 180.0
+READY = "the deployments are registered, the worker starts"
+"""What the worker says when it may be counted on (deployments.py)."""
 
 
 def main() -> None:
@@ -40,9 +41,11 @@ def main() -> None:
             started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"http://{HOST}:{prefect_port}/api/health", "prefect", started)
-            started["reproduce"] = start("reproduce", ["-m", "pipelines.reproduce", "--serve"], settings)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
-            print(f"Prefect: http://{HOST}:{prefect_port}   start the flow: Deployments > reproduce > Run")
+            started["worker"] = start("worker", ["-m", "pipelines.deployments"],
+                                      {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id})  # fmt: skip
+            wait_until_ready(started)
+            print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
             # The bare address opens MLflow on its pages for agents' traces.
             runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
             print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}\nCtrl-C ends both.", flush=True)
@@ -53,6 +56,7 @@ def main() -> None:
         print("\nending the servers", flush=True)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
+        end_groups([started.pop("worker")] if "worker" in started else [])  # while there are servers to tell it to
         end_groups(list(started.values()))
 
 
@@ -84,6 +88,8 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
         "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_WORKER_QUERY_SECONDS": "3",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -112,11 +118,10 @@ def prefect_command(prefect_port: int) -> list[str]:
 
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
-    """Starts `python ARGUMENTS` in a process group of its own, writing to state/logs/<name>.log."""
+    """Starts `python ARGUMENTS` under a keeper, writing to state/logs/<name>.log."""
     with open(state_folder() / "logs" / f"{name}.log", "w") as log:
-        return subprocess.Popen([sys.executable, *arguments], cwd=PROJECT, env=settings, stdout=log,
-                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-                                preexec_fn=die_with_parent)  # fmt: skip
+        return subprocess.Popen(kept([sys.executable, *arguments]), cwd=PROJECT, env=settings, stdout=log,
+                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
 
 
 def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
@@ -132,6 +137,18 @@ def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Pope
     raise UserError(
         f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}"
     )
+
+
+def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
+    """Waits until the worker has registered the deployments; UserError as above."""
+    from pipelines.deployments import READY
+
+    until, log = time.monotonic() + SECONDS_TO_START, state_folder() / "logs" / "worker.log"
+    while READY not in log.read_text(errors="replace"):
+        require_alive(started)
+        if time.monotonic() > until:
+            raise UserError(f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}")
+        time.sleep(0.3)
 
 
 def require_alive(started: Mapping[str, subprocess.Popen]) -> None:

@@ -45,12 +45,13 @@ def task_runs():
 
 @pytest.mark.slow
 def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_server, dvc_project):
-    from pipelines.reproduce import reproduce, stages_in_order
+    from pipelines.graph import stages_in_order
+    from pipelines.reproduce import reproduce
 
     names = [stage.name for stage in stages_in_order(dvc_project)]
     assert names == ["first", "round@a", "round@b", "last"]
-    ledger = dvc_project / "state" / "ledger.jsonl"
-    ledger.parent.mkdir()
+    ledger = Path(os.environ["RETRACE_STATE"]) / "ledger.jsonl"
+    ledger.parent.mkdir(exist_ok=True)
     run = {
         "name": "first",
         "seconds": 1.5,
@@ -60,18 +61,20 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
     }
     ledger.write_text(json.dumps(run) + "\n")
 
-    reproduce(str(dvc_project))
+    reproduce(project=str(dvc_project))
 
     assert (dvc_project / "data/last.txt").exists()
     assert task_runs() == dict.fromkeys(names, "Completed")
     messages = [log.message for log in wait_for_logs("making the first")]
     assert "making the first" in messages and "> python first.py" in messages
     artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
-    assert sorted(artifacts) == ["stage-first", "stage-last", "stage-round-a", "stage-round-b"]
+    slugs = ["first", "last", "round-a", "round-b"]
+    assert sorted(artifacts) == sorted(f"{kind}-{slug}" for kind in ("mlflow", "progress", "stage") for slug in slugs)
+    assert "no GPU" in artifacts["stage-first"] and "CPU time" in artifacts["stage-first"]
     assert "| rows/kept | 3 |" in artifacts["stage-first"] and "`abc`" in artifacts["stage-first"]
 
     marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
-    reproduce(str(dvc_project))
+    reproduce(project=str(dvc_project))
     assert marks == {path: path.stat().st_mtime_ns for path in marks}, "DVC skips what is up to date"
 
 
@@ -87,11 +90,12 @@ def wait_for_logs(text):
 
 @pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
-    from pipelines.reproduce import StageFailed, reproduce
+    from pipelines.reproduce import reproduce
+    from pipelines.stage_task import StageFailed
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
     with pytest.raises(StageFailed, match=r"stage first failed .*\n(.*\n)*the cause"):
-        reproduce(str(dvc_project))
+        reproduce(project=str(dvc_project))
     assert not (dvc_project / "data/last.txt").exists()
 
 
@@ -102,7 +106,7 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
 
     (dvc_project / "first.py").write_text(SLEEPER)
     with pytest.raises(TimedOut):
-        reproduce(str(dvc_project), hours_per_stage=4 / 3600)
+        reproduce(project=str(dvc_project), hours_per_stage=4 / 3600)
     assert_gone(int((dvc_project / "pid").read_text()))
 
 

@@ -1,0 +1,108 @@
+"""GPUs for a stage: a lock file for each GPU under the state folder, and the numbers of those that were free.
+
+Prefect's concurrency limit `gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be
+lost while their owner runs. The lock is the last word: the kernel drops it when no process of the stage is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from stages.foundations.errors import UserError
+
+LIMIT = "gpu"
+"""Name of the concurrency limit in Prefect."""
+SECONDS_BETWEEN_TRIES = 1.0
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The GPUs that a stage may use, and the descriptors of their locks."""
+
+    gpus: tuple[str, ...]
+    held: tuple[int, ...]
+
+
+def visible_gpus() -> list[str]:
+    """Numbers of this machine's GPUs: $RETRACE_GPUS, else $CUDA_VISIBLE_DEVICES, else /dev/nvidia0, 1, ..."""
+    for name in ("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES"):
+        if name in os.environ:
+            return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
+    found = [
+        match[1]
+        for path in Path("/dev").glob("nvidia*")
+        if (match := re.fullmatch(r"nvidia(\d+)", path.name))
+    ]
+    return sorted(found, key=int)
+
+
+@contextmanager
+def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[Slots]:
+    """Waits until `wanted` GPUs are free, says so while it waits, and locks them.
+
+    No GPU on the machine, or none wanted: nothing is locked. UserError when there are GPUs, but fewer than wanted.
+    """
+    gpus = visible_gpus()
+    if not wanted or not gpus:
+        yield Slots((), ())
+        return
+    if wanted > len(gpus):
+        raise UserError(
+            f"{wanted} GPUs are wanted (launch.train), and this machine shows {len(gpus)} ({', '.join(gpus)}): "
+            "lower --nproc-per-node, or run on another work pool"
+        )
+    locks.mkdir(parents=True, exist_ok=True)
+    held = _wait(wanted, gpus, locks, say)
+    try:
+        yield Slots(tuple(held), tuple(lock.fileno() for lock in held.values()))
+    finally:
+        for lock in held.values():
+            lock.close()  # not LOCK_UN: the keeper of a stage that is still ending holds it too
+
+
+def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], None]) -> dict[str, IO[str]]:
+    said = -SECONDS_BETWEEN_LINES
+    while True:
+        held: dict[str, IO[str]] = {}
+        for gpu in gpus:
+            if len(held) < wanted and (lock := _try(locks / f"gpu-{gpu}.lock")):
+                held[gpu] = lock
+        if len(held) == wanted:
+            return held
+        for lock in held.values():
+            lock.close()
+        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(gpus, locks)}")
+        time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _try(path: Path) -> IO[str] | None:
+    lock = open(path, "a+")  # noqa: SIM115 (closed by whoever holds it)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _holders(gpus: Sequence[str], locks: Path) -> str:
+    told = [f"{gpu} is held by process {pid}" for gpu in gpus if (pid := _read(locks / f"gpu-{gpu}.lock"))]
+    return ", ".join(told) or "another flow is about to take them"
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""

@@ -1,0 +1,64 @@
+"""The stages of a DVC project, in the order in which they can run, with what each needs of the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+USES_ACCELERATOR = ("sampler", "trainer")
+"""A stage that reads one of these sections of params.yaml runs a model."""
+
+
+@dataclass(frozen=True)
+class DvcStage:
+    """A stage of the graph: its address (`rl_round@rl_1`), its metric files, and the GPUs it takes where there are."""
+
+    name: str
+    metrics: tuple[str, ...]
+    gpus: int
+
+    @property
+    def slug(self) -> str:
+        """The name as the key of an artifact may be: lower case letters, digits and dashes."""
+        return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+
+
+def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]:
+    """The stages DVC finds, each after all it depends on, otherwise as they stand in dvc.yaml.
+
+    With `targets` (addresses) only these and what they depend on.
+    """
+    import networkx
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        place = {stage: number for number, stage in enumerate(repo.index.stages)}
+        graph = repo.index.graph  # edges point from a stage to what it depends on
+        order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
+        if targets:
+            roots = [stage for stage in order if _address(stage, root) in targets]
+            needed = set(roots).union(*(networkx.descendants(graph, stage) for stage in roots))
+            order = [stage for stage in order if stage in needed]
+        return [DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage)) for stage in order]
+
+
+def _address(stage: Any, root: Path) -> str:
+    """What `dvc repro` calls the stage in folder `root` (DVC's own `addressing` is relative to where we are)."""
+    file, name = os.path.relpath(stage.path, root), getattr(stage, "name", None)
+    return name if file == "dvc.yaml" else ":".join(filter(None, [file, name]))
+
+
+def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
+    return tuple(os.path.relpath(out.fs_path, root) for out in stage.outs if out.metric)
+
+
+def _gpus(stage: Any) -> int:
+    """0 for a stage that runs no model; the ranks of torchrun; otherwise 1."""
+    params = [name for dep in stage.deps for name in getattr(dep, "params", None) or ()]
+    if not {name.partition(".")[0] for name in params} & set(USES_ACCELERATOR):
+        return 0
+    ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", stage.cmd if isinstance(stage.cmd, str) else "")
+    return int(ranks[1]) if ranks else 1

@@ -1,0 +1,182 @@
+"""Which policy is the champion of a recipe: git tags say it, and the alias in MLflow's registry says it again.
+
+    champion-<recipe>-v<N>    one for each promotion, never moved; its message is a Champion as JSON
+    champion-<recipe>         points to the one that is champion now
+
+The weights stay in DVC's cache: tag and model version name the commit, whose dvc.lock has their hash. MLflow's database
+may be lost: `update_registry` writes it again from the tags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.retraining.git import git, git_as_someone, has_revision, show
+from stages.foundations.errors import UserError
+from stages.foundations.tracking import tracking_uri
+
+ALIAS = "champion"
+
+
+@dataclass(frozen=True)
+class Champion:
+    """A promotion."""
+
+    recipe: str
+    version: int
+    policy: str
+    commit: str
+    """The commit with the params.yaml and dvc.lock that made it."""
+    policy_hash: str
+    """DVC's hash of the policy's folder."""
+    run_id: str
+    """MLflow's run of the stage that made it; "" when tracking was off."""
+    before: int | None
+    """Version of the champion that it replaced; None for the first."""
+    date: str
+
+    @property
+    def tag(self) -> str:
+        return f"{moving_tag(self.recipe)}-v{self.version}"
+
+    def told(self) -> str:
+        return f"v{self.version} ({self.policy}, policy {self.policy_hash[:8]}, commit {self.commit[:10]}, {self.date})"
+
+
+def moving_tag(recipe: str) -> str:
+    return f"champion-{recipe}"
+
+
+def promotions(root: Path, recipe: str) -> list[Champion]:
+    """All that were ever promoted, oldest first."""
+    form = "%(contents:body)%00"
+    listed = git(root, "for-each-ref", f"--format={form}", f"refs/tags/{moving_tag(recipe)}-v*")
+    found = [Champion(**json.loads(text)) for text in listed.split("\0") if text.strip()]
+    return sorted((one for one in found if one.recipe == recipe), key=lambda one: one.version)
+
+
+def current(root: Path, recipe: str) -> Champion | None:
+    """None when there has been no promotion."""
+    if not has_revision(root, f"refs/tags/{moving_tag(recipe)}"):
+        return None
+    target = git(root, "rev-parse", f"refs/tags/{moving_tag(recipe)}")
+    for one in promotions(root, recipe):
+        if git(root, "rev-parse", f"refs/tags/{one.tag}") == target:
+            return one
+    raise UserError(
+        f"tag {moving_tag(recipe)} points to no promotion: set it to one of them, such as "
+        f"git tag -f {moving_tag(recipe)} {moving_tag(recipe)}-v1"
+    )
+
+
+def promote(root: Path, champion: Champion) -> None:
+    """Makes it the champion: its tag, the moving tag, the alias. Every step may be repeated."""
+    if not has_revision(root, f"refs/tags/{champion.tag}"):
+        message = (
+            f"{champion.policy} of {champion.recipe} promoted\n\n{json.dumps(asdict(champion), indent=1)}"
+        )
+        git_as_someone(root, "tag", "--annotate", champion.tag, champion.commit, "--message", message)
+    make_current(root, champion)
+
+
+def make_current(root: Path, champion: Champion) -> None:
+    """Points the moving tag and the alias to a promotion."""
+    git(root, "tag", "--force", "--no-sign", moving_tag(champion.recipe), f"refs/tags/{champion.tag}")
+    update_registry(root, champion.recipe)
+
+
+def update_registry(root: Path, recipe: str) -> str:
+    """Registers every promotion that MLflow lacks and sets the alias; returns what changed, "" when nothing did."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    client, name = MlflowClient(tracking_uri()), f"retrace-{recipe}"
+    every, now = promotions(root, recipe), current(root, recipe)
+    if now is None:
+        return ""
+    try:
+        client.get_registered_model(name)
+    except MlflowException:
+        client.create_registered_model(
+            name, description=f"Champions of the recipe {recipe}; weights lie in DVC."
+        )
+    known = {
+        version.tags.get("git.tag"): version.version
+        for version in client.search_model_versions(f"name='{name}'")
+    }
+    changed = [one.tag for one in every if one.tag not in known]
+    for one in every:
+        if one.tag not in known:
+            known[one.tag] = _register(client, name, one)
+    before = client.get_registered_model(name).aliases.get(ALIAS)
+    if str(before) != str(known[now.tag]):
+        client.set_registered_model_alias(name, ALIAS, str(known[now.tag]))
+        changed.append(f"alias {ALIAS}")
+    return ", ".join(changed)
+
+
+def _register(client: Any, name: str, champion: Champion) -> str:
+    source = f"dvc://{champion.commit}/data/policies/{champion.policy}#{champion.policy_hash}"
+    tags = {
+        "git.tag": champion.tag, "git.commit": champion.commit, "dvc.md5": champion.policy_hash,
+        "policy": champion.policy, "recipe": champion.recipe, "promoted": champion.date,
+    }  # fmt: skip
+    return client.create_model_version(name, source, run_id=champion.run_id or None, tags=tags).version
+
+
+def policy_hash(root: Path, commit: str, policy: str) -> str:
+    """DVC's hash of a policy at a commit. UserError when its dvc.lock has none."""
+    outs = locked_outs(root, commit)
+    if f"data/policies/{policy}" not in outs:
+        raise UserError(
+            f"dvc.lock of commit {commit[:10]} has no data/policies/{policy}: which policies are made?"
+        )
+    return outs[f"data/policies/{policy}"]
+
+
+def locked_stages(root: Path, commit: str) -> Mapping[str, Any]:
+    """The stages of a commit's dvc.lock."""
+    return (yaml.safe_load(show(root, commit, "dvc.lock") or "{}") or {}).get("stages", {})
+
+
+def locked_outs(root: Path, commit: str) -> dict[str, str]:
+    """Path -> DVC's hash of every output at a commit."""
+    return {
+        out["path"]: out["md5"]
+        for stage in locked_stages(root, commit).values()
+        for out in stage.get("outs", [])
+    }
+
+
+def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None]) -> None:
+    """Makes the champion before the last promotion champion again, or version `to`; says what it did.
+
+    Repeating it changes nothing. UserError when there was none before, or no version `to`.
+    """
+    every, now = promotions(root, recipe), current(root, recipe)
+    if not every or now is None:
+        raise UserError(f"recipe {recipe} has no champion yet: the flow retrain promotes the first")
+    last = every[-1]
+    target = last.before if to is None else to
+    if target is None:
+        raise UserError(f"there is no champion of {recipe} before {last.told()}: it is the first")
+    found = next((one for one in every if one.version == target), None)
+    if found is None:
+        known = ", ".join(f"v{one.version}" for one in every)
+        raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
+    if now == found:
+        mended = update_registry(root, recipe)
+        say(
+            f"{found.told()} is the champion of {recipe} already"
+            + (f"; mended in MLflow: {mended}" if mended else "")
+        )
+        return
+    make_current(root, found)
+    say(f"the champion of {recipe} was {now.told()}")
+    say(f"and now is {found.told()}: tag {moving_tag(recipe)} and MLflow's alias retrace-{recipe}@{ALIAS}")

@@ -1,0 +1,223 @@
+"""The Prefect flow `retrain`: new data, a snapshot on a branch, the whole graph in a worktree, the gate, promotion.
+
+It ends as "Nothing new", "Refused" or "Promoted". Promotion moves the git tag champion-<recipe> and MLflow's alias
+retrace-<recipe>@champion; no branch is merged and no file of the checkout changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import pipelines.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Completed
+
+from pipelines.ablating.checkouts import remove_checkout
+from pipelines.choices import Policy, Recipe
+from pipelines.reproduce import Hours, run_stages
+from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
+from pipelines.retraining.gate import Decision, decide
+from pipelines.retraining.git import git, show
+from pipelines.retraining.measuring import candidate_measurement, champion_measurement
+from pipelines.retraining.new_data import Snapshot, carried_over, data_of, look
+from pipelines.retraining.report import decision_page, decision_sentence
+from pipelines.retraining.tables import pair_up
+from pipelines.retraining.worktree import (
+    Attempt,
+    keep_results,
+    open_worktree,
+    retraining_folder,
+    worktree_environment,
+)
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import stable_hash
+from stages.foundations.ledger import latest_runs
+from stages.foundations.scratch import PROJECT
+
+OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
+
+
+@flow(name="retrain", flow_run_name="retrain {recipe}", log_prints=False, persist_result=False)
+def retrain(
+    recipe: Recipe,
+    policy: Policy,
+    incoming: str = "state/incoming",
+    ask_upstream: bool = True,
+    force: bool = False,
+    hours_per_stage: Hours = 48.0,
+    project: str = "",
+) -> State:
+    """Retrain on new data, and promote the result only when it is measurably better than the champion.
+
+    Args:
+        recipe: Which recipe to retrain. Its committed file counts, with the champion's data.
+        policy: Which of its policies is compared with the champion, and promoted.
+        incoming: Folder with new files, from the project's root. A file replaces that of the source it is named like.
+        ask_upstream: Also ask the servers behind the recipe's sources for newer revisions.
+        force: Retrain although the data are the champion's, or were tried before: after changes of code or recipe.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails.
+        project: Folder of another DVC project on the worker's machine. Empty is this project.
+    """
+    root = Path(project) if project else PROJECT
+    with _only_one(root):
+        update_registry(root, recipe)
+        champion = current(root, recipe)
+        snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
+        attempt = _attempt(root, recipe, snapshot, champion, force)
+        if (told := _nothing_new(attempt)) and not force:
+            return Completed(name="Nothing new", message=told)
+        folder = make_snapshot(attempt)
+        run_stages(folder, hours_per_stage, env=worktree_environment(folder))
+        commit = keep_results(attempt, folder)
+        decision = pass_gate(attempt, folder, policy)
+        if decision is None or decision.is_promoted:
+            told = make_champion(attempt, folder, policy, commit, decision)
+        else:
+            told = decision_sentence(decision, champion)
+        is_promoted = decision is None or decision.is_promoted
+        _record(attempt, "promoted" if is_promoted else "refused", told)
+        remove_checkout(root, folder)
+        return Completed(name="Promoted" if is_promoted else "Refused", message=told)
+
+
+@task(name="look for new data", task_run_name="look for new data", **OPTIONS)
+def find_new_data(
+    root: Path, recipe: str, champion: Champion | None, incoming: Path, ask_upstream: bool
+) -> Snapshot:
+    """The recipe with the newest data; the log says what is new."""
+    logger = get_run_logger()
+    file = f"pipelines/recipes/{recipe}.yaml"
+    own, then = (
+        _params(root, revision, file) for revision in ("HEAD", champion.commit if champion else "HEAD")
+    )
+    if own is None:
+        raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
+    theirs = _params(root, champion.commit, "params.yaml") if champion else None
+    snapshot = look(carried_over(own, theirs, then), incoming, ask_upstream,
+                    retraining_folder(root) / "revisions", logger.info)  # fmt: skip
+    for change in snapshot.changes:
+        logger.info("%s", change)
+    if not snapshot.changes:
+        logger.info("neither %s nor a source has anything new", incoming)
+    return snapshot
+
+
+def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
+    text = show(root, revision, file)
+    return None if text is None else yaml.safe_load(text)
+
+
+def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Attempt:
+    base = git(root, "rev-parse", "HEAD")
+    return Attempt(
+        root, recipe, f"{snapshot.name}-{base[:8]}" if force else snapshot.name, snapshot, base, champion
+    )
+
+
+def _nothing_new(attempt: Attempt) -> str:
+    """Why there is nothing to do; "" when there is."""
+    champion = attempt.champion
+    if champion is None:
+        return ""
+    theirs = stable_hash(data_of(_params(attempt.root, champion.commit, "params.yaml") or {}))[:12]
+    if theirs == attempt.snapshot.name:
+        return f"Nothing new: these are the data of champion {champion.told()}."
+    for line in reversed(_records(attempt.root, attempt.recipe)):
+        if line["name"] == attempt.name:
+            return f"Nothing new: these data were {line['outcome']} on {line['date']}. {line['told']}"
+    return ""
+
+
+@task(name="data snapshot", task_run_name="data snapshot", **OPTIONS)
+def make_snapshot(attempt: Attempt) -> Path:
+    """The worktree to retrain in, with the data on a branch of their own."""
+    logger = get_run_logger()
+    folder = open_worktree(attempt, logger.info)
+    logger.info("branch %s in %s", attempt.branch, folder)
+    return folder
+
+
+@task(name="gate", task_run_name="gate", **OPTIONS)
+def pass_gate(attempt: Attempt, folder: Path, policy: str) -> Decision | None:
+    """The gate's decision; None when there is no champion to compare with."""
+    logger, champion = get_run_logger(), attempt.champion
+    if champion is None:
+        logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
+        return None
+    theirs, is_again = champion_measurement(champion, folder, policy, lambda line: logger.info("%s", line))
+    logger.info(
+        "the champion was %s", "measured again, as the candidate was" if is_again else "measured alike before"
+    )
+    decision = decide(pair_up(theirs, candidate_measurement(folder, policy)))
+    page = decision_page(decision, champion, attempt.branch, policy)
+    create_markdown_artifact(page, key=f"gate-{attempt.recipe}", description=f"Gate of {attempt.branch}")
+    logger.info("%s", decision_sentence(decision, champion))
+    return decision
+
+
+@task(name="promote", task_run_name="promote", **OPTIONS)
+def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, decision: Decision | None) -> str:
+    """Tags the commit and sets MLflow's alias; returns what was done."""
+    root, before = attempt.root, attempt.champion
+    versions = [one.version for one in promotions(root, attempt.recipe)]
+    champion = Champion(
+        recipe=attempt.recipe,
+        version=max(versions, default=0) + 1,
+        policy=policy,
+        commit=commit,
+        policy_hash=policy_hash(root, commit, policy),
+        run_id=_run_id(folder, policy),
+        before=before.version if before else None,
+        date=_now(),
+    )
+    promote(root, champion)
+    why = decision_sentence(decision, before) if decision else "It is the first."
+    told = f"{attempt.branch} is champion {champion.told()}. {why}"
+    get_run_logger().info("%s", told)
+    return told
+
+
+def _run_id(folder: Path, policy: str) -> str:
+    names = (policy, f"rl_round@{policy}")
+    runs = [run for run in latest_runs(folder / "state" / "ledger.jsonl") if run["name"] in names]
+    return runs[-1].get("run_id", "") if runs else ""
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _records(root: Path, recipe: str) -> list[dict[str, str]]:
+    file = retraining_folder(root) / f"{recipe}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _record(attempt: Attempt, outcome: str, told: str) -> None:
+    line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
+    with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+@contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    folder = retraining_folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another retraining runs ({folder / 'lock'} is held): wait for it") from None
+        yield

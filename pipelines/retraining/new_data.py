@@ -1,0 +1,164 @@
+"""What is new: revisions of the recipe's sources, and files in the incoming folder.
+
+    NAME.jsonl (.json, .csv, .parquet, each also .gz)   the next file of source NAME, or a new source
+    NAME.yaml    for a new source: an entry of `sources` without path and sha256, or one of `collect_web.sources`
+                 without path (kind jsonl or warc)
+
+A file is copied under a name with its hash, so that nobody can change it under the recipe. Files that were written
+to in the last ten seconds wait for the next time.
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.retraining.revisions import newer_revision
+from stages.collect.params import Name
+from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
+from stages.foundations.hashing import stable_hash
+
+SNAPSHOTS = "data/snapshots"
+"""Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""
+FORMATS = ("jsonl", "json", "csv", "parquet")
+SECONDS_STILL = 10.0
+SECTIONS = ("sources", "collect_web")
+"""The sections of a parameter file that say which data there are."""
+
+
+@dataclass
+class Snapshot:
+    """Parameters with the newest data, what changed, and the files that must be copied: place -> file."""
+
+    params: dict[str, Any]
+    changes: list[str] = field(default_factory=list)
+    files: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Names the data: equal data have equal names, whatever else the parameters say."""
+        return stable_hash(data_of(self.params))[:12]
+
+
+def data_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: params.get(name) for name in SECTIONS}
+
+
+def carried_over(
+    recipe: Mapping[str, Any], champion: Mapping[str, Any] | None, recipe_then: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """The recipe's parameters with the champion's data, so that data once taken in stay in.
+
+    A source whose entry in the recipe has changed since the champion was made (`recipe_then`) keeps the recipe's.
+    """
+    params = copy.deepcopy(dict(recipe))
+    if champion is None:
+        return params
+    for own, then, theirs in zip(_tables(params), _tables(recipe_then or {}), _tables(champion), strict=True):
+        for name, entry in theirs.items():
+            is_as_then = own.get(name) == then.get(name)  # both None: an incoming file made it
+            if is_as_then:
+                own[name] = copy.deepcopy(entry)
+    return params
+
+
+def _tables(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two tables of named sources; changes go into `params`."""
+    return params.get("sources", {}), (params.get("collect_web") or {}).get("sources", {})
+
+
+def look(
+    params: dict[str, Any], incoming: Path, is_upstream_asked: bool, memory: Path, say: Callable[[str], None]
+) -> Snapshot:
+    """The newest data. `memory` is a folder for what servers said last; sources that do not answer are told and kept.
+
+    UserError names a file in `incoming` that cannot be used, and what to write.
+    """
+    found = Snapshot(params)
+    sources = _tables(params)[0]
+    if is_upstream_asked:
+        for name in sources:
+            changed = newer_revision(name, sources[name]["from"], memory, say)
+            if changed:
+                sources[name]["from"] |= changed
+                told = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
+                found.changes.append(f"source {name} has a new revision: {told}")
+    for path in sorted(incoming.iterdir()) if incoming.is_dir() else ():
+        if path.is_file() and not path.name.startswith(".") and path.suffix not in (".yaml", ".partial"):
+            if time.time() - path.stat().st_mtime < SECONDS_STILL:
+                say(f"{path.name} was written to just now: it waits for the next time")
+            else:
+                _take(path, found)
+    return found
+
+
+def _take(path: Path, found: Snapshot) -> None:
+    """Puts an incoming file into the snapshot; nothing changes when it is there already."""
+    words = path.name.lower().removesuffix(".gz").split(".")
+    name, form = words[0], words[-1]
+    if not Name.fullmatch(name):
+        raise UserError(
+            f"{path}: a source's name is made of lower case letters, digits and _: rename the file"
+        )
+    sources, pages = _tables(found.params)
+    described = path.with_name(f"{name}.yaml")
+    entry = _read(described) if described.exists() else None
+    sha256 = sha256_of(path)
+    place = f"{SNAPSHOTS}/{name}-{sha256[:12]}{''.join(path.suffixes)}"
+    if (entry or {}).get("kind") in ("jsonl", "warc") or (entry is None and name in pages):
+        new = {**(entry or pages[name]), "path": place}
+        table = pages
+    else:
+        if form not in FORMATS:
+            raise UserError(f"{path}: files of problems end with .{', .'.join(FORMATS)} (or .gz behind it); web pages "
+                            f"need {described.name} with kind jsonl or warc")  # fmt: skip
+        new, table = _problems(path, name, form, entry or sources.get(name), place, sha256), sources
+    if table.get(name) != new:
+        told = "a new file for source" if name in table else "a new source"
+        found.changes.append(f"{path.name}: {told} {name}")
+        table[name] = new
+    found.files[place] = path
+
+
+def _problems(
+    path: Path, name: str, form: str, entry: Mapping[str, Any] | None, place: str, sha256: str
+) -> dict[str, Any]:
+    origin = (entry or {}).get("from", {})
+    if "fields" not in origin:
+        raise UserError(
+            f"{path}: there is no source {name} that has fields. Write {name}.yaml beside it: role (train or "
+            "benchmark), licence, and from: {fields: {problem: ..., answer: ..., solution: null}}"
+        )
+    kept = {
+        key: origin.get(key, missing) for key, missing in (("fields", None), ("only", {}), ("max_rows", None))
+    }
+    local = {"kind": "local", "path": place, "sha256": sha256, "format": form, **kept}
+    return {**{key: value for key, value in (entry or {}).items() if key != "from"}, "from": local}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path} must be an entry of sources: role, licence, from")
+    return content
+
+
+def copy_files(found: Snapshot, folder: Path) -> None:
+    """Copies the snapshot's files to their places in a checkout. UserError when one has changed meanwhile."""
+    for place, path in found.files.items():
+        goal = folder / place
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, goal)
+        if sha256_of(goal)[:12] not in goal.name:
+            raise UserError(f"{path} was changed while it was copied: run the flow again")

@@ -1,0 +1,90 @@
+"""`make ui` for tests, and the Prefect server's API without a client."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def unused_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RunningUi:
+    """`make ui` with its state in a folder; may be ended and started again."""
+
+    def __init__(self, state: Path) -> None:
+        self.state, self.prefect, self.mlflow = state, unused_port(), unused_port()
+        self.printed: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        settings = {
+            "PREFECT_PORT": str(self.prefect), "MLFLOW_PORT": str(self.mlflow), "RETRACE_STATE": str(self.state),
+            "PYTHONPATH": str(PROJECT), "RETRACE_TRACKING": "off",
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        }  # fmt: skip
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        self.process = subprocess.Popen([sys.executable, "-m", "pipelines.servers"], cwd=PROJECT, text=True,
+                                        env={**environment, **settings}, stdout=subprocess.PIPE,
+                                        start_new_session=True)  # fmt: skip
+        self.printed = [self.process.stdout.readline(), self.process.stdout.readline()]
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(60) == 0
+
+    def ask(self, path: str, content: dict[str, Any] | None = None, method: str = "POST") -> Any:
+        """The answer of the Prefect API."""
+        body = None if method == "GET" else json.dumps(content or {}).encode()
+        address = f"http://127.0.0.1:{self.prefect}/api/{path}"
+        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
+        text = urllib.request.urlopen(request, timeout=30).read()
+        return json.loads(text) if text else None
+
+    def deployments(self) -> dict[str, dict[str, Any]]:
+        return {one["name"]: one for one in self.ask("deployments/filter")}
+
+    def run(self, deployment: str, **parameters: Any) -> str:
+        """Starts a deployment; returns the flow run's id."""
+        place = f"deployments/{self.deployments()[deployment]['id']}/create_flow_run"
+        return self.ask(place, {"parameters": parameters})["id"]
+
+    def state_of(self, flow_run: str) -> dict[str, Any]:
+        return self.ask(f"flow_runs/{flow_run}", method="GET")["state"]
+
+    def wait_for(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
+        """The state in which a flow run ends."""
+        ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+        wait_until(lambda: self.state_of(flow_run)["type"] in ended, seconds)
+        return self.state_of(flow_run)
+
+    def tasks(self, flow_run: str) -> dict[str, str]:
+        found = self.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
+        return {one["name"]: one["state_name"] for one in found}
+
+    def log(self, flow_run: str) -> str:
+        lines = self.ask(
+            "logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
+        )
+        return "\n".join(line["message"] for line in lines)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.3)
