@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from stages.engines.reference import ReferencePolicy
 from stages.engines.sampling import Sampler
 from stages.engines.training import Trainer, Update
-from stages.engines.verifier import Verifier
 from stages.foundations.checkpoints import Checkpoints
 from stages.foundations.errors import UserError
 from stages.foundations.progress import progress
 from stages.foundations.seeds import derive_seed, endless_order
 from stages.foundations.tracking import Run
 from stages.rl_round.drawing import Batch, draw_batch
+from stages.rl_round.judging import CheckedJudge, RoundVerifier
 from stages.rl_round.params import RlParams, RoundParams
 from stages.rl_round.rollouts import Group, Problem, draw_groups
 from stages.rl_round.state import RolloutLog, RoundState, load_state, save_state
@@ -48,7 +48,7 @@ class Learner:
     trainer: Trainer
     sampler: Sampler | None
     """None on every rank but 0."""
-    verifier: Verifier | None
+    verifier: RoundVerifier | None
     """None on every rank but 0."""
     tokenizer: object
     run: Run
@@ -79,6 +79,7 @@ def learn(learner: Learner) -> RoundState:
             with run.phase("sync"):
                 row["sync/logprob_gap_max"] = _sync(learner, probe, state.policy_version)
         row |= batch_metrics(batch, trained, state.drawing, params)
+        row |= learner.verifier.taken() if isinstance(learner.verifier, CheckedJudge) else {}
         state.step = step + 1
         state.curve.append(row)
         if trainer.rank == 0:
@@ -138,20 +139,23 @@ def _draw(learner: Learner, state: RoundState) -> Batch:
     # longer than other surplus.
     version = learner.sampler.policy_version
     batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, state.drawing, draw)
-    _stop_when_undecided(batch, learner.abort_undecided_fraction)
+    _stop_when_undecided(batch, learner.abort_undecided_fraction, learner.verifier)
     return batch
 
 
-def _stop_when_undecided(batch: Batch, allowed_fraction: float) -> None:
+def _stop_when_undecided(batch: Batch, allowed_fraction: float, verifier: RoundVerifier) -> None:
     verdicts = [
         rollout.verdict for group in batch.drawn for rollout in group.rollouts if not rollout.is_decided
     ]
     total = sum(len(group.rollouts) for group in batch.drawn)
     if total and len(verdicts) > allowed_fraction * total:
+        remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
+        if isinstance(verifier, CheckedJudge):
+            remedy = "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
         raise UserError(
             f"the verifier could not decide {len(verdicts)} of {total} responses ({', '.join(sorted(set(verdicts)))}), "
-            f"more than verifier.abort_undecided_fraction {allowed_fraction} allows: raise verifier.timeout_seconds "
-            "or memory_mib, or look at the responses; the last checkpoint is kept"
+            f"more than verifier.abort_undecided_fraction {allowed_fraction} allows: {remedy}; the last checkpoint is "
+            "kept"
         )
 
 

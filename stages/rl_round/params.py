@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.sampling import SamplerParams
+from stages.engines.sampling import SamplerParams, VllmSamplerParams
 from stages.engines.training import OptimizerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.drawing_params import (
@@ -40,6 +40,7 @@ from stages.rl_round.update_params import (
     VocabularyPruningParams,
     WholeDistributions,
 )
+from stages.rl_round.verifier_params import ModelVerifier, RoundVerifierParams
 
 
 class SyncProbeParams(StrictParams):
@@ -66,6 +67,8 @@ class RlParams(StrictParams):
     reward: RewardParams
     reward_discount: Discount
     """Of the reward at the response's end (Demystify: 1; less made responses impatient and worse)."""
+    verifier: RoundVerifierParams
+    """Who judges the responses: the rules of section `verifier`, or a model."""
     overlong: OverlongParams
     is_overlong_filtered: bool
     """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
@@ -202,10 +205,16 @@ class RoundParams(StrictParams):
 
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
     """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
+    found = []
     mismatch = sampler.mismatch.kind if hasattr(sampler, "mismatch") else "none"
     if mismatch != "none" and rl.sync_probe.max_logprob_gap is not None:
-        return [
+        found.append(
             f"rl.sync_probe.max_logprob_gap {rl.sync_probe.max_logprob_gap} would stop a round whose sampler differs "
             f"on purpose (sampler.mismatch.kind {mismatch}): set it to null"
-        ]
-    return []
+        )
+    if isinstance(rl.verifier, ModelVerifier) and isinstance(sampler, VllmSamplerParams):
+        found.append(
+            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind vllm does not give: "
+            "set sampler.kind torch, or rl.verifier.kind rule"
+        )
+    return found

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.sampling import Sampler
-from stages.engines.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.progress import progress
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.drawing_params import PassRateSelection
+from stages.rl_round.judging import RoundVerifier
 from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts import Group, Problem, draw_groups
 from stages.rl_round.update_params import SampledTokensOnly
@@ -46,7 +46,7 @@ def count_passes(
     samples: int,
     params: RlParams,
     sampler: Sampler,
-    verifier: Verifier,
+    verifier: RoundVerifier,
     tokenizer: object,
     scratch: Path,
     *seed_parts: int | str,

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
 from stages.engines.policies import decode_response
 from stages.engines.sampling import Sampler, SamplingSettings
-from stages.engines.verifier import Verdict, Verifier
+from stages.engines.verifier import Verdict
 from stages.foundations.records import Sample, StopReason
+from stages.rl_round.judging import RoundVerifier
 from stages.rl_round.params import RlParams
 from stages.rl_round.reward_params import CosineReward, SoftOverlong, VerdictReward
 
@@ -58,7 +59,7 @@ class Group:
 def draw_groups(
     problems: Sequence[Problem],
     sampler: Sampler,
-    verifier: Verifier,
+    verifier: RoundVerifier,
     tokenizer,
     params: RlParams,
     seed: int,

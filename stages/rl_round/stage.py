@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+from stages.engines.judge import ModelJudge, WordJudge
 from stages.engines.policies import encode_prompt, load_tokenizer
 from stages.engines.reference import ReferencePolicy
 from stages.engines.sampling import SamplerParams, build_sampler
-from stages.engines.training import Trainer, TrainerParams, build_trainer, replace_folder_together
+from stages.engines.training import (
+    TorchTrainerParams,
+    Trainer,
+    TrainerParams,
+    build_trainer,
+    replace_folder_together,
+)
 from stages.engines.verifier import Verifier, VerifierParams
 from stages.foundations.checkpoints import Checkpoints
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
+from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import read_table, require_rows, write_table
 from stages.foundations.tracking import Run, track
 from stages.rl_round.drawing import slice_problems
 from stages.rl_round.drawing_params import PassRateSelection
+from stages.rl_round.judging import CheckedJudge, build_judge, examined, forget_judge, taught_judge
 from stages.rl_round.learning import Learner, learn
 from stages.rl_round.params import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.prompt_selection import (
@@ -31,6 +43,7 @@ from stages.rl_round.prompt_selection import (
 from stages.rl_round.rollouts import Problem
 from stages.rl_round.state import RolloutLog, RoundState
 from stages.rl_round.update_params import NoReferenceKl, WholeDistributions
+from stages.rl_round.verifier_params import MadePairs, ModelVerifier
 
 BYTES_OF_A_LOGPROB = 4
 
@@ -71,6 +84,7 @@ def run_rl_round(paths: Namespace) -> None:
             )
         )
         sampler = verifier = reference = None
+        known: dict[str, float] = {}
         if not isinstance(params.reference_kl, NoReferenceKl):
             reference = stack.enter_context(
                 closing(ReferencePolicy.from_folder(paths.policy, trainer_params.dtype, trainer.device))
@@ -78,13 +92,17 @@ def run_rl_round(paths: Namespace) -> None:
         if trainer.rank == 0:
             sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
             verifier = stack.enter_context(Verifier(sections["verifier"]))
+            if isinstance(params.verifier, ModelVerifier):
+                judge, known = _make_judge(paths, params.verifier, sections, problems, run.scratch, seed)
+                verifier = stack.enter_context(CheckedJudge(judge, verifier))
+                run.log(known, step=0)
         learner = Learner(
             params, this_round, paths.round, seed, trainer_params.micro_batch_tokens,
             sections["verifier"].abort_undecided_fraction, problems, trainer, sampler, verifier, tokenizer, run,
             reference,
         )  # fmt: skip
         learner, selected = _with_selected_problems(learner)
-        _write(paths, trainer, learn(learner), run, selected)
+        _write(paths, trainer, learn(learner), run, known | selected)
 
 
 _SHARED = {
@@ -124,6 +142,28 @@ def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Pr
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
         for row in frame.to_dict("records")
     ]
+
+
+def _make_judge(
+    paths: Namespace,
+    params: ModelVerifier,
+    sections: Mapping[str, Any],
+    problems: Sequence[Problem],
+    scratch: Path,
+    seed: int,
+) -> tuple[ModelJudge | WordJudge, dict[str, float]]:
+    """The judge made of the round's starting policy, and what it was found to know."""
+    answers, policy, prompt = [problem.answer for problem in problems], paths.policy, sections["prompt"]
+    names = seed, paths.round
+    if isinstance(params.teaching, MadePairs):
+        if not isinstance(sections["trainer"], TorchTrainerParams):
+            raise UserError(
+                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is "
+                f"{sections['trainer'].kind}: set trainer.kind torch, or teaching.kind none"
+            )
+        policy = taught_judge(params.teaching, sections["trainer"], prompt, policy, answers, scratch, *names)
+    judge = build_judge(params, sections["sampler"], prompt, policy, derive_seed(*names, "judge"))
+    return judge, examined(judge, answers, *names)
 
 
 def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]]:
@@ -166,6 +206,7 @@ def _write(
     Checkpoints(run.scratch).clear()
     rollouts.clear()
     forget_passes(run.scratch)
+    forget_judge(run.scratch)
 
 
 MEAN_DIAGNOSTICS = (
@@ -180,6 +221,9 @@ MEAN_DIAGNOSTICS = (
     "repetition/token_fraction",
     "trust_region/acceptance_rate",
     "trust_region/error_bound",
+    "verdict/false_correct_fraction",
+    "verdict/false_wrong_fraction",
+    "verdict/rule_agreement_fraction",
     "variance_proxy/noise",
     "variance_proxy/power",
 )

@@ -1,11 +1,20 @@
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.judge import RESPONSE_LINES, ModelJudge, judge_request, read_judgement
+from stages.engines.judge import (
+    RESPONSE_LINES,
+    ModelJudge,
+    WordJudge,
+    judge_request,
+    read_judgement,
+    same_request,
+)
 from stages.foundations.prompts import PlainPrompt
 from stages.foundations.records import Sample, StopReason
 
 
 class Letters:
     """A tokenizer of characters."""
+
+    eos_token_id = 0
 
     def encode(self, text, add_special_tokens):
         return [ord(letter) for letter in text]
@@ -76,3 +85,60 @@ def test_the_last_judgement_counts_in_any_layout():
     assert read_judgement("Judgement: wrong ... no.\n**Judgment:** `Correct`").verdict is Verdict.CORRECT
     assert read_judgement("Judgement: correctly done").verdict is Verdict.UNPARSED
     assert read_judgement("").verdict is Verdict.UNPARSED
+
+
+class WordScorer:
+    """Thinks `yes` more likely than `no` by `gap(prompt)` nats, and remembers its prompts."""
+
+    def __init__(self, gap):
+        self.gap, self.asked, self.is_closed = gap, [], False
+
+    def logprobs(self, prompts, responses):
+        texts = ["".join(map(chr, prompt)) for prompt in prompts]
+        words = ["".join(map(chr, response)) for response in responses]
+        assert set(words) <= {"yes\0", "no\0"}  # each word with the end of the response
+        self.asked += texts
+        return [
+            [self.gap(text) if word == "yes\0" else 0.0, *[0.0] * (len(word) - 1)]
+            for text, word in zip(texts, words, strict=True)
+        ]
+
+    def close(self):
+        self.is_closed = True
+
+
+def word_judge(gap, margin=0.1):
+    scorer = WordScorer(gap)
+    return scorer, WordJudge(scorer, Letters(), PlainPrompt(kind="plain", template="{problem}\n"), margin)
+
+
+def test_the_likelier_word_decides_and_near_words_leave_it_undecided():
+    gaps = {same_request("7", "7"): 2.0, same_request("7", "8"): -2.0, same_request("7", "9"): 0.05,
+            same_request("7", "5"): float("nan")}  # fmt: skip
+    scorer, judge = word_judge(lambda prompt: gaps[prompt.removesuffix("\n")])
+    with judge:
+        boxed = [("7", f"so \\boxed{{{answer}}}") for answer in "78957"]
+        judged = judge.judge(boxed, require_marker=True)
+        assert [one.verdict for one in judged] == ["correct", "wrong", "crashed", "crashed", "correct"]
+        assert [one.reason for one in judged] == ["yes", "no", "undecided", "undecided", "yes"]
+        assert [one.extracted for one in judged] == list("78957")
+        assert len(scorer.asked) == 8
+        assert judge.judge(boxed) == judged and len(scorer.asked) == 8  # asked once in a lifetime
+    assert scorer.is_closed
+
+
+def test_a_tie_is_undecided_also_without_a_margin():
+    _, judge = word_judge(lambda prompt: 0.0, margin=0.0)
+    assert judge.judge([("7", "\\boxed{7}")])[0].reason == "undecided"
+
+
+def test_a_response_without_a_prediction_is_unparsed_and_not_asked_about():
+    scorer, judge = word_judge(lambda prompt: 1.0)
+    pairs = [("7", ""), ("7", "7"), ("7", "The answer is 7"), ("7", "\\boxed{" + "7" * 300 + "}")]
+    judged = judge.judge(pairs, truncated=[False, False, True, False], require_marker=True)
+    assert {one.verdict for one in judged} == {Verdict.UNPARSED}
+    assert [one.reason for one in judged[1:3]] == ["no_answer_marker", "truncated"]
+    assert scorer.asked == []
+    assert (
+        judge.judge([("7", "7")])[0].verdict is Verdict.CORRECT
+    )  # a bare answer, where no marker is asked for

@@ -37,7 +37,8 @@ PARAMS: dict[str, Any] = {
     "rl": {
         "problems_per_step": 4, "group_size": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
         "max_response_tokens": 12, "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
-        "reward_discount": 1.0, "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
+        "reward_discount": 1.0, "verifier": {"kind": "rule"},
+        "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
         "is_overlong_filtered": False, "repetition_penalty": {"kind": "none"},
         "dynamic_sampling": {"kind": "dynamic", "max_draws": 3, "max_staleness": 2},
         "advantage": {"kind": "group_normalized", "divide_by_std": True},

@@ -22,6 +22,11 @@ SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 COSINE = {"kind": "cosine", "r0_correct": 2, "rL_correct": 1, "r0_wrong": -10, "rL_wrong": 0, "exceeded": -10}
 NGRAM = {"kind": "ngram", "n": 4, "penalty": -0.05, "discount": 0.99}
 NONE = {"kind": "none"}
+MODEL = {
+    "kind": "model",
+    "reading": {"kind": "likelier_word", "undecided_margin": 0.0},
+    "teaching": {"kind": "made_pairs", "steps": 5, "pairs_per_step": 8, "learning_rate": 0.005},
+}
 WHOLE = {"kind": "whole", "max_gib": 1.0}
 EXACT = {"rollout_correction": {**TRM, "divergence": "exact"}, "rollout_distributions": WHOLE}
 
@@ -44,6 +49,8 @@ def load(**changes):
         {"rollout_correction": TRM, "proximal": "rollout"},
         {"rollout_correction": {**TRM, "mean_threshold": None}},
         EXACT,
+        {"verifier": MODEL},
+        {"verifier": {"kind": "model", "reading": {"kind": "written", "max_tokens": 64}, "teaching": NONE}},
         {**EXACT, "vocabulary_pruning": SAFE_SET},
         {"vocabulary_pruning": SAFE_SET},
         {"reference_kl": {"kind": "k3", "coefficient": 0.01}},
@@ -67,6 +74,7 @@ def test_every_choice_loads(changes):
         ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: set rollout_distributions"),
         ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: set rollout_distributions"),
         ({"rollout_distributions": {"kind": "whole"}}, r"max_gib: missing"),
+        ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
         ({"vocabulary_pruning": SAFE_SET, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
         ({"vocabulary_pruning": SAFE_SET, "top_k": 50}, "set top_p 1.0 and top_k 0"),

@@ -16,6 +16,7 @@ from stages.foundations.tables import read_table
 from stages.rl_round import learning, prompt_selection
 from stages.rl_round.__main__ import main
 from tests.fakes.taught_policy import rl_flags, write_params
+from tests.stages.rl_round.test_params import MODEL
 from tests.stages.test_sft import kill_at_first_checkpoint
 
 
@@ -170,8 +171,17 @@ STALE = {
 """A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
 
 
+JUDGED = {
+    "rl.verifier": MODEL, "rl.dynamic_sampling": {"kind": "none"}, "rl_rounds.rl_1.steps": 5,
+    "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
+}  # fmt: skip
+"""A policy that is taught to judge and then judges."""
+
+
 @pytest.mark.parametrize(
-    "choice", [EVERYTHING, EXACT_UNDER_MISMATCH, STALE], ids=["everything", "exact", "stale"]
+    "choice",
+    [EVERYTHING, EXACT_UNDER_MISMATCH, STALE, JUDGED],
+    ids=["everything", "exact", "stale", "judged"],
 )
 def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypatch):
     params = write_params(tmp_path / "params.yaml", choice)
