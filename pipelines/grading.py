@@ -2,18 +2,25 @@
 
 A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`, `truncated` (a token limit cut
 the response off) and `tolerance` (how far apart two numbers may be and agree). Each row gives one line with `line`,
-`id`, `verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged.
+`id`, `verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
+
+A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a sound row is
+the caller's mistake: exit code 2.
 """
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -29,6 +36,9 @@ from stages.foundations.scratch import PROJECT
 
 _ROWS_AT_ONCE = 500
 """Rows judged together: enough to keep the workers busy, few enough to see the lines come."""
+_LONG_INTEGER = 4_000
+_MAX_LINE_CHARACTERS = 16 * 2**20
+"""Longer lines are passed over without being kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +65,12 @@ def grade(
     """Give each row a verdict: correct, wrong, unparsed, timed_out or crashed. Lines to standard output."""
     try:
         with ExitStack() as opened:
-            source = sys.stdin if file == "-" else opened.enter_context(_open(Path(file)))
+            source = opened.enter_context(_open(file))
             verifier = opened.enter_context(_open_verifier(jobs, judge, params))
             _write_verdicts(source, verifier, sys.stdout)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        typer.echo(f"error: {file} is no whole gzip file ({error}): unpack it, or get it again", err=True)
+        raise typer.Exit(2) from error
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -65,13 +78,20 @@ def grade(
         sys.stderr.close()  # who reads the lines has seen enough
 
 
-def _open(path: Path) -> TextIO:
+def _open(file: str) -> TextIO:
+    """Bytes that are no text become question marks; a mark of the byte order is passed over."""
     try:
-        return path.open(encoding="utf-8", errors="replace")
+        return io.TextIOWrapper(_open_binary(file), encoding="utf-8-sig", errors="replace")
     except OSError as error:
         raise UserError(
-            f"{path}: {error.strerror}. Give a file of JSON lines, or - for standard input"
+            f"{file}: {error.strerror}. Give a file of JSON lines, or - for standard input"
         ) from error
+
+
+def _open_binary(file: str) -> Any:
+    if file == "-":
+        return sys.stdin.buffer
+    return gzip.open(file) if file.endswith(".gz") else Path(file).open("rb")
 
 
 def _open_verifier(jobs: int, judge: str, params: Path):
@@ -82,8 +102,8 @@ def _open_verifier(jobs: int, judge: str, params: Path):
     return Verifier(load_section(params, "verifier", VerifierParams).model_copy(update={"workers": jobs}))
 
 
-def _write_verdicts(source: Iterable[str], verifier, target: TextIO) -> None:
-    """Judges and writes row by row; a summary goes to standard error."""
+def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
+    """Judges and writes row by row; a summary goes to standard error. UserError where no row could be judged."""
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     started = time.monotonic()
@@ -94,12 +114,16 @@ def _write_verdicts(source: Iterable[str], verifier, target: TextIO) -> None:
                 "extracted": judgement.extracted, "path": judgement.path}  # fmt: skip
         if row.identity is not None:
             line["id"] = row.identity
-        target.write(json.dumps(line) + "\n")
+        target.write(json.dumps(line, default=float) + "\n")  # a decimal id is a Decimal here
         target.flush()
     told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
     say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {told or 'nothing'}")
     for fault, count in sorted((+faults).items()):
         say(f"{count} rows could not be read ({fault}): they are unparsed, with that reason")
+    if not counts.total():
+        raise UserError("the input holds no rows: give JSON lines with gold and prediction")
+    if (+faults).total() == counts.total():
+        raise UserError('no row could be read: give JSON lines such as {"gold": "1/2", "prediction": "0.5"}')
 
 
 def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgement]]:
@@ -118,38 +142,52 @@ def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgemen
                 yield row, next(judgements)
 
 
-def _rows(lines: Iterable[str]) -> Iterator[_Row]:
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
+def _rows(source: TextIO) -> Iterator[_Row]:
+    for number, line in enumerate(_lines(source), start=1):
+        if line is None:
+            yield _faulty(number, None, "line_too_long")
+        elif line.strip():
             yield _read_row(number, line)
+
+
+def _lines(source: TextIO) -> Iterator[str | None]:
+    """The lines; None for one that is too long to be kept."""
+    while line := source.readline(_MAX_LINE_CHARACTERS):
+        is_whole = len(line) < _MAX_LINE_CHARACTERS or line.endswith("\n")
+        yield line if is_whole else None
+        while not is_whole:
+            rest = source.readline(_MAX_LINE_CHARACTERS)
+            is_whole = len(rest) < _MAX_LINE_CHARACTERS or rest.endswith("\n")
 
 
 def _read_row(number: int, line: str) -> _Row:
     try:
-        row = json.loads(line)
+        row = json.loads(line, parse_int=_integer, parse_float=Decimal)
     except (ValueError, RecursionError):
         return _faulty(number, None, "not_json")
     if not isinstance(row, dict):
         return _faulty(number, None, "not_an_object")
     identity = row.get("id")
-    texts = [_text(row.get(name)) for name in ("gold", "prediction")]
-    for name, text in zip(("gold", "prediction"), texts, strict=True):
-        if text is None:
+    for name in ("gold", "prediction"):
+        if row.get(name) is None:
             return _faulty(number, identity, f"no_{name}")
+        if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
+            return _faulty(number, identity, f"{name}_is_no_text")
+    is_truncated = row.get("truncated", False)
+    if not isinstance(is_truncated, bool):
+        return _faulty(number, identity, "truncated_is_no_boolean")
     tolerance = row.get("tolerance")
-    is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
-    if tolerance is not None and not (is_number and 0 <= tolerance < float("inf")):
+    is_number = isinstance(tolerance, int | Decimal) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and (tolerance == 0 or 1e-300 < tolerance < 1e300)):
         return _faulty(number, identity, "tolerance_is_no_number")
-    exact = None if tolerance is None else Fraction(str(tolerance))
-    return _Row(number, identity, str(texts[0]), str(texts[1]), row.get("truncated") is True, exact, "")
+    exact = None if tolerance is None else Fraction(tolerance)
+    return _Row(number, identity, str(row["gold"]), str(row["prediction"]), is_truncated, exact, "")
 
 
 def _faulty(number: int, identity: Any, fault: str) -> _Row:
     return _Row(number, identity, "", "", False, None, fault)
 
 
-def _text(value: Any) -> str | None:
-    """A field as text: strings and numbers; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return None
-    return str(value)
+def _integer(digits: str) -> int | str:
+    """Python converts no integer of more than 4,300 digits: such a one stays text."""
+    return int(digits) if len(digits) < _LONG_INTEGER else digits

@@ -1,3 +1,4 @@
+import gzip
 import json
 
 import pytest
@@ -62,6 +63,66 @@ def test_a_mistake_of_the_caller_is_one_message(tmp_path, rows_file):
     ):
         assert result.exit_code == 2
         assert "none" in result.stderr
+
+
+def graded(path, *lines):
+    """Exit code, reasons by line and messages of grading a file of these lines."""
+    path.write_bytes(b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines))
+    result = run("grade", path, "--jobs", 1)
+    return (
+        result.exit_code,
+        [json.loads(line)["reason"] for line in result.stdout.splitlines()],
+        result.stderr,
+    )
+
+
+SOUND = '{"gold": "1", "prediction": "1"}'
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("{", "not_json"), ("[1]", "not_an_object"), ("[" * 100_000, "not_json"), (b"\xff\xfe{", "not_json"),
+        ('{"gold": "1"}', "no_prediction"), ('{"gold": null, "prediction": "1"}', "no_gold"),
+        ('{"gold": ["1"], "prediction": "1"}', "gold_is_no_text"),
+        ('{"gold": "1", "prediction": {"a": 1}}', "prediction_is_no_text"),
+        ('{"gold": true, "prediction": "1"}', "gold_is_no_text"),
+        ('{"gold": "1", "prediction": "1", "truncated": "yes"}', "truncated_is_no_boolean"),
+        ('{"gold": "1", "prediction": "1", "tolerance": -1}', "tolerance_is_no_number"),
+        ('{"gold": "1", "prediction": "1", "tolerance": NaN}', "tolerance_is_no_number"),
+        ('{"gold": "1", "prediction": "1", "tolerance": 1e999999999}', "tolerance_is_no_number"),
+        ('{"gold": "1", "prediction": "1", "tolerance": 1e-999999999}', "tolerance_is_no_number"),
+        ('{"gold": "1", "prediction": "' + "9" * 17 * 2**20 + '"}', "line_too_long"),
+    ],
+)  # fmt: skip
+def test_a_bad_row_is_counted_and_the_next_is_judged(tmp_path, line, reason):
+    code, reasons, told = graded(tmp_path / "rows.jsonl", line, SOUND)
+    assert (code, reasons) == (0, [reason, "same_text"])
+    assert f"1 rows could not be read ({reason})" in told
+
+
+@pytest.mark.parametrize("lines", [[], [""], ["no json", "[2]"], [b"\x00\xff" * 99], ['{"gold": "1"}']])
+def test_a_file_without_a_sound_row_is_refused(tmp_path, lines):
+    code, _, told = graded(tmp_path / "rows.jsonl", *lines)
+    assert code == 2
+    assert "error: " in told
+
+
+def test_numbers_keep_their_digits(tmp_path):
+    """As written, 0.10 has two places; an integer may be longer than Python converts."""
+    long = "7" * 5_000
+    lines = [f'{{"gold": {long}, "prediction": "{long}", "id": 1.5}}', '{"gold": 0.10, "prediction": "0.10"}']
+    assert graded(tmp_path / "rows.jsonl", *lines)[:2] == (0, ["same_text", "same_text"])
+
+
+def test_gzipped_files_are_read_and_broken_ones_refused(tmp_path):
+    path = tmp_path / "rows.jsonl.gz"
+    whole = gzip.compress((SOUND + "\n").encode())
+    for content, code in ((whole, 0), (whole[:-9], 2), (b"no gzip", 2)):
+        path.write_bytes(content)
+        result = run("grade", path)
+        assert result.exit_code == code
+        assert ("error: " in result.stderr) == (code == 2)
 
 
 def verdicts(*said):

@@ -23,7 +23,8 @@ MAX_ANSWER_CHARACTERS = 20_000
 _TAIL_CHARACTERS = 20_000
 """How far from the end of a response a marker is looked for."""
 _MAX_BARE_CHARACTERS = 300
-"""A text without box or marker counts as a bare answer up to this length; of a longer one the last sentence is left."""
+"""A text without box or marker counts as a bare answer up to this length, or when it has no space, as a long integer
+has none; of another the last sentence is left."""
 _MAX_BOXES = 12
 """How many boxes from the end are looked at: enough for a list of answers, a bound for a text full of boxes."""
 _MAX_GAP_CHARACTERS = 60
@@ -85,7 +86,8 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
     rest = _without_afterthought(tail).strip()
     if not rest:
         return Extraction(None, "empty")
-    if len(conclusion) <= max_bare_characters:
+    is_one_word = len(rest.split(maxsplit=1)) == 1 and len(conclusion) <= MAX_ANSWER_CHARACTERS
+    if len(conclusion) <= max_bare_characters or is_one_word:
         return Extraction(rest, "bare")
     return Extraction(_last_sentence(rest), "last_sentence")
 

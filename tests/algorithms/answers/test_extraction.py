@@ -32,6 +32,11 @@ from stages.algorithms.answers.extraction import MAX_ANSWER_CHARACTERS, extract_
         (r"\boxed{255} is the interest. Final Answer: The final answer is $10,455$.", "$10,455$", "marker"),
         ("<think>\\boxed{1}</think>\nThe answer is 2", "2", "marker"),
         ("3/4", "3/4", "bare"),
+        ("7" * 5_000, "7" * 5_000, "bare"),
+        ("### Answer\n\n91", "91", "marker"),
+        ("**Final Answer**\n\\[ 4 \\]", "4", "marker"),
+        ("Ans: 312", "312", "marker"),
+        (r"so \boxed{25}" + "\n" + "#" * 40 + "\n##", "25", "box"),
         ("word " * 200 + "\nThus it is 7.", "Thus it is 7.", "last_sentence"),
     ],
 )
