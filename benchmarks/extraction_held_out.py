@@ -15,33 +15,12 @@ from benchmarks.extraction_styles import (
     PROSE,
     Gold,
     Style,
+    each,
     formula,
     inline,
     paragraphs,
     wrong,
 )
-
-
-def lines_of_one_paragraph(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Everything in one block, parted by line breaks alone, as old course pages do."""
-    return "<div>" + "<br><br>\n".join(
-        f"<u>Problem {one.number}</u>: {inline(one.problem)}"
-        + (f"<br><br>\n<u>Solution</u>: {inline(one.solution)}" if one.solution else "")
-        for one in exercises
-    ) + "</div>"  # fmt: skip
-
-
-def cards(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Cards of a style sheet whose answer collapses."""
-    return "\n".join(
-        f'<div class="card mb-3"><div class="card-header">Question {one.number} of {len(exercises)}</div>'
-        f'<div class="card-body"><div class="card-text">{paragraphs(one.problem)}</div>'
-        + (f'<a class="btn btn-link" data-toggle="collapse" href="#c{one.number}" role="button">Reveal answer</a>'
-           f'<div class="collapse" id="c{one.number}"><div class="card card-body">{paragraphs(one.solution)}</div>'
-           "</div>" if one.solution else '<p class="text-muted">Difficulty: medium</p>')
-        + "</div></div>"
-        for one in exercises
-    )  # fmt: skip
 
 
 def lists_with_key(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -54,18 +33,6 @@ def lists_with_key(exercises: Sequence[Gold], rng: random.Random) -> str:
         f"<h2>Practice Problems</h2><ol>{asked}</ol>\n<h2>Summary</h2><p>{rng.choice(PROSE)}</p>\n"
         f"<h2>Answers to Selected Problems</h2><ol>{key}</ol>"
     )
-
-
-def wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Headlines with edit links and collapsible boxes of a wiki."""
-    edit = '<span class="mw-editsection">[<a href="/edit">edit</a>]</span>'
-    return "\n".join(
-        f'<h2><span class="mw-headline" id="p{one.number}">Problem {one.number}</span>{edit}</h2>\n'
-        f"{paragraphs(one.problem)}"
-        + (f'<h3><span class="mw-headline">Solution</span>{edit}</h3>\n<div class="mw-collapsible mw-collapsed">'
-           f"{paragraphs(one.solution)}</div>" if one.solution else "")
-        for one in exercises
-    )  # fmt: skip
 
 
 def bulletin_board(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -93,15 +60,6 @@ def bulletin_board(exercises: Sequence[Gold], rng: random.Random) -> str:
             )
         threads.append(f"<table class='topic'>{''.join(rows)}</table>")
     return "\n".join(threads)
-
-
-def abbreviations(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Abbreviated labels in capitals at the beginning of paragraphs."""
-    return "\n".join(
-        f"<p>EX. {one.number}  {formula(one.problem)}</p>"
-        + (f"\n<p>SOL.  {formula(one.solution)}</p>" if one.solution else "")
-        for one in exercises
-    )
 
 
 def linked_solutions(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -145,16 +103,6 @@ def worked_examples(exercises: Sequence[Gold], rng: random.Random) -> str:
     )
 
 
-def two_columns(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """A table without heads: labels on the left, texts on the right."""
-    rows = "\n".join(
-        f"<tr><td>Q{one.number}</td><td>{inline(one.problem)}</td></tr>"
-        + (f"<tr><td>A{one.number}</td><td>{inline(one.solution)}</td></tr>" if one.solution else "")
-        for one in exercises
-    )
-    return f"<table class='faq'>{rows}</table>"
-
-
 def key_in_table(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Exercises numbered in parentheses, the key a table of numbers and answers."""
     asked = "\n".join(f"<p>({one.number}) {inline(one.problem)}</p>" for one in exercises)
@@ -164,33 +112,45 @@ def key_in_table(exercises: Sequence[Gold], rng: random.Random) -> str:
     return f"{asked}\n<h3>Answer Key</h3><table><tr><th>No.</th><th>Answer</th></tr>{rows}</table>"
 
 
-def spoilers(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Spoiler boxes of a forum's software under headings with a word of their own."""
-    return "\n".join(
-        f"<h4>Kata {one.number}</h4>{paragraphs(one.problem)}"
-        + (f'<div class="spoiler"><div class="spoiler-head">Spoiler: solution</div><div class="spoiler-body">'
-           f"{paragraphs(one.solution)}</div></div>" if one.solution else "")
-        for one in exercises
-    )  # fmt: skip
-
-
-def classes_only(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """No label in words: the style sheet shows what is what."""
-    return "\n".join(
-        f'<div class="row"><div class="exercise-text">{paragraphs(one.problem)}</div>'
-        + (f'<div class="solution-text">{paragraphs(one.solution)}</div>' if one.solution else "")
-        + "</div>"
-        for one in exercises
-    )
-
-
-def _named(*styles: Style) -> dict[str, Style]:
-    return {style.__name__: style for style in styles}
-
-
-FIRST = _named(
-    lines_of_one_paragraph, cards, lists_with_key, wiki, bulletin_board, abbreviations, linked_solutions,
-    questions_and_answers,
-)  # fmt: skip
-SECOND = _named(worked_examples, two_columns, key_in_table, spoilers, classes_only)
+_EDIT = '<span class="mw-editsection">[<a href="/edit">edit</a>]</span>'
+FIRST: dict[str, Style] = {
+    "lines_of_one_paragraph": each(
+        "<u>Problem {number}</u>: {problem}", "<br><br>\n<u>Solution</u>: {solution}", text=inline,
+        between="<br><br>\n", around=("<div>", "</div>"),
+    ),
+    "cards": each(
+        '<div class="card mb-3"><div class="card-header">Question {number} of {count}</div><div class="card-body">'
+        '<div class="card-text">{problem}</div>',
+        '<a class="btn btn-link" data-toggle="collapse" href="#c{number}" role="button">Reveal answer</a><div class='
+        '"collapse" id="c{number}"><div class="card card-body">{solution}</div></div>', "</div></div>",
+        without='<p class="text-muted">Difficulty: medium</p>',
+    ),
+    "lists_with_key": lists_with_key,
+    "wiki": each(
+        '<h2><span class="mw-headline" id="p{number}">Problem {number}</span>' + _EDIT + "</h2>\n{problem}",
+        '<h3><span class="mw-headline">Solution</span>' + _EDIT + '</h3>\n<div class="mw-collapsible mw-collapsed">'
+        "{solution}</div>",
+    ),
+    "bulletin_board": bulletin_board,
+    "abbreviations": each("<p>EX. {number}  {problem}</p>", "\n<p>SOL.  {solution}</p>", text=formula),
+    "linked_solutions": linked_solutions,
+    "questions_and_answers": questions_and_answers,
+}  # fmt: skip
+SECOND: dict[str, Style] = {
+    "worked_examples": worked_examples,
+    "two_columns": each(
+        "<tr><td>Q{number}</td><td>{problem}</td></tr>", "<tr><td>A{number}</td><td>{solution}</td></tr>", text=inline,
+        around=("<table class='faq'>", "</table>"),
+    ),
+    "key_in_table": key_in_table,
+    "spoilers": each(
+        "<h4>Kata {number}</h4>{problem}",
+        '<div class="spoiler"><div class="spoiler-head">Spoiler: solution</div><div class="spoiler-body">{solution}'
+        "</div></div>",
+    ),
+    "classes_only": each(
+        '<div class="row"><div class="exercise-text">{problem}</div>', '<div class="solution-text">{solution}</div>',
+        "</div>",
+    ),
+}  # fmt: skip
 HELD_OUT: dict[str, Style] = {**FIRST, **SECOND}

@@ -96,72 +96,11 @@ def each(
     return style
 
 
-def headings(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """A heading for each part."""
-    return "\n".join(
-        f"<h3>Exercise {one.number}</h3>\n{paragraphs(one.problem)}"
-        + (f"<h4>Solution</h4>\n{paragraphs(one.solution)}" if one.solution else "")
-        for one in exercises
-    )
-
-
-def disclosure(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """The browser's own toggles."""
-    return "\n".join(
-        f"<div><p><b>{one.number}.</b> {formula(one.problem)}</p>"
-        + (
-            f"<details><summary>Show Answer</summary><p>{formula(one.solution)}</p></details>"
-            if one.solution
-            else ""
-        )
-        + "</div>"
-        for one in exercises
-    )
-
-
-def definitions(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """One definition list for the page."""
-    return "<dl>" + "\n".join(
-        f"<dt>Problem {one.number}</dt><dd>{paragraphs(one.problem)}</dd>"
-        + (f"<dt>Solution</dt><dd>{paragraphs(one.solution)}</dd>" if one.solution else "")
-        for one in exercises
-    ) + "</dl>"  # fmt: skip
-
-
-def table(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """A row for each exercise under named columns."""
-    rows = "\n".join(
-        f"<tr><td>{one.number}</td><td>{inline(one.problem)}</td><td>{inline(one.solution or '')}</td></tr>"
-        for one in exercises
-    )
-    return f"<table><thead><tr><th>#</th><th>Question</th><th>Answer</th></tr></thead><tbody>{rows}</tbody></table>"
-
-
-def inline_letters(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """`Q12.` and `A.` in running paragraphs."""
-    return "\n".join(
-        f"<p><b>Q{one.number}.</b> {inline(one.problem)}</p>"
-        + (f"\n<p><b>A.</b> {inline(one.solution)}</p>" if one.solution else "")
-        for one in exercises
-    )
-
-
 def answers_at_end(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Numbered exercises, then a key with the numbers of those that have an answer."""
     asked = "\n".join(f"<p>{one.number}. {inline(one.problem)}</p>" for one in exercises)
     key = "\n".join(f"<p>{one.number}. {inline(one.solution)}</p>" for one in exercises if one.solution)
     return f"<h2>Exercises</h2>\n{asked}\n<h2>Answers</h2>\n{key}"
-
-
-def script_toggles(exercises: Sequence[Gold], rng: random.Random) -> str:
-    """Links and hidden boxes that a script opens."""
-    return "\n".join(
-        f'<div class="item"><span class="num">{one.number})</span> {inline(one.problem)}<br>'
-        + (f'<a href="#" onclick="return flip(\'s{one.number}\')">[show solution]</a>'
-           f'<div id="s{one.number}" style="display:none">{paragraphs(one.solution)}</div>' if one.solution else "")
-        + "</div>"
-        for one in exercises
-    )  # fmt: skip
 
 
 def forum(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -189,11 +128,35 @@ def forum(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(threads)
 
 
+def script_toggles(exercises: Sequence[Gold], rng: random.Random) -> str:
+    """Links and hidden boxes that a script opens."""
+    return "\n".join(
+        f'<div class="item"><span class="num">{one.number})</span> {inline(one.problem)}<br>'
+        + (f'<a href="#" onclick="return flip(\'s{one.number}\')">[show solution]</a>'
+           f'<div id="s{one.number}" style="display:none">{paragraphs(one.solution)}</div>' if one.solution else "")
+        + "</div>"
+        for one in exercises
+    )  # fmt: skip
+
+
 STYLES: dict[str, Style] = {
-    style.__name__: style
-    for style in (
-        headings, disclosure, definitions, table, inline_letters, answers_at_end, script_toggles, forum,
-    )
+    "headings": each("<h3>Exercise {number}</h3>\n{problem}", "<h4>Solution</h4>\n{solution}"),
+    "disclosure": each(
+        "<div><p><b>{number}.</b> {problem}</p>",
+        "<details><summary>Show Answer</summary><p>{solution}</p></details>", "</div>", text=formula,
+    ),
+    "definitions": each(
+        "<dt>Problem {number}</dt><dd>{problem}</dd>", "<dt>Solution</dt><dd>{solution}</dd>", around=("<dl>", "</dl>")
+    ),
+    "table": each(
+        "<tr><td>{number}</td><td>{problem}</td>", "<td>{solution}</td>", "</tr>", without="<td></td>", text=inline,
+        around=("<table><thead><tr><th>#</th><th>Question</th><th>Answer</th></tr></thead><tbody>",
+                "</tbody></table>"),
+    ),
+    "inline_letters": each("<p><b>Q{number}.</b> {problem}</p>", "\n<p><b>A.</b> {solution}</p>", text=inline),
+    "answers_at_end": answers_at_end,
+    "script_toggles": script_toggles,
+    "forum": forum,
 }  # fmt: skip
 
 

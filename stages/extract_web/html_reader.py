@@ -14,7 +14,14 @@ from lxml.etree import _Element
 from stages.extract_web.blocks import Block, Mark, Page, tidy
 from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
-from stages.extract_web.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
+from stages.extract_web.labels import (
+    HIDES,
+    find_label,
+    is_solution_label,
+    is_toggle_label,
+    is_whole_label,
+    prefix_label,
+)
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
@@ -253,13 +260,14 @@ class _Walk:
         return linked > BOX_OF_LINKS_SHARE * len(text)
 
     def begins_line(self, element: _Element) -> bool:
-        """True for a label that stands emphasised at the beginning of a line of the block in progress; within a line a
-        colon must follow it."""
+        """True for a label that stands emphasised at the beginning of a line of the block in progress; within a line
+        only that of a solution, with a colon."""
         before = next((piece for piece in reversed(self.pieces) if piece.strip(" ")), "")
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
         if not before.endswith("\n"):
             sign = text[-1:] if text[-1:] in ":." else (element.tail or "").lstrip()[:1]
-            return 3 < len(text) <= MAX_LEAD_CHARACTERS and sign == ":" and is_toggle_label(text.rstrip(":"))
+            is_short = sign == ":" and 3 < len(text) <= MAX_LEAD_CHARACTERS
+            return is_short and before.rstrip()[-1:] not in ("(", "[") and is_solution_label(text.rstrip(":"))
         return 0 < len(text) <= MAX_LEAD_CHARACTERS and (
             is_whole_label(text) or is_whole_label(text + ":") or bool(NUMBER_WITH_SIGN.fullmatch(text))
         )

@@ -135,6 +135,8 @@ def test_code_between_an_exercise_and_its_solution_parts_nothing():
 def test_labels_in_the_middle_of_a_paragraph_need_a_colon():
     assert pairs("<p><b>Problem 1.</b> Add 2 and 3. <b>Solution:</b> 5</p>") == [("Add 2 and 3.", "5")]
     assert pairs("<p><b>Problem 1.</b> Give the <b>answer</b> only.</p>") == [("Give the answer only.", None)]
+    hint = "<p><b>Problem 1.</b> Add 2 and 3. (<b>Hint:</b> count.)</p>"
+    assert pairs(hint) == [("Add 2 and 3. (Hint: count.)", None)]
 
 
 @pytest.mark.parametrize(
