@@ -2,7 +2,7 @@
 
     python -m stages.extract_web.shard_worker REQUEST
 
-The request is JSON: see `shards._start`.
+The request is JSON: see `shard_processes._start`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def main(request: str) -> None:
     die_with_parent()
     if os.getppid() != asked["parent"]:
         return
-    resource.setrlimit(resource.RLIMIT_AS, (asked["max_bytes"], asked["max_bytes"]))
+    resource.setrlimit(resource.RLIMIT_AS, (asked["address_space_bytes"],) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from stages.extract_web.extraction import extract
+    from stages.extract_web.page_table import extract
     from stages.extract_web.params import ExtractWebParams
     from stages.foundations.errors import UserError
     from stages.foundations.files import write_json
@@ -34,7 +34,7 @@ def main(request: str) -> None:
     params = ExtractWebParams.model_validate(asked["params"])
     try:
         frame = read_table(Path(asked["shard"]), "page")
-        found, funnel, counts = extract(frame, params.model_copy(update={"processes": 1}))
+        found, funnel, counts = extract(frame, params, processes=1)
         write_table(found, candidates, "candidate")
         write_table(funnel.dropped_frame(), dropped, "dropped")
         write_json(metrics, {"metrics": counts})

@@ -1,36 +1,28 @@
-"""Extraction over a folder of Parquet shards: one local process each, resumable, a poisoned shard reported.
+"""Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
 
 A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
-parameters and of this package's code, so that a run that was killed goes on with the shards that are missing.
-
-The processes are started anew (`shard_worker.py`), not forked: a fork would inherit the locks that this process's
-threads hold, and its address space would count against the limit before the first page is read.
+parameters and of this package's code, so that a run that was killed goes on with the shards that are missing, with
+either engine.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.extract_web.params import ExtractWebParams
+from stages.engines.ray_rows import map_with_ray
+from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
+from stages.extract_web.shard_processes import ShardLimits, ShardTask, run_in_processes
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
-from stages.foundations.scratch import PROJECT
-from stages.foundations.tables import read_table
+from stages.foundations.progress import progress
+from stages.foundations.tables import read_table, require_rows, write_table
 
-MAX_SHARD_SECONDS = 3_600
-MAX_SHARD_BYTES = 8 << 30
-"""Address space of a shard's process."""
-POLL_SECONDS = 0.02
-WORKER = "stages.extract_web.shard_worker"
+LIMITS = ShardLimits(seconds=3_600, address_space_bytes=8 << 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,79 +47,44 @@ def find_shards(folder: Path) -> list[Path]:
     return shards
 
 
+def cut_into_shards(pages: Path, folder: Path, pages_per_shard: int) -> list[Path]:
+    """Writes the page table as shards into `folder`, the same bytes each time; UserError when it has no rows."""
+    frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
+    shards = []
+    for number, start in enumerate(range(0, len(frame), pages_per_shard)):
+        shards.append(folder / f"{number:06}.parquet")
+        write_table(frame.iloc[start : start + pages_per_shard], shards[-1], "page")
+    return shards
+
+
 def extract_shards(
-    shards: Sequence[Path],
-    work: Path,
-    params: ExtractWebParams,
-    max_seconds: float = MAX_SHARD_SECONDS,
-    max_bytes: int = MAX_SHARD_BYTES,
+    shards: Sequence[Path], work: Path, params: ExtractWebParams, limits: ShardLimits = LIMITS
 ) -> list[ShardResult]:
-    """One result a shard, in order, `params.processes` at a time. A shard that crashes its process, runs out of time or
-    memory, or cannot be read is reported in its result and tried again by the next run."""
+    """One result a shard, in order, `params.engine.processes` at a time. A shard that crashes its process, runs out of
+    time or memory, or cannot be read is reported in its result and tried again by the next run. `work` must be seen by
+    every node of a Ray cluster under the same name, as the shards must."""
     work.mkdir(parents=True, exist_ok=True)
-    waiting = list(enumerate(shards))
-    running: dict[int, _Running] = {}
+    common = _common_key(params)
     done: dict[int, ShardResult] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < params.processes:
-                index, shard = waiting.pop(0)
-                target = work / f"{shard.stem}-{_key(shard, params)}"
-                finished = _finished(shard, target)
-                if finished:
-                    done[index] = finished
-                else:
-                    running[index] = _start(shard, target, params, max_seconds, max_bytes)
-            time.sleep(POLL_SECONDS if running else 0)
-            for index, one in list(running.items()):
-                result = one.result(max_seconds)
-                if result:
-                    done[index] = result
-                    del running[index]
-    finally:
-        for one in running.values():
-            one.kill()
+    tasks: dict[int, ShardTask] = {}
+    for index, shard in enumerate(shards):
+        if not shard.is_file():  # a pipe would never end
+            done[index] = _failed(_task(shard, work, ""), "it is no file")
+            continue
+        task = _task(shard, work, stable_hash([sha256_of(shard), common])[:16])
+        finished = _finished(task, is_reused=True)
+        if finished:
+            done[index] = finished
+        else:
+            tasks[index] = task
+    places = list(tasks)
+    ended = _run([*tasks.values()], params, limits) if tasks else iter(())
+    for place, failure in progress(ended, len(tasks), "extracting", "shards"):
+        index = places[place]
+        done[index] = _outcome(tasks[index], failure)
+    for index in tasks.keys() - done.keys():
+        done[index] = _failed(tasks[index], "Ray lost it: its log is above")
     return [done[index] for index in range(len(shards))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A shard whose process is at work."""
-
-    shard: Path
-    target: Path
-    process: subprocess.Popen[bytes]
-    deadline: float
-
-    def result(self, max_seconds: float) -> ShardResult | None:
-        """None while the process runs within its time."""
-        code = self.process.poll()
-        if code is None and time.monotonic() > self.deadline:
-            self.kill()
-            return _failed(self.shard, self.target, f"took more than {max_seconds:g} s")
-        return None if code is None else _outcome(self.shard, self.target, code)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def _start(
-    shard: Path, target: Path, params: ExtractWebParams, max_seconds: float, max_bytes: int
-) -> _Running:
-    request = {
-        "parent": os.getpid(), "shard": str(shard), "outputs": [str(path) for path in _tables(target)],
-        "params": params.model_dump(), "max_bytes": max_bytes,
-    }  # fmt: skip
-    # One thread: each reserves an address space of its own, and there is a process for each core already.
-    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")}
-    path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-    with open(_log(target), "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", WORKER, json.dumps(request)], stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, env={**os.environ, **threads, "PYTHONPATH": path},
-        )  # fmt: skip
-    return _Running(shard, target, process, time.monotonic() + max_seconds)
 
 
 def rows_of(results: Sequence[ShardResult], schema: str) -> Iterator[dict[str, Any]]:
@@ -138,47 +95,66 @@ def rows_of(results: Sequence[ShardResult], schema: str) -> Iterator[dict[str, A
             yield from read_table(path, schema).to_dict("records")
 
 
-def _key(shard: Path, params: ExtractWebParams) -> str:
-    values = params.model_dump(exclude={"processes"})
+def _run(
+    tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits
+) -> Iterator[tuple[int, str]]:
+    """The place of each task as it ends, with why it failed, or ""."""
+    match params.engine:
+        case LocalEngine(processes=processes):
+            return run_in_processes(tasks, params, limits, processes)
+        case RayEngine(processes=processes):
+            rows = [
+                {
+                    "place": place,
+                    "task": json.dumps(asdict(task), default=str),
+                    "params": params.model_dump_json(),
+                    "limits": json.dumps(asdict(limits)),
+                }
+                for place, task in enumerate(tasks)
+            ]
+            ended = map_with_ray(run_shard_row, rows, processes)
+            return ((row["place"], row["failure"]) for row in ended)
+
+
+def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A shard as Ray has it, in Ray's worker: `place`, and why it failed, or ""."""
+    task = ShardTask(**{name: Path(value) for name, value in json.loads(row["task"]).items()})
+    params = ExtractWebParams.model_validate_json(row["params"])
+    limits = ShardLimits(**json.loads(row["limits"]))
+    [(_, failure)] = run_in_processes([task], params, limits, processes=1)
+    return {"place": row["place"], "failure": failure}
+
+
+def _common_key(params: ExtractWebParams) -> str:
+    values = params.model_dump(exclude={"engine"})
     code = [sha256_of(source) for source in sorted(Path(__file__).parent.glob("*.py"))]
-    return stable_hash([sha256_of(shard), values, code])[:16]
+    return stable_hash([values, code])
 
 
-def _tables(target: Path) -> tuple[Path, Path, Path]:
-    names = ("candidates.parquet", "dropped.parquet", "json")
-    one, two, three = (target.with_name(f"{target.name}.{name}") for name in names)
-    return one, two, three
+def _task(shard: Path, work: Path, key: str) -> ShardTask:
+    beginning = f"{shard.stem}-{key}"
+    names = ("candidates.parquet", "dropped.parquet", "json", "log")
+    return ShardTask(shard.absolute(), *(work.absolute() / f"{beginning}.{name}" for name in names))
 
 
-def _log(target: Path) -> Path:
-    return target.with_name(f"{target.name}.log")
-
-
-def _finished(shard: Path, target: Path) -> ShardResult | None:
-    candidates, dropped, metrics = _tables(target)
-    if not metrics.is_file() or not candidates.is_file() or not dropped.is_file():
+def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
+    if not all(path.is_file() for path in (task.metrics, task.candidates, task.dropped)):
         return None
-    content = json.loads(metrics.read_text())
-    if "metrics" not in content:
+    metrics = json.loads(task.metrics.read_text()).get("metrics")
+    if metrics is None:
         return None
-    return ShardResult(shard.name, candidates, dropped, content["metrics"], is_reused=True)
+    return ShardResult(task.shard.name, task.candidates, task.dropped, metrics, is_reused=is_reused)
 
 
-def _outcome(shard: Path, target: Path, code: int) -> ShardResult:
-    candidates, dropped, metrics = _tables(target)
-    if code == 0 and metrics.is_file():
-        content = json.loads(metrics.read_text())
-        if "metrics" in content:
-            _log(target).unlink(missing_ok=True)
-            return ShardResult(shard.name, candidates, dropped, content["metrics"])
-        return _failed(shard, target, content["failure"])
-    said = _log(target).read_text(errors="replace").strip().splitlines()
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
-    return _failed(shard, target, f"its process ended with {how}" + (f": {said[-1][:300]}" if said else ""))
+def _outcome(task: ShardTask, failure: str) -> ShardResult:
+    finished = None if failure else _finished(task, is_reused=False)
+    if finished is None:
+        return _failed(task, failure or "its tables are not there: does every node of Ray see the same folder?")
+    task.log.unlink(missing_ok=True)
+    return finished
 
 
-def _failed(shard: Path, target: Path, failure: str) -> ShardResult:
-    candidates, dropped, metrics = _tables(target)
-    for path in (metrics, _log(target)):
+def _failed(task: ShardTask, failure: str) -> ShardResult:
+    for path in (task.metrics, task.log):
         path.unlink(missing_ok=True)
-    return ShardResult(shard.name, candidates, dropped, {}, failure)
+    return ShardResult(task.shard.name, task.candidates, task.dropped, {}, failure)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from stages.extract_web.extraction import extract
-from stages.extract_web.params import ExtractWebParams
-from stages.extract_web.shards import extract_shards, find_shards, rows_of
+from stages.extract_web.page_table import extract
+from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
+from stages.extract_web.shards import cut_into_shards, extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.scratch import state_folder
@@ -19,25 +22,34 @@ def run(
     pages: Path, candidates: Path, dropped: Path, metrics: Path, params: ExtractWebParams
 ) -> dict[str, int]:
     """Writes the three outputs and returns the metrics; UserError when there is no page to read."""
+    work = state_folder() / "scratch" / "extract_web-shards"
     if pages.is_dir():
-        return _run_shards(pages, candidates, dropped, metrics, params)
-    frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
-    found, funnel, counts = extract(frame, params)
-    write_table(found, candidates, "candidate")
-    write_table(funnel.dropped_frame(), dropped, "dropped")
-    write_metrics(metrics, counts)
+        return _run_shards(pages, find_shards(pages), work, candidates, dropped, metrics, params)
+    match params.engine:
+        case RayEngine(pages_per_shard=pages_per_shard):
+            cut = work / f"cut-{sha256_of(pages)[:16]}-{pages_per_shard}"
+            shards = cut_into_shards(pages, cut, pages_per_shard)
+            counts = _run_shards(pages, shards, work, candidates, dropped, metrics, params)
+            shutil.rmtree(cut)
+        case LocalEngine(processes=processes):
+            frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
+            found, funnel, counts = extract(frame, params, processes)
+            write_table(found, candidates, "candidate")
+            write_table(funnel.dropped_frame(), dropped, "dropped")
+            write_metrics(metrics, counts)
     return counts
 
 
 def _run_shards(
-    folder: Path, candidates: Path, dropped: Path, metrics: Path, params: ExtractWebParams
-) -> dict[str, int]:
+    pages: Path, shards: Sequence[Path], work: Path, candidates: Path, dropped: Path, metrics: Path,
+    params: ExtractWebParams,
+) -> dict[str, int]:  # fmt: skip
     """Shards that failed are rows of the dropped table; UserError only when all did."""
-    results = extract_shards(find_shards(folder), state_folder() / "scratch" / "extract_web-shards", params)
+    results = extract_shards(shards, work, params)
     failed = [result for result in results if result.failure]
     if len(failed) == len(results):
         raise UserError(
-            f"extract_web: every shard of {folder} failed, the first: {failed[0].name}: {failed[0].failure}"
+            f"extract_web: every shard of {pages} failed, the first: {failed[0].name}: {failed[0].failure}"
         )
     poisoned = Funnel("extract_web", len(failed))
     for result in failed:

@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import threading
 import time
 
@@ -13,11 +14,16 @@ import yaml
 
 from stages.extract_web.__main__ import main
 from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.shard_processes import ShardLimits
 from stages.extract_web.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.tables import SCHEMAS, read_table, write_table
 
-PARAMS = ExtractWebParams(max_answer_characters=40, shared_instructions="prepended", processes=2)
+PARAMS = ExtractWebParams(
+    max_answer_characters=40, shared_instructions="prepended", page_timeout_seconds=60, page_memory_mib=1024,
+    engine={"kind": "local", "processes": 2},
+)  # fmt: skip
+LIMITS = ShardLimits(seconds=300, address_space_bytes=2 << 30)
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
@@ -59,7 +65,7 @@ def test_shards_give_the_rows_in_order_and_are_reused(folder, tmp_path):
 def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_path):
     """A process that ran torch or vLLM has reserved tens of gigabytes, and holds threads and locks."""
     with mmap.mmap(-1, 9 << 30, RESERVED, mmap.PROT_READ):
-        results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, max_bytes=8 << 30)
+        results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, LIMITS)
     assert [result.failure for result in results] == [""]
 
 
@@ -84,16 +90,18 @@ def write_bomb(path, megabytes):
 
 
 def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
-    """One whose process is killed, one that is no table, and a small one that unpacks to 2 GB."""
+    """One whose process is killed, one that is no table, a small one that unpacks to 2 GB, and a pipe."""
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     write_bomb(folder / "3.parquet", megabytes=2_000)
+    os.mkfifo(folder / "4.parquet")
     killer = threading.Thread(target=kill_process_of, args=(folder / "1.parquet",))
     killer.start()
-    results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS, max_bytes=2 << 30)
+    results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS, LIMITS)
     killer.join()
-    assert [bool(result.failure) for result in results] == [False, True, True, True]
+    assert [bool(result.failure) for result in results] == [False, True, True, True, True]
     assert "signal 9" in results[1].failure and "Parquet" in results[2].failure
     assert "MemoryError" in results[3].failure or "alloc" in results[3].failure
+    assert results[4].failure == "it is no file"
     again = extract_shards(find_shards(folder)[:3], tmp_path / "work", PARAMS)
     assert [(bool(result.failure), result.is_reused) for result in again] == [
         (False, True), (False, False), (True, False),
@@ -102,7 +110,8 @@ def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
 
 def test_a_shard_that_takes_too_long_is_killed(folder, tmp_path):
     """No process has even started Python after a millisecond."""
-    results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, max_seconds=0.001)
+    limits = ShardLimits(seconds=0.001, address_space_bytes=2 << 30)
+    results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, limits)
     assert "more than 0.001 s" in results[0].failure
     assert psutil.Process().children() == []
 

@@ -1,0 +1,154 @@
+"""Ray for as long as a block runs: the cluster at RAY_ADDRESS, else one of this process's own.
+
+Its own listens on loopback only, asks for a token that nobody else has, starts no dashboard and reports nothing home.
+It ends with this process, however that one ends: see `ray_guard.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from stages.engines.ray_guard import end_all
+from stages.foundations.errors import UserError
+from stages.foundations.progress import say
+from stages.foundations.scratch import PROJECT, state_folder
+
+OBJECT_STORE_BYTES = 100 << 20
+"""Next to Ray's minimum: what passes through Ray here are names of files and verdicts."""
+LONGEST_SOCKET = 107
+"""Characters of a Unix socket's path, a limit of the kernel."""
+SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_store.1"
+START_ATTEMPTS = 3
+GUARD = "stages.engines.ray_guard"
+
+
+@contextlib.contextmanager
+def ray_session(processes: int) -> Iterator[None]:
+    """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray with that many CPUs and ends all of it.
+
+    UserError when Ray is not installed, or no cluster answers at RAY_ADDRESS.
+    """
+    address = os.environ.get("RAY_ADDRESS")
+    with _cluster(address) if address else _own(processes):
+        yield
+
+
+@contextlib.contextmanager
+def _cluster(address: str) -> Iterator[None]:
+    ray = _ray()
+    try:
+        # Workers there need not have the project: they get the package `stages`, and must have its requirements.
+        ray.init(
+            address=address, log_to_driver=False, logging_level=logging.WARNING,
+            runtime_env={"py_modules": [str(PROJECT / "stages")], "excludes": ["__pycache__"]},
+        )  # fmt: skip
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(
+            f"no Ray cluster to work with at RAY_ADDRESS={address} ({error}): start it (`ray start --head`), "
+            "or unset the variable to use Ray on this machine"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextlib.contextmanager
+def _own(processes: int) -> Iterator[None]:
+    settings = {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it Ray writes one into the home folder
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+    }
+    with _set(settings), _folder() as folder, _guard(folder):
+        ray = _ray()
+        try:
+            _start(ray, processes, folder)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _start(ray, processes: int, folder: Path) -> None:
+    for attempt in range(START_ATTEMPTS):
+        try:
+            ray.init(
+                address="local", num_cpus=processes, include_dashboard=False, log_to_driver=False,
+                logging_level=logging.WARNING, object_store_memory=OBJECT_STORE_BYTES, _temp_dir=str(folder),
+            )  # fmt: skip
+            return
+        except Exception:  # Ray has no name for this one: a busy machine does not start it within its 30 seconds
+            ray.shutdown()
+            end_all(folder, spared=os.getpid())
+            if attempt == START_ATTEMPTS - 1:
+                raise
+            say("Ray did not start in its time: once more")
+
+
+@contextlib.contextmanager
+def _guard(folder: Path) -> Iterator[None]:
+    """A process that outlives this one, in a session of its own, and ends what Ray leaves behind."""
+    guard = subprocess.Popen(
+        [sys.executable, "-P", "-m", GUARD, str(folder), str(os.getpid())],
+        stdin=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        guard.stdin.close()  # type: ignore[union-attr]
+        guard.wait()
+
+
+def _ray():
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    try:
+        import ray
+    except ImportError as error:
+        raise UserError(
+            f"Ray is not installed ({error}): `python3 pipelines/set_up.py repro RECIPE` installs it for a recipe that "
+            "names it (engine: {kind: ray, ...})"
+        ) from error
+    return ray
+
+
+@contextlib.contextmanager
+def _set(settings: dict[str, str]) -> Iterator[None]:
+    """Ray reads these when it is imported, and hands them to its processes."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for Ray's sockets and logs under the state folder, or where temporary files lie when that path is too
+    long for a socket."""
+    place, prefix = state_folder() / "ray", ""
+    if len(f"{place}/{os.getpid()}") + len(SOCKET_IN_FOLDER) > LONGEST_SOCKET:
+        place, prefix = Path(tempfile.gettempdir()), "retrace-ray-"
+    folder = place / f"{prefix}{os.getpid()}"
+    shutil.rmtree(folder, ignore_errors=True)  # of a process that had this number before a power cut
+    place.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
