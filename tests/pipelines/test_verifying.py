@@ -1,0 +1,240 @@
+"""The certificate: comparisons worked by hand, and a small real DVC graph run again, with planted differences."""
+
+import json
+import subprocess
+
+import numpy
+import pandas
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from pipelines.process_group import dvc, run_in_group
+from pipelines.verifying.certificate import Order, as_markdown, verify, write_certificate
+from pipelines.verifying.comparing import Tolerance, Verdict, compare_files, compare_folders
+from stages.foundations.errors import UserError
+
+TOLERANCE = Tolerance(relative=1e-3, absolute=1e-9, weights=1e-6)
+
+
+def compared(tmp_path, name, first, second):
+    """Writes the same kind of file twice and compares."""
+    paths = [tmp_path / "first" / name, tmp_path / "second" / name]
+    for path, content in zip(paths, (first, second), strict=True):
+        path.parent.mkdir(exist_ok=True)
+        if name.endswith(".parquet"):
+            pandas.DataFrame(content).to_parquet(path)
+        elif name.endswith(".safetensors"):
+            save_file(content, path)
+        else:
+            path.write_text(content)
+    return compare_files(*paths, TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict", "detail"),
+    [
+        ('{"a": 1}', '{"a": 1}', Verdict.IDENTICAL, ""),
+        ('{"a": 1}', '{"a": 1.0}', Verdict.EQUAL, "written otherwise"),
+        ('{"a": 1000}', '{"a": 1000.9}', Verdict.EQUAL, ""),
+        ('{"a": 1000}', '{"a": 1001.1}', Verdict.DIFFERENT, "a 1000 became 1001.1"),
+        ('{"a": {"b": [1, 2]}}', '{"a": {"b": [1, 3]}}', Verdict.DIFFERENT, "a.b[1] 2 became 3"),
+        ('{"a": 1, "b": 1}', '{"a": 1, "c": 1}', Verdict.DIFFERENT, "b is gone; c is new"),
+        ('{"a": "x"}', '{"a": "y"}', Verdict.DIFFERENT, "a 'x' became 'y'"),
+        ('{"a": true}', '{"a": 1}', Verdict.EQUAL, ""),
+        ('{"a": NaN}', '{"a":  NaN}', Verdict.EQUAL, ""),
+        ('{"a": 1}', "not json", Verdict.DIFFERENT, "cannot be read"),
+    ],
+)
+def test_json_is_compared_number_by_number(tmp_path, first, second, verdict, detail):
+    found = compared(tmp_path, "metrics.json", first, second)
+    assert found.verdict is verdict and detail in found.detail
+
+
+def test_tables_are_compared_row_by_row(tmp_path):
+    rows = {
+        "id": ["a", "b", "c"],
+        "score": [1.0, numpy.nan, 3.0],
+        "tokens": [[1, 2], [3], None],
+        "note": ["x", None, "z"],
+    }
+    assert compared(tmp_path, "t.parquet", rows, rows).verdict is Verdict.IDENTICAL
+    near = rows | {"score": [1.0005, numpy.nan, 3.0]}
+    assert compared(tmp_path, "t.parquet", rows, near).verdict is Verdict.EQUAL
+    far = compared(tmp_path, "t.parquet", rows, rows | {"score": [1.0, numpy.nan, 3.5]})
+    assert far.verdict is Verdict.DIFFERENT and "of 3 rows, score: 1 differ, by up to 0.5" in far.detail
+    text = compared(tmp_path, "t.parquet", rows, rows | {"note": ["x", None, "other"]})
+    assert "note: 1 differ, the first is row 2" in text.detail
+    lists = compared(tmp_path, "t.parquet", rows, rows | {"tokens": [[1, 2], [4], None]})
+    assert "tokens: 1 differ, the first is row 1" in lists.detail
+    fewer = {name: column[:2] for name, column in rows.items()}
+    assert "3 rows became 2" in compared(tmp_path, "t.parquet", rows, fewer).detail
+    assert (
+        "columns: score"
+        in compared(tmp_path, "t.parquet", rows, {k: v for k, v in rows.items() if k != "score"}).detail
+    )
+    assert (
+        compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.5000001\n").verdict is Verdict.EQUAL
+    )
+    assert (
+        compared(tmp_path, "c.csv", "step,loss\n1,0.5\n", "step,loss\n1,0.6\n").verdict is Verdict.DIFFERENT
+    )
+
+
+def test_weights_are_compared_by_their_largest_difference(tmp_path):
+    weights = {"a": torch.zeros(2, 2), "b": torch.ones(3)}
+    near = {"a": torch.zeros(2, 2), "b": torch.ones(3) + 5e-7}
+    far = {"a": torch.tensor([[0.0, 0.25], [0.0, 0.0]]), "b": torch.ones(3)}
+    assert compared(tmp_path, "m.safetensors", weights, near).verdict is Verdict.EQUAL
+    found = compared(tmp_path, "m.safetensors", weights, far)
+    assert found.verdict is Verdict.DIFFERENT and "by up to 0.25 (a)" in found.detail
+    broken = {"a": torch.full((2, 2), torch.nan), "b": torch.ones(3)}
+    assert compared(tmp_path, "m.safetensors", weights, broken).verdict is Verdict.DIFFERENT
+    other = {"a": torch.zeros(4), "b": torch.ones(3)}
+    assert "shapes of a" in compared(tmp_path, "m.safetensors", weights, other).detail
+
+
+def test_the_worst_file_of_a_folder_decides(tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"a": 1}')
+    files = {"config.json": first / "config.json"}
+    assert compare_folders(files, second, TOLERANCE).verdict is Verdict.IDENTICAL
+    (second / "more.txt").write_text("x")
+    assert "more.txt: is new" in compare_folders(files, second, TOLERANCE).detail
+    (second / "more.txt").unlink()
+    (second / "config.json").unlink()
+    assert compare_folders(files, second, TOLERANCE).verdict is Verdict.MISSING
+
+
+DVC_YAML = """
+stages:
+  code:
+    cmd: python make.py code data/code.json
+    always_changed: true
+    outs: [data/code.json: {cache: false}]
+  train:
+    cmd: python make.py train data/policies/sft
+    deps: [data/code.json]
+    params: [train]
+    outs: [data/policies/sft]
+  score:
+    foreach: [a, b]
+    do:
+      cmd: python make.py score data/metrics/${item}.json data/rows/${item}.csv
+      deps: [data/policies/sft]
+      outs: ['data/rows/${item}.csv']
+      metrics:
+        - data/metrics/${item}.json: {cache: false}
+  report:
+    cmd: python make.py report reports/index.html
+    deps: [data/metrics, data/rows]
+    outs: [reports/index.html]
+"""
+# What `PLANTED` names is a little or much different, as after a change of a library.
+MAKE = """
+import json, os, pathlib, sys
+name, *outs = sys.argv[1:]
+planted = json.loads(os.environ.get("PLANTED", "{}"))
+added = planted.get(name, 0.0)
+if added == "failure":
+    sys.exit("the cause")
+for out in map(pathlib.Path, outs):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if name == "train":
+        out.mkdir()
+        (out / "config.json").write_text(json.dumps({"hidden": 4 + added}))
+    elif out.suffix == ".csv":
+        out.write_text("step,loss\\n1,0.5\\n")
+    elif out.suffix == ".json":
+        out.write_text(json.dumps({"score": 0.25 + added}))
+    else:
+        out.write_text("\\n".join(sorted(str(path) for path in pathlib.Path("data").rglob("*.csv"))))
+"""
+
+
+def git(folder, *arguments):
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of the graph above; its metric files are in git, its lock is not."""
+    folder = tmp_path_factory.mktemp("finished") / "project"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")
+    files = {".dvc/config": "[core]\n    analytics = false\n", "dvc.yaml": DVC_YAML, "make.py": MAKE,
+             "params.yaml": "train: 1\n", ".gitignore": "/data/policies/\n/data/rows/\n/reports/\n/state/\n",
+             ".dvcignore": "state/\n"}  # fmt: skip
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "graph")
+    assert run_in_group(dvc("repro", "-q"), folder) == 0
+    git(folder, "add", "data")
+    git(folder, "commit", "-qm", "metrics")
+    return folder
+
+
+def run(finished, tmp_path, planted=None, **order):
+    settings = {"revision": "", "targets": (), "stage": "", "tolerance": TOLERANCE, "keep": False} | order
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PLANTED", json.dumps(planted or {}))
+    patch.delenv("DVC_ROOT", raising=False)
+    try:
+        return verify(finished, tmp_path / "state", Order(**settings), lambda line: None)
+    finally:
+        patch.undo()
+
+
+def verdicts(content):
+    return {row["path"]: row["verdict"] for row in content["outputs"]}
+
+
+@pytest.mark.slow
+def test_a_run_that_repeats_itself_is_identical_in_every_output(finished, tmp_path):
+    before = sorted(str(path) for path in finished.rglob("*"))
+    content = run(finished, tmp_path)
+    assert content["is_reproduced"] and set(verdicts(content).values()) == {"identical"}
+    assert len(content["outputs"]) == 7 and content["counts"]["identical"] == 7
+    assert content["commit"] == git(finished, "rev-parse", "HEAD").strip()
+    assert sorted(str(path) for path in finished.rglob("*") if "/.dvc/tmp" not in str(path)) == [
+        name for name in before if "/.dvc/tmp" not in name
+    ], "the finished run is left as it was"
+    assert not (tmp_path / "state" / "verify" / "clone").exists()
+    written, page = write_certificate(content, tmp_path / "reports")
+    assert json.loads(written.read_text())["machine"]["packages"]["torch"]
+    assert "**Reproduced: identical**" in page.read_text()
+
+
+@pytest.mark.slow
+def test_planted_differences_are_told_where_they_are(finished, tmp_path):
+    content = run(finished, tmp_path, {"train": 1, "score": 1e-5, "report": 0})
+    found = verdicts(content)
+    assert not content["is_reproduced"] and content["verdict"] == "different"
+    assert (
+        found["data/policies/sft"] == "different" and found["data/metrics/a.json"] == "equal within tolerance"
+    )
+    assert found["data/rows/b.csv"] == found["reports/index.html"] == "identical"
+    assert "config.json: hidden 4.0 became 5" in as_markdown(content)
+
+
+@pytest.mark.slow
+def test_one_stage_runs_on_the_inputs_of_the_finished_run(finished, tmp_path):
+    content = run(finished, tmp_path, {"train": 1}, stage="report")
+    assert verdicts(content) == {"reports/index.html": "identical"}
+    failed = run(finished, tmp_path, {"score": "failure"}, stage="score@a")
+    assert failed["verdict"] == "the run failed" and "the cause" in as_markdown(failed)
+    assert not failed["is_reproduced"]
+
+
+def test_what_cannot_be_verified_is_told(finished, tmp_path):
+    with pytest.raises(UserError, match="no git revision 'nothing'"):
+        run(finished, tmp_path, revision="nothing")
+    with pytest.raises(UserError, match="no stage sft: there are"):
+        run(finished, tmp_path, stage="sft")
+    with pytest.raises(UserError, match="to verify: run"):
+        run(finished, tmp_path, revision="HEAD")
