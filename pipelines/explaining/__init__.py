@@ -1,0 +1,1 @@
+"""`retrace explain`: the chain from a score back to the raw bytes."""

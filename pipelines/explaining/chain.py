@@ -1,0 +1,213 @@
+"""The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.mirroring.places import Entry, Place, place_at, working_place
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+
+CODE = "data/code/"
+RAW_KEYS = ("kind", "url", "path", "repository", "file", "revision", "package", "version", "member", "sha256",
+            "wheel_sha256", "seed", "rows")  # fmt: skip
+"""What says where raw bytes came from, and by which hash they are known."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A dependency of a stage."""
+
+    path: str
+    digest: str
+    makers: tuple[str, ...]
+    """Stages that make it; none for a file that no stage makes."""
+    is_stale: bool
+    """True when its maker has since made something else: the stage has not run on what is there now."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of the chain."""
+
+    entry: Entry
+    inputs: tuple[Input, ...]
+    raw: tuple[Mapping[str, Any], ...]
+    """Where raw bytes came from, for the stages that bring them in; a generator has a kind and a seed."""
+    code_files: int | None
+    """Files in the fingerprint of its code; None where the fingerprint is no more at hand."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """All stages behind a target, each after those that it depends on."""
+
+    told: str
+    place: Place
+    targets: tuple[str, ...]
+    steps: tuple[Step, ...]
+    scores: Mapping[str, float]
+    """Metrics of the target's `grade` stage; empty for others."""
+    changed: str
+    """Says when the target's bytes are no longer those on record; "" otherwise."""
+
+    def depth(self) -> dict[str, int]:
+        """Stage -> the longest way from a stage without inputs."""
+        depths: dict[str, int] = {}
+        for step in self.steps:
+            makers = [maker for one in step.inputs for maker in one.makers]
+            depths[step.entry.name] = 1 + max((depths[maker] for maker in makers), default=-1)
+        return depths
+
+
+def find_chain(argument: str, root: Path) -> Chain:
+    """The chain behind a policy, a stage, or a file. UserError for an unknown one, and for one that never ran."""
+    before, _, rest = argument.rpartition(":")
+    place = place_at(root, before) if before else working_place(root)
+    if not place.entries:
+        raise UserError(f"{place.told} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
+    targets, path = _targets(rest if before else argument, place, root)
+    names = _behind(targets, place)
+    steps = tuple(_step(place.entries[name], place) for name in names)
+    return Chain(argument, place, targets, steps, _scores(targets, place), _changed(path, place))
+
+
+def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
+    """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
+    for name in (argument, f"grade@{argument}"):
+        if name in place.entries:
+            return (name,), ""
+    for path in _paths(argument, root):
+        found = makers_of(path, place)
+        if found:
+            return found, path
+    policies = [path.removeprefix("data/policies/") for entry in place.entries.values() for path in entry.outs
+                if path.startswith("data/policies/")]  # fmt: skip
+    if argument in _declared(place):
+        raise UserError(
+            f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`"
+        )
+    if (root / argument).exists():
+        raise UserError(
+            f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/"
+        )
+    raise UserError(
+        f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; stages: "
+        f"{', '.join(place.entries)}. If it is new, run `dvc repro`"
+    )
+
+
+def _paths(argument: str, root: Path) -> list[str]:
+    """What a path may be called in `dvc.lock`."""
+    found = [f"data/policies/{argument}", argument.rstrip("/"), f"data/{argument}".rstrip("/")]
+    with suppress(ValueError):  # outside of the project
+        found.append(Path(argument).resolve().relative_to(root.resolve()).as_posix())
+    return found
+
+
+def _declared(place: Place) -> list[str]:
+    content = place.content("params.yaml") if place.folder else None
+    if content is None:
+        return []
+    import yaml
+
+    params = yaml.safe_load(content) or {}
+    return [*map(str, params.get("policies") or []), *map(str, params.get("rl_rounds") or {})]
+
+
+def makers_of(path: str, place: Place) -> tuple[str, ...]:
+    """Stages with that output, with an output inside of that folder, or with an output folder that holds it."""
+    if not path or path == ".":
+        return ()
+    return tuple(
+        name
+        for name, entry in place.entries.items()
+        if any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
+        and name != "code"
+    )
+
+
+def _behind(targets: tuple[str, ...], place: Place) -> list[str]:
+    """The targets and all that they depend on, each after its inputs. UserError on a cycle."""
+    order: list[str] = []
+    open_ones: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        if name in open_ones:
+            raise UserError(f"the dvc.lock of {place.told} goes round in a circle at {name}: run `dvc repro`")
+        open_ones.add(name)
+        for path in place.entries[name].deps:
+            for maker in makers_of(path, place) if not path.startswith(CODE) else ():
+                visit(maker)
+        order.append(name)
+
+    for name in targets:
+        visit(name)
+    return order
+
+
+def _step(entry: Entry, place: Place) -> Step:
+    inputs = tuple(
+        Input(path, digest, makers := makers_of(path, place), _is_stale(path, digest, makers, place))
+        for path, digest in entry.deps.items()
+        if not path.startswith(CODE)
+    )
+    raw = tuple(_raw(entry))
+    fingerprint = place.file(f"{CODE}{entry.stage}.json")
+    is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
+    files = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
+    return Step(entry, inputs, raw, files)
+
+
+def _is_stale(path: str, digest: str, makers: tuple[str, ...], place: Place) -> bool:
+    made = [place.entries[maker].outs[path] for maker in makers if path in place.entries[maker].outs]
+    return bool(made) and digest not in made
+
+
+def _raw(entry: Entry) -> list[dict[str, Any]]:
+    """Where the stage's raw bytes came from. What has no place is generated, by the code and the seed."""
+    params = entry.params
+    origins = {
+        "base": [params.get("base")],
+        "collect": [own.get("from") for name, own in params.items() if name.startswith("sources.")],
+        "collect_web": list((params.get("collect_web") or {}).get("sources", {}).values()),
+    }.get(entry.stage, [])
+    found = []
+    for origin in origins:
+        if isinstance(origin, Mapping) and "kind" in origin:
+            own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
+            has_place = any(key in own for key in ("url", "path", "repository", "package"))
+            found.append(
+                own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]}
+            )
+    return found
+
+
+def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in targets:
+        for path in place.entries[name].outs if name.startswith("grade@") else ():
+            content = place.content(path) if path.startswith("data/metrics/") else None
+            found |= json.loads(content) if content else {}
+    return found
+
+
+def _changed(path: str, place: Place) -> str:
+    """Compares a file that was asked for with its hash on record."""
+    digest = next((entry.outs[path] for entry in place.entries.values() if path in entry.outs), "")
+    own = place.folder / path if place.folder is not None and digest else None
+    if own is None or not own.exists():
+        return ""
+    now = dvc_md5(own)
+    return (
+        ""
+        if now == digest
+        else f"{path} has changed since: md5 {now} now, {digest} on record; see `dvc status`"
+    )

@@ -1,0 +1,114 @@
+"""What each stage of a chain cost, and which MLflow runs and commits belong to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.explaining.chain import Chain, Step
+from pipelines.mirroring.places import places_in_git
+from pipelines.mirroring.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
+from stages.foundations.errors import UserError
+from stages.foundations.tracking import tracking_uri
+
+GPU_STAGES = ("filter_web", "demonstrate", "sft", "rl_round", "respond")
+"""Those that compute with a policy; the others leave a GPU alone."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One stage's record outside of DVC. None and "" where nothing says."""
+
+    run_id: str
+    commit: str
+    """Of the code that ran, or the first that has the stage on record."""
+    is_dirty: bool | None
+    seconds: float | None
+    """Over all executions with this stage hash."""
+    gpus: int | None
+    """GPUs that it computed on."""
+    is_mirrored: bool
+    """True where no execution of it is known, only its result."""
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """None where GPUs or seconds are not on record."""
+        return None if self.gpus is None or self.seconds is None else self.gpus * self.seconds / 3600
+
+
+def spent_by(chain: Chain, state: Path) -> dict[str, Spent]:
+    """Stage -> its record. Without a tracking database the ledger and git answer."""
+    known, ledger = _known(), read_ledger(state)
+    commits: dict[str, str] = {}
+    for place in places_in_git(chain.place.root):
+        commits = {entry.key: place.commit for entry in place.entries.values()} | commits
+    return {step.entry.name: _spent(step, chain, known, ledger, commits) for step in chain.steps}
+
+
+def _known() -> Known:
+    uri = tracking_uri()
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return Known()
+    from mlflow.exceptions import MlflowException
+
+    from stages.foundations.mlflow_store import MlflowStore
+
+    try:
+        return known_runs(MlflowStore(uri))
+    except (MlflowException, OSError) as error:
+        first = (str(error).splitlines() or [""])[0][:200]
+        raise UserError(
+            f"MLflow at {uri} failed ({first}): start the server, or unset MLFLOW_TRACKING_URI"
+        ) from None
+
+
+def _spent(
+    step: Step, chain: Chain, known: Known, ledger: Sequence[Mapping[str, Any]], commits: Mapping[str, str]
+) -> Spent:
+    run = known.by_key.get(step.entry.key) or _untagged(step, chain, known)
+    tags = run.data.tags if run else {}
+    lines = [line for line in ledger if run and line["stage_hash"] == tags.get("stage_hash")]
+    if not run:  # the ledger alone: the last execution of that name
+        lines = [line for line in ledger if line["name"] == step.entry.name][-1:]
+    seconds = sum(line["seconds"] for line in lines) if lines else None
+    if seconds is None and run:
+        seconds = run.data.metrics.get("time/total_seconds")
+    dirty = tags.get("git.dirty")
+    return Spent(
+        run_id=run.info.run_id if run else "",
+        commit=tags.get("git.commit") or commits.get(step.entry.key, ""),
+        is_dirty=None if dirty is None else dirty == "true",
+        seconds=seconds,
+        gpus=_gpus(step, tags),
+        is_mirrored=tags.get("mirrored") == "true",
+    )
+
+
+def _untagged(step: Step, chain: Chain, known: Known) -> Any:
+    numbers = recorded_numbers(chain.place, step.entry)
+    candidates = known.untagged.get(step.entry.name, []) if numbers is not None else []
+    return next((run for run in candidates if belongs(run, step.entry, numbers)), None)
+
+
+def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
+    """Processes of the command or its sampler, at most the GPUs that it could see; 0 for a stage without one."""
+    if step.entry.stage not in GPU_STAGES:
+        return 0
+    if not tags.get("gpus", "").isdecimal():
+        return None
+    if "cpu" in _values(step.entry.params, "device", str):
+        return 0
+    processes = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", step.entry.command)
+    wanted = max([int(processes[1]) if processes else 1, *_values(step.entry.params, "tensor_parallel", int)])
+    return min(int(tags["gpus"]), wanted)
+
+
+def _values(params: Any, name: str, kind: type) -> list[Any]:
+    """Every value of that name, however deep."""
+    if not isinstance(params, Mapping):
+        return []
+    own = [params[name]] if isinstance(params.get(name), kind) else []
+    return own + [found for inner in params.values() for found in _values(inner, name, kind)]
