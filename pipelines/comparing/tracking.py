@@ -139,9 +139,10 @@ def _runs(text: str) -> list[Any]:
             return []
     if not re.fullmatch(r"[\w@.:+\- ]+", text):
         return []
-    return list(
-        store.client.search_runs([store.experiment_id], f"attributes.run_name = '{text}'", max_results=100)
-    )
+    wanted = (f"attributes.run_name = '{text}'", f"tags.`dvc.stage` = '{text}'")
+    return [
+        run for one in wanted for run in store.client.search_runs([store.experiment_id], one, max_results=100)
+    ]
 
 
 def is_run_of(run: Any, entry: Entry) -> bool:

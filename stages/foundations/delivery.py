@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_json
+from stages.foundations.kept_logs import keep_log
 from stages.foundations.mlflow_store import MlflowStore, Refused
 from stages.foundations.tracking import LOG_NAME
 
@@ -63,10 +64,22 @@ class Delivery:
                 log.write(b"\n" + json.dumps(end).encode() + b"\n")
 
     def forget_if_done(self) -> None:
-        """Removes the log when nothing is left to deliver and no attempt will continue the run."""
+        """Puts the log away when nothing is left to deliver and no attempt will continue the run.
+
+        It is kept in state/runs/, from where `retrace mirror` can give it to another database.
+        """
         if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
+            keep_log(self.log, self.log.parent.parent.parent, self._tags())
             self.log.unlink()
             self.state_file.unlink(missing_ok=True)
+
+    def _tags(self) -> dict[str, str]:
+        """The tags that MLflow has of the run, git's among them; none when they cannot be read."""
+        try:
+            store = self.store or MlflowStore(self.state["uri"])
+            return dict(store.client.get_run(self.state["last_run_id"]).data.tags)
+        except Exception:  # the server has just gone away: the log has the stage's own tags
+            return {}
 
     def _next_batch(self) -> tuple[list[dict[str, Any]], int] | None:
         """The lines of the next request, and the offset behind them. Half a line waits for its rest."""

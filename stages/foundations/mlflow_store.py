@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import getpass
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from typing import Any
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+
+from stages.foundations.hashing import dvc_md5
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
@@ -57,11 +60,18 @@ class MlflowStore:
                 "mlflow.source.name": f"stages.{message['tags']['stage']}",
                 "mlflow.source.type": "LOCAL",
             }
-            tags = {**message["tags"], **_git_tags(), **source, "mlflow.user": getpass.getuser()}
-            run = self.client.create_run(self.experiment_id, message["ms"], tags, message["name"])
-            self._write_params(run.info.run_id, message["params"])
-            self._write_inputs(run.info.run_id, message["inputs"])
-            return run.info.run_id
+            return self.create(
+                message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])}
+            )
+
+    def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """Makes a run with these tags and the message's parameters and inputs; returns its id."""
+        run = self.client.create_run(
+            self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags)
+        )
+        self._write_params(run.info.run_id, message["params"])
+        self._write_inputs(run.info.run_id, message["inputs"])
+        return run.info.run_id
 
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """Writes points; where MLflow refuses one, the others still arrive before `Refused` is raised."""
@@ -133,6 +143,13 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield prefix + name, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
+def told_name(name: str, tags: Mapping[str, str]) -> str:
+    """What tells a run from others in MLflow's table: stage, variant of an ablation, seed, recipe unless `laptop`."""
+    recipe = tags.get("recipe", "")
+    extra = [tags.get("variant", ""), f"seed {tags['seed']}" if "seed" in tags else ""]
+    return " ".join([name, *filter(None, [*extra, recipe if recipe not in ("", "laptop") else ""])])
+
+
 @contextmanager
 def _refusals() -> Iterator[None]:
     try:
@@ -158,6 +175,23 @@ def _only_one_creates(uri: str) -> Iterator[None]:
 
 def _sqlite_file(uri: str) -> Path | None:
     return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+
+
+def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Who ran the stage, on how many GPUs it may compute, and the hash of the fingerprint of its code."""
+    found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus())}
+    fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
+    return found | ({"code": dvc_md5(fingerprint)} if fingerprint.exists() else {})
+
+
+def visible_gpus() -> int:
+    """NVIDIA GPUs of this machine that a process started here may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    return len(
+        [device for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()]
+    )
 
 
 def _git_tags() -> dict[str, str]:

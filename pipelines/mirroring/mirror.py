@@ -1,0 +1,129 @@
+"""Rebuilds every MLflow run from what is kept outside of MLflow; run again, it changes nothing.
+
+state/runs/          the tracking log of each executed run: every point, time, parameter and tag
+state/scratch/       logs of runs that failed, were killed, or could not be delivered
+dvc.lock             here, in each commit, in each result of an ablation; with metric files, curves and the ledger
+state/comparisons/   tables of `retrace compare`;  state/ablations/ results of `retrace ablate`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pipelines.mirroring.places import Place, kept_place, places_in_git, working_place
+from stages.foundations.errors import UserError
+from stages.foundations.tracking import tracking_uri
+
+
+@dataclass
+class Report:
+    """What one mirroring did."""
+
+    replayed: int = 0
+    """Executed runs that MLflow had lost."""
+    delivered: int = 0
+    """Logs of unfinished runs that waited for MLflow."""
+    mirrored: int = 0
+    """Stages that no run of ours executed: restored from a cache, or run before logs were kept."""
+    recognised: int = 0
+    """Runs in MLflow that were found to be of a stage on record."""
+    results: int = 0
+    """Comparisons and results of ablations."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.replayed or self.delivered or self.mirrored or self.recognised or self.results)
+
+    def told(self) -> str:
+        """One line."""
+        if self.is_nothing:
+            return "MLflow has every run: nothing to do"
+        parts = (
+            (self.replayed, "rebuilt from their logs"), (self.mirrored, "rebuilt from dvc.lock and metric files"),
+            (self.delivered, "unfinished ones delivered"), (self.recognised, "recognised and tagged"),
+            (self.results, "comparisons and ablation results"),
+        )  # fmt: skip
+        return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
+
+
+def mirror(root: Path, state: Path) -> Report:
+    """Brings MLflow (`$MLFLOW_TRACKING_URI`, else state/mlflow.db) up to date with the project at `root`.
+
+    Does nothing with RETRACE_TRACKING=off. Two at once wait for each other. UserError when MLflow cannot be reached.
+    """
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from pipelines.mirroring.replaying import deliver_unfinished, replay_kept
+    from pipelines.mirroring.stage_runs import mirror_entries, read_ledger
+    from stages.foundations.mlflow_store import MlflowStore
+
+    state.mkdir(parents=True, exist_ok=True)
+    with open(state / "mirror.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            store, report = MlflowStore(tracking_uri()), Report()
+            report.delivered = deliver_unfinished(store, state)
+            report.replayed, report.problems = replay_kept(store, state)
+            places = _places(root, state, report)
+            report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
+            report.results = _results(store, root, state, report)
+        except (MlflowException, SQLAlchemyError, OSError) as error:
+            first = (str(error).splitlines() or [""])[0][:200]
+            raise UserError(
+                f"MLflow at {tracking_uri()} failed ({type(error).__name__}: {first}): start the server or unset "
+                "MLFLOW_TRACKING_URI; what was done is kept, and `retrace mirror` goes on"
+            ) from error
+    return report
+
+
+def _places(root: Path, state: Path, report: Report) -> list[Place]:
+    """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
+    kept = [file.parent for file in sorted(state.glob("ablations/*/results/*/run.json"))]
+    makers = [
+        lambda: [working_place(root)],
+        *(lambda folder=folder: [kept_place(root, folder)] for folder in kept),
+    ]
+    found: list[Place] = []
+    for maker in [*makers, lambda: places_in_git(root)]:
+        try:
+            found += maker()
+        except UserError as error:
+            report.problems.append(str(error))
+    return found
+
+
+def _results(store, root: Path, state: Path, report: Report) -> int:
+    """Tables of comparisons, and results of ablations of which all runs are there."""
+    from pipelines.comparing.tracking import log_comparison
+
+    made = 0
+    for file in sorted((state / "comparisons").glob("*.json")):
+        try:
+            made += log_comparison(store, json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, KeyError) as error:
+            report.problems.append(f"{file} is no kept comparison ({error}): run `retrace compare` again")
+    for folder in sorted((state / "ablations").glob("*/results")):
+        made += _ablation_result(root, state, folder.parent.name)
+    return made
+
+
+def _ablation_result(root: Path, state: Path, name: str) -> bool:
+    """True when the results were given to MLflow; an ablation whose file has changed, or that is not done, waits."""
+    from pipelines.ablating.definition import read_ablation
+    from pipelines.ablating.plan import plan_runs
+    from pipelines.ablating.writing import Findings
+
+    try:
+        ablation = read_ablation(root, name)
+        findings = Findings(ablation, state, plan_runs(root, ablation, None, None), None)
+        return not findings.about["missing"] and findings.track()
+    except UserError:
+        return False

@@ -1,0 +1,264 @@
+"""Mirroring against real MLflow databases: deleted, rebuilt, run again."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.comparing.results import compare
+from pipelines.comparing.sides import read_sides
+from pipelines.comparing.tracking import run_finder, track_comparison
+from pipelines.mirroring.mirror import mirror
+from stages.foundations.kept_logs import kept_logs
+from stages.foundations.ledger import latest_runs
+from stages.foundations.tracking import track
+from tests.fakes.graded_project import commit_all, write_project
+
+STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
+"""Those with metrics."""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """An empty MLflow database, made once: creating its tables takes four seconds."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch, database):
+    """A finished project, with an empty database, in the working folder."""
+    for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    root = write_project(tmp_path / "project")
+    monkeypatch.setenv("RETRACE_STATE", str(root / "state"))
+    monkeypatch.chdir(root)
+    forget(root, database)
+    return root
+
+
+def forget(root: Path, database: Path) -> None:
+    """MLflow's database is deleted; an empty one takes its place, which saves four seconds."""
+    (root / "state").mkdir(exist_ok=True)
+    shutil.rmtree(root / "state" / "mlartifacts", ignore_errors=True)
+    shutil.copy(database, root / "state" / "mlflow.db")
+
+
+def runs_of(root: Path, wanted: str = ""):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{root / 'state' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("retrace")
+    return client, client.search_runs(
+        [experiment.experiment_id], wanted, order_by=["attributes.start_time ASC"]
+    )
+
+
+def everything(root: Path):
+    """All that MLflow holds of each run, but for its id and the tags that say how it came there."""
+    client, runs = runs_of(root)
+    told = {}
+    for run in runs:
+        tags = {name: value for name, value in run.data.tags.items() if name not in ("lock_hash", "rebuilt")}
+        points = {
+            name: sorted(
+                (p.step, p.timestamp, p.value) for p in client.get_metric_history(run.info.run_id, name)
+            )
+            for name in run.data.metrics
+        }
+        inputs = sorted((one.dataset.name, one.dataset.digest) for one in run.inputs.dataset_inputs)
+        info = (run.info.run_name, run.info.status, run.info.start_time, run.info.end_time)
+        told[run.data.tags["stage_hash"], run.info.start_time] = (info, tags, run.data.params, points, inputs)
+    return told
+
+
+def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
+    """A stage as `dvc repro` runs it, on the project's own inputs."""
+    monkeypatch.setenv("DVC_STAGE", name)
+    params = yaml.safe_load((root / "params.yaml").read_text())
+    metrics = json.loads((root / f"data/metrics/{name}.json").read_text())
+    inputs = {"policy": Path("data/policies/base"), "train": Path("data/problems/train.parquet")}
+    with track(name, {"sft": params["sft"]}, inputs, seed=params["seed"], policy="sft") as run:
+        with run.phase("update"):
+            run.log({"loss/train": 2.0, "time/step_seconds": 0.125}, 1)
+        if fails:
+            raise ZeroDivisionError
+        run.log({"loss/train": 0.5, "time/step_seconds": 0.25}, 2)
+        run.summary(metrics)
+    monkeypatch.delenv("DVC_STAGE")
+
+
+def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
+    commit = commit_all(project, "first")
+    report = mirror(project, project / "state")
+    assert (report.mirrored, report.recognised, report.replayed, report.problems) == (len(STAGES), 0, 0, [])
+    client, runs = runs_of(project)
+    assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
+    (run,) = (run for run in runs if run.data.tags["dvc.stage"] == "rl_round@rl_1")
+    expected = {"mirrored": "true", "stage": "rl_round", "policy": "rl_1", "round": "rl_1", "seed": "0",
+                "ablation": "none", "git.commit": commit}  # fmt: skip
+    assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 seed 0"
+    assert (
+        run.data.metrics["reward/mean_last"] == 0.75 and run.data.params["rl.policy_loss.clip_high"] == "0.28"
+    )
+    history = client.get_metric_history(run.info.run_id, "reward/mean")
+    assert [(point.step, point.value) for point in history] == [(1, 0.25), (2, 0.5)]
+    digests = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
+    assert set(digests) == {"data/policies/sft", "data/problems/train.parquet"}
+    assert run.info.status == "FINISHED"
+
+
+def test_a_second_run_changes_nothing(project):
+    commit_all(project, "first")
+    mirror(project, project / "state")
+    before = [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs_of(project)[1]]
+    assert mirror(project, project / "state").is_nothing
+    assert [(run.info.run_id, run.data.tags, run.data.metrics) for run in runs_of(project)[1]] == before
+
+
+def test_a_run_that_was_tracked_is_recognised_and_comes_back_whole(project, monkeypatch, database):
+    execute(project, monkeypatch)
+    report = mirror(project, project / "state")
+    assert (report.mirrored, report.recognised) == (len(STAGES) - 1, 1), (
+        "the executed stage has its run already"
+    )
+    live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
+    (told,) = live.values()
+    assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft seed 0"
+    forget(project, database)
+    report = mirror(project, project / "state")
+    assert (report.replayed, report.mirrored, report.recognised) == (1, len(STAGES) - 1, 1)
+    again = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
+    assert again == live, (
+        "curves, times, parameters, inputs and tags, the ones outside of every metric file too"
+    )
+    assert mirror(project, project / "state").is_nothing
+
+
+def test_a_failed_run_comes_back_and_its_next_attempt_goes_on_with_it(project, monkeypatch, database):
+    with pytest.raises(ZeroDivisionError):
+        execute(project, monkeypatch, fails=True)
+    monkeypatch.delenv("DVC_STAGE")
+    forget(project, database)
+    assert mirror(project, project / "state").delivered == 1
+    (run,) = runs_of(project, "attributes.status = 'FAILED'")[1]
+    assert run.data.metrics["loss/train"] == 2.0
+    assert mirror(project, project / "state").is_nothing
+    execute(project, monkeypatch)
+    (run,) = (one for one in runs_of(project, "tags.stage = 'sft'")[1] if "mirrored" not in one.data.tags)
+    assert (run.info.status, run.data.tags["attempts"]) == ("FINISHED", "2")
+    assert run.data.metrics["loss/train"] == 0.5
+    assert mirror(project, project / "state").replayed == 0, "its kept log is of that very run"
+
+
+def test_commits_before_this_one_are_mirrored_too(project, database):
+    first = commit_all(project, "seed 0")
+    write_project(project, seed=1)
+    commit_all(project, "seed 1")
+    mirror(project, project / "state")
+    rounds = {run.data.tags["seed"]: run for run in runs_of(project, "tags.stage = 'rl_round'")[1]}
+    assert set(rounds) == {"0", "1"} and rounds["0"].data.tags["git.commit"] == first
+    assert rounds["0"].data.metrics["reward/mean_last"] == 0.75
+    assert rounds["1"].data.metrics["reward/mean_last"] == 1.75
+    assert "recorded_in" in rounds["0"].data.tags
+
+
+def test_times_come_out_of_the_ledger_where_no_log_was_kept(project, monkeypatch, database):
+    execute(project, monkeypatch)
+    for log in kept_logs(project / "state"):
+        log.unlink()
+    os.utime(project / "data/metrics/sft.json")
+    forget(project, database)
+    mirror(project, project / "state")
+    (run,) = runs_of(project, "tags.stage = 'sft'")[1]
+    (line,) = latest_runs(project / "state" / "ledger.jsonl")
+    assert run.data.metrics["time/total_seconds"] == line["seconds"]
+    assert run.data.tags["stage_hash"] == line["stage_hash"] and "mirrored" in run.data.tags
+
+
+def test_an_ablations_results_have_variant_and_seed(project):
+    for variant in ("plain", "slow"):
+        place = project / "state" / "ablations" / "mini" / "results" / f"{variant}-5"
+        made = write_project(project.parent / variant, seed=5 + len(variant))
+        for kind in ("verdicts", "metrics", "curves"):
+            shutil.copytree(made / "data" / kind, place / kind)
+        shutil.copy(made / "dvc.lock", place / "dvc.lock")
+        about = {
+            "ablation": "mini",
+            "variant": variant,
+            "seed": 5,
+            "policy": "rl_1",
+            "commit": "",
+            "is_dirty": False,
+        }
+        (place / "run.json").write_text(json.dumps(about))
+    mirror(project, project / "state")
+    runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
+    assert {run.data.tags["variant"] for run in runs} == {"plain", "slow"}
+
+
+def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database):
+    mirror(project, project / "state")
+    finder = run_finder(project, project / "state")
+    sides = read_sides(["sft", "rl_round@rl_1"], project, finder)
+    assert sides[1].name == "rl_1" and sides[1].answers[0].seed == 0
+    findings = compare(sides, ["avg"], False, False)
+    for _ in range(2):
+        assert track_comparison(findings, project / "state") == ""
+    client, (run,) = runs_of(project, "tags.kind = 'comparison'")
+    assert run.info.run_name == "compare: sft, rl_1"
+    assert run.data.metrics["sums/avg_at_4/rl_1 minus sft"] > 0.5
+    files = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert files == {"comparison.md", "comparison.json", "comparison_table.json"}
+    forget(project, database)
+    assert mirror(project, project / "state").results == 1
+    assert runs_of(project, "tags.kind = 'comparison'")[1][0].data.metrics == run.data.metrics
+    assert finder("no such run") is None
+
+
+KILLED = """
+from stages.foundations.tracking import track
+import os, signal, time
+with track("sft", {}, {}, seed=1) as run:
+    run.log({"loss/train": 1.0}, 0)
+    os.killpg(0, signal.SIGKILL)
+"""
+
+
+def test_the_log_of_a_killed_stage_is_delivered(project):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED], env=environment, start_new_session=True, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    (log,) = (project / "state" / "scratch").glob("*/tracking.jsonl")
+    assert mirror(project, project / "state").delivered == 0, "it may be starting just now"
+    os.utime(log, (0, 0))
+    assert mirror(project, project / "state").delivered == 1
+    (run,) = runs_of(project, "attributes.status = 'KILLED'")[1]
+    assert run.data.metrics["loss/train"] == 1.0
+
+
+def test_broken_records_are_told_and_the_rest_goes_on(project):
+    (project / "state" / "runs").mkdir()
+    (project / "state" / "runs" / "1-ab.jsonl.gz").write_bytes(b"no gzip")
+    (project / "state" / "comparisons").mkdir()
+    (project / "state" / "comparisons" / "x.json").write_text("{")
+    report = mirror(project, project / "state")
+    assert report.mirrored == len(STAGES) and len(report.problems) == 2
+    (project / "dvc.lock").write_text("stages: [")
+    assert "not readable" in " ".join(mirror(project, project / "state").problems)
+
+
+def test_switched_off_it_does_nothing(project, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    assert mirror(project, project / "state").is_nothing
