@@ -8,9 +8,11 @@ import typer
 
 from pipelines.ablating.command import ablate
 from pipelines.comparing.command import compare
+from pipelines.explaining.command import explain
 from pipelines.extracting import extract
 from pipelines.grading import grade
 from pipelines.grading_agreement import agreement
+from pipelines.mirroring.command import mirror
 from pipelines.planning.command import plan
 from pipelines.retraining.rollback import rollback
 from pipelines.verifying.command import verify
@@ -47,3 +49,5 @@ app.command()(rollback)
 app.command()(plan)
 app.command()(compare)
 app.command()(verify)
+app.command()(mirror)
+app.command()(explain)
