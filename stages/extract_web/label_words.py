@@ -11,7 +11,7 @@ _SHOW = (
     r"(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read"
     r"|voir|afficher|montrer|ver|mostrar|mostra|vedi|toon|bekijk|показать)"
 )
-_ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|a|o|as|de|het|die|eine)"
+_ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|het|eine)"
 OPENER = (
     r"(?:(?:spoiler|hidden)\s*[:–-]?\s*)?"
     r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"

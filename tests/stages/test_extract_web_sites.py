@@ -174,3 +174,9 @@ def test_text_runs_on_over_printed_pages():
         "<p><b>Solutions</b></p><p>1. 5</p><p>2. 9</p></div>"
     )
     assert pairs(page) == [("Add 2\nand 3.", "5"), ("Add 4 and 5.", "9")]
+
+
+def test_words_of_other_languages_that_are_english_too_label_nothing():
+    assert pairs("<h3>Exercise 1</h3><p>Exclude x = 5</p><p>as possible solutions from the solution set.</p>") == [
+        ("Exclude x = 5\nas possible solutions from the solution set.", None)
+    ]
