@@ -14,10 +14,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from stages.engines.ray_guard import end_all
 from stages.foundations.errors import UserError
 from stages.foundations.progress import say
 from stages.foundations.scratch import PROJECT, state_folder
@@ -27,7 +27,7 @@ OBJECT_STORE_BYTES = 100 << 20
 LONGEST_SOCKET = 107
 """Characters of a Unix socket's path, a limit of the kernel."""
 SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_store.1"
-START_ATTEMPTS = 3
+START_SECONDS = 300.0
 GUARD = "stages.engines.ray_guard"
 
 
@@ -67,6 +67,7 @@ def _own(processes: int) -> Iterator[None]:
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
+        "RAY_gcs_server_port_wait_time_s": "300",
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
@@ -81,19 +82,30 @@ def _own(processes: int) -> Iterator[None]:
 
 
 def _start(ray, processes: int, folder: Path) -> None:
-    for attempt in range(START_ATTEMPTS):
+    """Starts Ray's servers and connects. Ray itself gives up after 30 seconds, which a busy machine may exceed, and
+    leaves the servers starting: then they are waited for."""
+    common = {"log_to_driver": False, "logging_level": logging.WARNING}
+    try:
+        ray.init(
+            address="local", num_cpus=processes, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(folder), **common,
+        )  # fmt: skip
+        return
+    except Exception as error:  # Ray has no class for this one
+        ports = list(folder.glob("session_latest/gcs_server_port_*"))
+        if not ports:
+            raise
+        say(f"Ray is slow to start, waiting for it ({str(error)[:60]}...)")
+    deadline = time.monotonic() + START_SECONDS
+    while True:
         try:
-            ray.init(
-                address="local", num_cpus=processes, include_dashboard=False, log_to_driver=False,
-                logging_level=logging.WARNING, object_store_memory=OBJECT_STORE_BYTES, _temp_dir=str(folder),
-            )  # fmt: skip
+            ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except Exception:  # Ray has no name for this one: a busy machine does not start it within its 30 seconds
+        except Exception:
             ray.shutdown()
-            end_all(folder, spared=os.getpid())
-            if attempt == START_ATTEMPTS - 1:
+            if time.monotonic() > deadline:
                 raise
-            say("Ray did not start in its time: once more")
+            time.sleep(1)
 
 
 @contextlib.contextmanager
