@@ -8,6 +8,7 @@ import typer
 
 from pipelines.ablating.command import ablate
 from pipelines.comparing.command import compare
+from pipelines.doctor.command import doctor
 from pipelines.explaining.command import explain
 from pipelines.extracting import extract
 from pipelines.grading import grade
@@ -51,3 +52,4 @@ app.command()(compare)
 app.command()(verify)
 app.command()(mirror)
 app.command()(explain)
+app.command()(doctor)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.process_group import run_in_group
+from stages.foundations.errors import UserError
 from stages.foundations.progress import say
 
 SECONDS_TO_ANSWER = 30.0
@@ -44,12 +45,18 @@ class RemoteName:
 
 
 def default_remote(root: Path) -> RemoteName | None:
-    """DVC's default remote; None when there is none. Passwords in its address are left out."""
+    """DVC's default remote; None when there is none. Passwords in its address are left out.
+
+    UserError when DVC's configuration cannot be read.
+    """
     if not (root / ".dvc").is_dir():
         return None
-    from dvc.config import Config
+    from dvc.config import Config, ConfigError
 
-    config = Config(str(root / ".dvc"))
+    try:
+        config = Config(str(root / ".dvc"))
+    except ConfigError as error:
+        raise UserError(f"DVC's configuration is not usable ({error}): correct .dvc/config") from None
     name = config["core"].get("remote")
     if not name:
         return None

@@ -1,0 +1,184 @@
+"""Each check on a machine or project made to have the fault, and the whole on a healthy one."""
+
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from pipelines.doctor import command, machine, project
+from pipelines.doctor.finding import Finding, Level
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def levels(findings):
+    return [finding.level for finding in findings]
+
+
+@pytest.mark.parametrize(("version", "level"), [((3, 10), Level.PROBLEM), ((3, 14), Level.WARNING)])
+def test_a_python_that_is_too_old_or_untried(tmp_path, version, level):
+    assert levels(machine.check_python(tmp_path, version)) == [level]
+
+
+def test_packages_are_held_against_the_lock(tmp_path):
+    text = "# group: core\ntorch==2.13.0\nruamel.yaml==0.19.1\n\n# group: test\npytest==9.0.0\n"
+    (tmp_path / "requirements.lock").write_text(text)
+    good = {"torch": "2.13.0+cpu", "ruamel-yaml": "0.19.1"}
+    assert levels(machine.check_packages(tmp_path, good)) == [Level.OK]
+    (missing,) = machine.check_packages(tmp_path, {"torch": "2.13.0"})
+    assert (
+        missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
+    )
+    (other,) = machine.check_packages(tmp_path, good | {"torch": "2.12.0"})
+    assert "torch 2.12.0 instead of 2.13.0" in other.found
+    # A group that is not complete is not asked for, but what is there of it must agree.
+    (other,) = machine.check_packages(tmp_path, good | {"pytest": "8.0.0"})
+    assert "pytest 8.0.0 instead of 9.0.0" in other.found
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "retrace-set-up.json").write_text(json.dumps({"groups": ["core", "test"]}))
+    (missing,) = machine.check_packages(tmp_path, good)
+    assert "missing: pytest" in missing.found
+
+
+@pytest.mark.parametrize(
+    ("build", "is_available", "shown", "level", "text"),
+    [
+        (None, False, ["H100, 570.1, 10, 81559"], Level.PROBLEM, "is a CPU build"),
+        ("12.8", False, ["H100, 570.1, 10, 81559"], Level.PROBLEM, "cannot use it"),
+        ("12.8", True, ["H100, 570.1, 10, 81559"], Level.OK, "H100"),
+        ("12.8", True, None, Level.PROBLEM, "nvidia-smi does not answer"),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_a_problem(monkeypatch, build, is_available, shown, level, text):
+    import torch
+
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(machine, "_nvidia_smi", lambda: shown)
+    monkeypatch.setattr(torch.version, "cuda", build)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+    (found,) = machine.check_gpu()
+    assert found.level is level and text in found.found
+
+
+def test_a_gpu_in_use_is_a_warning(monkeypatch):
+    assert levels(machine._used_gpus(["H100, 570.1, 70000, 81559", "H100, 570.1, 5, 81559"])) == [
+        Level.WARNING
+    ]
+
+
+@pytest.mark.parametrize(("gib", "level"), [(1, Level.PROBLEM), (5, Level.WARNING), (50, Level.OK)])
+def test_a_full_disk(monkeypatch, tmp_path, gib, level):
+    usage = type("usage", (), {"free": gib * 2**30})
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: usage)
+    places = {"the project": tmp_path, "state": tmp_path / "not" / "there"}
+    assert levels(machine.check_disk(places)) == [level], "one file system is one line"
+
+
+def test_ports_free_and_taken(monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("PREFECT_PORT", str(port))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("MLFLOW_PORT", str(free.getsockname()[1]))
+        found = {finding.name: finding for finding in machine.check_servers()}
+    assert found["Prefect"].level is Level.WARNING and f"PREFECT_PORT={port + 1}" in found["Prefect"].remedy
+    assert found["MLflow"].level is Level.OK
+
+
+def test_git_says_what_could_not_be_traced(tmp_path):
+    assert levels(project.check_git(tmp_path)) == [Level.PROBLEM]
+
+    def git(*arguments):
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "stages").mkdir()
+    (tmp_path / "stages" / "a.py").write_text("1")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "a")
+    assert levels(project.check_git(tmp_path)) == [Level.OK]
+    (tmp_path / "dvc.lock").write_text("")
+    (found,) = project.check_git(tmp_path)
+    assert found.level is Level.WARNING and "dvc.lock is not committed" in found.found
+    (tmp_path / "stages" / "a.py").write_text("2")
+    (found,) = project.check_git(tmp_path)
+    assert "code is not committed: stages/a.py" in found.found
+
+
+def test_the_kind_of_link_is_tried_and_nothing_is_left(tmp_path, monkeypatch):
+    (found,) = project.check_link(tmp_path, tmp_path / "cache")
+    assert found.level is Level.OK and ("hardlink" in found.found or "reflink" in found.found)
+
+    def refuse(*arguments):
+        raise OSError("another file system")
+
+    for name in ("_reflinks", "_hardlinks"):
+        monkeypatch.setattr(project, name, refuse)
+    (found,) = project.check_link(tmp_path, tmp_path / "cache")
+    assert "symlink" in found.found
+    monkeypatch.setattr(project, "_symlinks", refuse)
+    assert levels(project.check_link(tmp_path, tmp_path / "cache")) == [Level.WARNING]
+    assert os.listdir(tmp_path) == ["cache"] and not os.listdir(tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    (tmp_path / ".dvc").mkdir()
+    config = tmp_path / ".dvc" / "config"
+    config.write_text("[core]\n    no_scm = true\n")
+    assert "none" in next(project.check_remote(tmp_path)).found
+    text = "[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = "
+    config.write_text(text + "ftp://nowhere/store\n")
+    (found,) = project.check_remote(tmp_path)
+    assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
+    config.write_text(
+        text + "ssh://127.0.0.1:1/store\n"
+    )  # nobody listens, or DVC's part for SSH is not installed
+    (found,) = project.check_remote(tmp_path)
+    assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
+    config.write_text(text + str(tmp_path / "store") + "\n")
+    assert levels(project.check_remote(tmp_path)) == [Level.OK]
+
+
+def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch):
+    assert levels(project.check_tracking(tmp_path)) == [Level.OK]
+    (tmp_path / "mlflow.db").write_text("this is no database, however long it is" * 100)
+    (found,) = project.check_tracking(tmp_path)
+    assert found.level is Level.PROBLEM and "retrace mirror" in found.remedy
+    (tmp_path / "mlflow.db").unlink()
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        connection.execute("create table runs (id)")
+    assert "0 runs" in next(project.check_tracking(tmp_path)).found
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
+    assert "secret" not in next(project.check_tracking(tmp_path)).found
+    assert levels(project.check_params(tmp_path)) == [Level.PROBLEM]
+    (tmp_path / "params.yaml").write_text("seed: 0\n")
+    (found,) = project.check_params(tmp_path)
+    assert found.level is Level.PROBLEM and "missing section" in found.found
+
+
+def test_the_command_tells_each_line_and_fails_on_a_problem_alone(monkeypatch):
+    findings = [Finding("disk", Level.OK, "plenty"), Finding("git", Level.WARNING, "dirty", "commit")]
+    monkeypatch.setattr(command, "examine", lambda root, state: iter(findings))
+    shown = CliRunner().invoke(app, ["doctor"])
+    assert shown.exit_code == 0 and "-> commit" in shown.stdout and "0 problems, 1 warnings" in shown.stdout
+    findings.append(Finding("python", Level.PROBLEM, "3.9", "install"))
+    shown = CliRunner().invoke(app, ["doctor", "--json"])
+    assert shown.exit_code == 1
+    assert json.loads(shown.stdout)[2] == {
+        "name": "python",
+        "level": "problem",
+        "found": "3.9",
+        "remedy": "install",
+    }
