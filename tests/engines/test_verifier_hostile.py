@@ -1,13 +1,14 @@
 """Responses that attack: no time, no memory, no file, no verdict `correct`, and a pool at full strength afterwards."""
 
 import multiprocessing
+import resource
 import threading
 import time
 
 import psutil
-import pytest
 
 from benchmarks.hostile_answers import GOLDS, hostile_pairs
+from stages.engines.ray_session import ray_session
 from stages.engines.verifier import Verifier, VerifierParams
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
@@ -64,17 +65,43 @@ def test_limits_hold_in_a_spawned_process_and_in_a_thread():
     thread.join()
 
 
+class Grader:
+    """What runs in the actor: a verifier, asked from the actor's own thread and from another."""
+
+    def __init__(self):
+        self.verifier = Verifier(PARAMS.model_copy(update={"timeout_seconds": 5.0}))
+
+    def judge(self, pairs):
+        found = [one.verdict.value for one in self.verifier.judge(pairs)]
+        more = []
+        thread = threading.Thread(target=lambda: more.extend(self.verifier.judge(pairs)))
+        thread.start()
+        thread.join()
+        return found + [one.verdict.value for one in more]
+
+    def workers(self):
+        return {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in self.verifier.worker_pids()}
+
+
 def test_limits_hold_in_a_ray_actor():
-    ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    """A real one: its process belongs to Ray, its methods run where Ray likes, and its end ends the workers."""
+    with ray_session(processes=1):
+        import ray
+
+        grader = ray.remote(num_cpus=1)(Grader).remote()
+        assert ray.get(grader.judge.remote([("x+1", HANG), SLOW])) == ["timed_out", "correct"] * 2
+        workers = ray.get(grader.workers.remote())
+        assert set(workers.values()) == {(PARAMS.memory_mib << 20,) * 2}
+        ray.kill(grader)
+        deadline = time.monotonic() + 30
+        while any(map(is_at_work, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(is_at_work, workers))
+
+
+def is_at_work(pid):
+    """False for one that has ended and whose parent has not noticed yet."""
     try:
-
-        @ray.remote
-        class Grader:
-            def judge(self, pairs):
-                with Verifier(PARAMS) as verifier:
-                    return [one.verdict.value for one in verifier.judge(pairs)]
-
-        assert ray.get(Grader.remote().judge.remote([("x+1", HANG), SLOW])) == ["timed_out", "correct"]
-    finally:
-        ray.shutdown()
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
