@@ -87,6 +87,7 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "PREFECT_HOME": str(home),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
         "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer: on a busy machine others wait for it
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_WORKER_QUERY_SECONDS": "3",

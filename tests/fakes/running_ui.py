@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -52,8 +53,16 @@ class RunningUi:
         body = None if method == "GET" else json.dumps(content or {}).encode()
         address = f"http://127.0.0.1:{self.prefect}/api/{path}"
         request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
-        text = urllib.request.urlopen(request, timeout=30).read()
-        return json.loads(text) if text else None
+        for attempt in range(5):
+            try:
+                text = urllib.request.urlopen(request, timeout=60).read()
+            except urllib.error.HTTPError as error:
+                if error.code != 503 or attempt == 4:  # 503: the database is busy, ask again
+                    raise
+                time.sleep(2)
+            else:
+                return json.loads(text) if text else None
+        return None
 
     def deployments(self) -> dict[str, dict[str, Any]]:
         return {one["name"]: one for one in self.ask("deployments/filter")}

@@ -1,8 +1,8 @@
-"""`make ui` for real: both servers answer, the flow waits to be started, and one signal ends everything."""
+"""`make ui` for real, started twice: deployments, the form in Chromium, cancel, retraining, what outlives a restart."""
 
 import json
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,18 +10,16 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipelines.servers import port
 from stages.foundations.errors import UserError
+from tests.fakes.mini_retraining import held_out, make_project, write_rows
+from tests.fakes.running_ui import RunningUi, wait_until
 
-PROJECT = Path(__file__).resolve().parents[2]
-
-
-def unused_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+slow = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
 def test_a_port_in_use_is_refused_with_the_remedy(monkeypatch):
@@ -42,42 +40,194 @@ def test_what_is_no_port_is_refused(monkeypatch, text):
         port("MLFLOW_PORT", 5000)
 
 
-@pytest.mark.slow
-def test_both_servers_and_the_deployment_start_and_end(tmp_path):
-    prefect, mlflow = unused_port(), unused_port()
-    settings = {
-        "PREFECT_PORT": str(prefect),
-        "MLFLOW_PORT": str(mlflow),
-        "RETRACE_STATE": str(tmp_path / "state"),
-    }
-    ui = subprocess.Popen([sys.executable, "-m", "pipelines.servers"], cwd=PROJECT, env={**os.environ, **settings},
-                          stdout=subprocess.PIPE, text=True, start_new_session=True)  # fmt: skip
-    try:
-        printed = [ui.stdout.readline(), ui.stdout.readline()]
-        assert f"http://127.0.0.1:{prefect}" in printed[0] and f"http://127.0.0.1:{mlflow}" in printed[1]
-        wait_until(lambda: "reproduce" in deployments(prefect))
-        experiments = (
-            f"http://127.0.0.1:{mlflow}/api/2.0/mlflow/experiments/get-by-name?experiment_name=retrace"
-        )
-        assert json.load(urllib.request.urlopen(experiments))["experiment"]["name"] == "retrace"
-        assert (tmp_path / "state/prefect/prefect.db").exists()
-    finally:
-        ui.send_signal(signal.SIGINT)
-        ui.wait(60)
-    for number in (prefect, mlflow):
+@pytest.fixture(scope="module")
+def ui(tmp_path_factory):
+    """One `make ui` for all tests of this file; the last one restarts it."""
+    running = RunningUi(tmp_path_factory.mktemp("ui") / "state")
+    running.start()
+    yield running
+    running.end()
+    for number in (running.prefect, running.mlflow):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", number)) != 0, "a server is left"
 
 
-def deployments(number):
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{number}/api/deployments/filter", b"{}", {"Content-Type": "application/json"}
-    )
-    return [deployment["name"] for deployment in json.load(urllib.request.urlopen(request))]
+class TestServers:
+    pytestmark = slow
+
+    def test_both_servers_answer_and_the_four_deployments_have_forms(self, ui):
+        assert (
+            f"http://127.0.0.1:{ui.prefect}" in ui.printed[0]
+            and f"http://127.0.0.1:{ui.mlflow}" in ui.printed[1]
+        )
+        assert (
+            mlflow(ui, "experiments/get-by-name?experiment_name=retrace")["experiment"]["name"] == "retrace"
+        )
+        found = ui.deployments()
+        assert set(found) == {"reproduce", "retrain", "ablate", "evaluate"}
+        fields = {name: one["parameter_openapi_schema"]["properties"] for name, one in found.items()}
+        assert (
+            "laptop" in fields["reproduce"]["recipe"]["enum"]
+            and "rl_1" in fields["evaluate"]["policy"]["enum"]
+        )
+        assert "dapo-ladder" in fields["ablate"]["ablation"]["enum"]
+        assert all(
+            field["description"] and field["title"] for own in fields.values() for field in own.values()
+        )
+        assert [one["active"] for one in found["retrain"]["schedules"]] == [False], "schedules ship inactive"
+        assert "crashed" in ui.ask("automations/filter")[0]["name"]
+        with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
+            ui.run("evaluate", policy="nobody")
+
+    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+    def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
+        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
+        form = (
+            f"http://127.0.0.1:{ui.prefect}/deployments/deployment/{ui.deployments()['reproduce']['id']}/run"
+        )
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_page()
+            page.set_default_timeout(120_000)
+            page.goto(form)
+            page.get_by_text("A stage that runs longer is stopped").wait_for()
+            page.locator("button.p-select-button__control").first.focus()
+            page.keyboard.press("ArrowDown")
+            page.locator(".p-select-option__text", has_text="laptop").wait_for()
+            offered = page.locator(".p-select-option__text").all_inner_texts()
+            assert offered[0] == "params.yaml as it is" and "laptop" in offered
+            page.keyboard.press("Escape")
+            page.locator("textarea").fill(str(dvc_project))
+            page.get_by_role("button", name="Submit").click()
+            wait_until(lambda: started_for(ui, dvc_project))
+            browser.close()
+        run = started_for(ui, dvc_project)[0]
+        state = ui.wait_for(run)
+        assert state["type"] == "COMPLETED", ui.log(run)
+        assert (
+            set(ui.tasks(run)) == {"first", "round@a", "round@b", "last"}
+            and (dvc_project / "data/last.txt").exists()
+        )
+        wait_until(lambda: "making the first" in ui.log(run))
+
+    def test_cancel_ends_every_process_within_ten_seconds(self, ui, dvc_project):
+        (dvc_project / "first.py").write_text(DAEMONS)
+        run = ui.run("reproduce", project=str(dvc_project))
+        pids = dvc_project / "pids"
+        wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 3, 180)
+        before = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        family = [*before, *(parent for parent in before[0].parents() if "dvc" in " ".join(parent.cmdline()))]
+        assert len(family) > len(before) and all(process.is_running() for process in family)
+        started = time.monotonic()
+        ui.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+        alive = psutil.wait_procs(family, timeout=30)[1]
+        assert not alive and time.monotonic() - started < 10
+        assert ui.wait_for(run)["type"] == "CANCELLED"
+
+    def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
+        project = make_project(tmp_path / "project")
+        incoming = project / "state" / "incoming"
+
+        def retrain():
+            run = ui.run("retrain", recipe="laptop", policy="rl_1", project=str(project))
+            state = ui.wait_for(run, 400)
+            assert state["type"] == "COMPLETED", ui.log(run)
+            return state["name"], state["message"], ui.tasks(run)
+
+        name, message, _ = retrain()
+        assert name == "Promoted" and "champion v1" in message and "It is the first" in message
+
+        write_rows(incoming / "lessons.jsonl", [{"skill": 0.9}])
+        name, message, tasks = retrain()
+        assert name == "Promoted" and "champion v2" in message and "+40.0 points" in message
+        assert tasks["gate"] == tasks["collect@lessons"] == tasks["promote"] == "Completed"
+
+        write_rows(incoming / "lessons.jsonl", [{"skill": 0.925, "leak": "exercise 3", "garbled": 0.05}])
+        write_rows(incoming / "held_out.jsonl", held_out("exercise"))
+        name, message, tasks = retrain()
+        assert name == "Refused" and "inside the noise" in message and "undecided verdicts rise" in message
+        assert "promote" not in tasks
+        gate = [one for one in ui.ask("artifacts/filter") if one["key"] == "gate-laptop"]
+        assert any("Refused: rl_1" in one["data"] for one in gate)
+
+        name, message, tasks = retrain()
+        assert name == "Nothing new" and "refused" in message and set(tasks) == {"look for new data"}
+
+        assert (
+            git(project, "status", "--porcelain") == ""
+            and len(git(project, "worktree", "list").splitlines()) == 1
+        )
+        assert len(git(project, "branch", "--list", "retrain/*").splitlines()) == 3
+        assert git(project, "rev-parse", "champion-laptop") == git(project, "rev-parse", "champion-laptop-v2")
+        done = roll_back(project, ui)
+        assert done.returncode == 0 and "now is v1" in done.stdout, done.stdout + done.stderr
+        assert git(project, "rev-parse", "champion-laptop") == git(project, "rev-parse", "champion-laptop-v1")
+        alias = mlflow(ui, "registered-models/alias?name=retrace-laptop&alias=champion")["model_version"]
+        assert {"key": "git.tag", "value": "champion-laptop-v1"} in alias["tags"]
+
+    def test_history_and_schedules_outlive_a_restart(self, ui, dvc_project):
+        (dvc_project / "first.py").write_text(DAEMONS)
+        running = ui.run("reproduce", project=str(dvc_project))
+        wait_until((dvc_project / "pids").exists, 180)
+        retrain = ui.deployments()["retrain"]
+        schedule = retrain["schedules"][0]
+        ui.ask(f"deployments/{retrain['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
+        runs, models = flow_runs(ui), mlflow(ui, "registered-models/search")
+        ui.end()
+        for pid in (dvc_project / "pids").read_text().split():
+            assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
+        ui.start()
+        after = flow_runs(ui)
+        assert {run: state for run, state in runs.items() if run != running}.items() <= after.items()
+        assert after[running] == "CRASHED", "it does not look as if it still ran"
+        again = ui.deployments()["retrain"]
+        assert again["id"] == retrain["id"] and [one["active"] for one in again["schedules"]] == [True]
+        assert len(ui.deployments()) == 4 and len(ui.ask("automations/filter")) == 1
+        assert mlflow(ui, "registered-models/search") == models
 
 
-def wait_until(condition, seconds=90):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.5)
+# A stage as vLLM, Ray and torchrun leave it: a child in a session of its own, and one that has lost its parent.
+DAEMONS = """
+import os, pathlib, subprocess, sys, time
+sleep = [sys.executable, "-c", "import time; time.sleep(300)"]
+orphan = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=2).pid)"
+daemon = subprocess.run([sys.executable, "-c", orphan, *sleep], stdout=subprocess.PIPE, text=True).stdout
+own = subprocess.Popen(sleep, start_new_session=True)
+pathlib.Path("pids.partial").write_text(f"{os.getpid()} {own.pid} {daemon}")
+os.replace("pids.partial", "pids")
+time.sleep(300)
+"""
+
+
+def mlflow(ui, path):
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{ui.mlflow}/api/2.0/mlflow/{path}"))
+
+
+def flow_runs(ui):
+    return {
+        run["id"]: run["state_type"]
+        for run in ui.ask("flow_runs/filter", {})
+        if run["state_type"] != "SCHEDULED"
+    }
+
+
+def started_for(ui, project):
+    """Flow runs with this project, whoever started them."""
+    return [run["id"] for run in ui.ask("flow_runs/filter", {}) if run["parameters"].get("project") == str(project)]
+
+
+def git(folder, *arguments):
+    return subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def roll_back(project, ui):
+    """`retrace rollback` as it runs in a copy of the program whose project is `project`."""
+    script = f"import stages.foundations.scratch as s; from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
+    script += "from pipelines.cli import app; app()"
+    environment = {**os.environ, "RETRACE_STATE": str(ui.state)}
+    return subprocess.run([sys.executable, "-c", script, "rollback", "laptop"], env=environment, text=True,
+                          capture_output=True, cwd=Path(__file__).resolve().parents[2])  # fmt: skip

@@ -1,0 +1,164 @@
+"""What prefect.yaml deploys, the forms, the GPUs that a task takes, and what a task tells; no server."""
+
+import threading
+import time
+
+import pytest
+import yaml
+
+from pipelines.choices import ablation_files, policy_names
+from pipelines.gpu_slots import gpu_slots, visible_gpus
+from pipelines.graph import stages_in_order
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
+
+DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
+
+
+@pytest.fixture(autouse=True)
+def prefect_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+
+
+@pytest.mark.parametrize("entry", DEPLOYMENTS, ids=lambda entry: entry["name"])
+def test_every_parameter_of_a_form_has_a_title_a_type_and_help(entry):
+    from pipelines.deployments import form, load_flow
+
+    flow = load_flow(entry["entrypoint"])
+    fields = form(flow)["properties"]
+    assert flow.name == entry["name"] and flow.description
+    for position, (name, field) in enumerate(fields.items()):
+        assert field["position"] == position and field["title"] and field["type"], name
+        assert field["description"].endswith("."), name
+    assert set(entry.get("parameters", {})) <= set(fields)
+    for name, value in entry.get("parameters", {}).items():
+        assert value in fields[name]["enum"], "what prefect.yaml presets can be chosen"
+    assert all(schedule["active"] is False for schedule in entry["schedules"])
+
+
+def test_choices_are_the_files_that_are_there(tmp_path):
+    for name, text in {"a": "policies: [sft]\nrl_rounds: {rl_1: {}}", "b": "policies: [sft, base]"}.items():
+        (tmp_path / "pipelines" / "recipes").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pipelines" / "recipes" / f"{name}.yaml").write_text(text)
+    assert policy_names(tmp_path) == ["sft", "rl_1", "base"]
+    assert ablation_files(tmp_path) == []
+
+
+# ------------------------------------------------------------------ GPUs
+def test_gpus_are_those_of_the_environment(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert visible_gpus() == ["3", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert visible_gpus() == []
+    monkeypatch.setenv("RETRACE_GPUS", "0")
+    assert visible_gpus() == ["0"]
+
+
+def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRACE_GPUS", "0,1")
+    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    lines, got = [], []
+
+    def third():
+        with gpu_slots(1, tmp_path, lines.append) as slots:
+            got.append(slots.gpus)
+
+    with gpu_slots(1, tmp_path, lines.append) as first:
+        with gpu_slots(1, tmp_path, lines.append) as second:
+            assert (first.gpus, second.gpus) == (("0",), ("1",)) and lines == []
+            waiting = threading.Thread(target=third)
+            waiting.start()
+            time.sleep(0.2)
+            assert len(lines) == 1 and lines[0].startswith(
+                "waiting for 1 of the GPUs 0, 1; 0 is held by process"
+            )
+            assert got == []
+        waiting.join(10)
+    assert got == [("1",)]
+
+
+def test_all_or_nothing(tmp_path, monkeypatch):
+    """A task that wants two does not sit on one while it waits."""
+    monkeypatch.setenv("RETRACE_GPUS", "0,1")
+    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    got = []
+
+    def both():
+        with gpu_slots(2, tmp_path, lambda line: None) as slots:
+            got.append(slots.gpus)
+
+    with gpu_slots(1, tmp_path, lambda line: None):
+        waiting = threading.Thread(target=both)
+        waiting.start()
+        time.sleep(0.2)
+        assert got == []
+    waiting.join(10)
+    assert got == [("0", "1")]
+
+
+def test_more_gpus_than_there_are_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRACE_GPUS", "0,1")
+    with pytest.raises(UserError, match=r"8 GPUs are wanted .* this machine shows 2"):
+        gpu_slots(8, tmp_path, print).__enter__()
+
+
+def test_without_gpus_nothing_is_locked(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRACE_GPUS", "")
+    with gpu_slots(1, tmp_path / "locks", print) as slots:
+        assert slots.gpus == () and not (tmp_path / "locks").exists()
+
+
+def test_stages_that_run_a_model_take_gpus(dvc_project):
+    params = (dvc_project / "params.yaml").read_text()
+    (dvc_project / "params.yaml").write_text(params + "sampler: {device: auto}\ntrainer: {device: auto}\n")
+    content = yaml.safe_load((dvc_project / "dvc.yaml").read_text())
+    content["stages"]["first"]["params"] = ["sampler"]
+    content["stages"]["last"]["params"] = ["trainer"]
+    content["stages"]["last"]["cmd"] = "torchrun --standalone --nproc-per-node 4 last.py"
+    (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(content))
+    assert [(stage.name, stage.gpus) for stage in stages_in_order(dvc_project)] == [
+        ("first", 1), ("round@a", 0), ("round@b", 0), ("last", 4),
+    ]  # fmt: skip
+    assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["first", "round@b"]
+
+
+# ------------------------------------------------------------------ what a task tells
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+            "lower trainer.micro_batch_tokens",
+        ),
+        ("error: no disk space left at data/x: free some", "free disk space"),
+        (
+            "ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 137",
+            "killed it",
+        ),
+        ("error: --policy x does not exist", "the message says what to correct"),
+        ("Traceback (most recent call last):", "mend the cause and run the flow again"),
+    ],
+)
+def test_a_failure_has_a_remedy(line, told):
+    from pipelines.stage_task import remedy
+
+    assert told in remedy(["some line", line])
+
+
+def test_progress_is_read_from_the_lines():
+    from pipelines.ablate import Progress
+    from pipelines.stage_task import percent
+
+    assert percent("sft: 350 of 700 steps in 12 s") == 50.0
+    assert percent("sft: 350 steps in 12 s") is None and percent("Running stage 'sft':") is None
+    progress = Progress()
+    assert progress("    3 runs left, about 2 min") is None
+    assert progress("mini: 4 of 8 runs to do, 2 at once") is None
+    assert progress("    3 runs left, about 2 min") == 25.0
+
+
+def test_scores_stand_with_their_intervals():
+    from pipelines.evaluate import score_table
+
+    metrics = {"b/greedy": 0.5, "b/greedy_low": 0.25, "b/greedy_high": 0.75, "b/problems": 12}
+    assert score_table("sft", metrics).splitlines()[-1] == "| b/greedy | 0.5000 | 0.2500 to 0.7500 |"
