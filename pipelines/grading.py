@@ -59,6 +59,7 @@ def grade(
         int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")
     ] = 2,
     judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
+    judge_tokens: Annotated[int, typer.Option(min=1, help="longest judgement of such a policy")] = 1024,
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT
     / "params.yaml",
 ) -> None:
@@ -66,7 +67,7 @@ def grade(
     try:
         with ExitStack() as opened:
             source = opened.enter_context(_open(file))
-            verifier = opened.enter_context(_open_verifier(jobs, judge, params))
+            verifier = opened.enter_context(_open_verifier(jobs, judge, judge_tokens, params))
             _write_verdicts(source, verifier, sys.stdout)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         typer.echo(f"error: {file} is no whole gzip file ({error}): unpack it, or get it again", err=True)
@@ -94,11 +95,11 @@ def _open_binary(file: str) -> Any:
     return gzip.open(file) if file.endswith(".gz") else Path(file).open("rb")
 
 
-def _open_verifier(jobs: int, judge: str, params: Path):
+def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
     if judge:
         from stages.grade.judging import open_judge
 
-        return open_judge(params, Path(judge))
+        return open_judge(params, Path(judge), judge_tokens)
     return Verifier(load_section(params, "verifier", VerifierParams).model_copy(update={"workers": jobs}))
 
 

@@ -9,12 +9,13 @@ from stages.engines.policies import load_tokenizer
 from stages.engines.sampling import SamplerParams, build_sampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, load_value
-from stages.foundations.prompts import PromptParams
+from stages.foundations.prompts import ChatPrompt, PromptParams
 
 
-def open_judge(params: Path, policy: Path) -> ModelJudge:
+def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:
     """The policy of a folder as judge, with the sampler, prompt format and seed of a params file.
 
+    The suffix of a chat prompt, which asks for a boxed answer, is left out. `max_tokens`: the longest judgement.
     UserError when the folder is none.
     """
     if not policy.is_dir():
@@ -22,6 +23,8 @@ def open_judge(params: Path, policy: Path) -> ModelJudge:
             f"--judge {policy}: no such folder; give that of a policy, such as data/policies/base"
         )
     prompt = load_section(params, "prompt", PromptParams)
+    if isinstance(prompt, ChatPrompt):
+        prompt = prompt.model_copy(update={"suffix": ""})
     tokenizer = load_tokenizer(policy)
     sampler = build_sampler(load_section(params, "sampler", SamplerParams), policy)
-    return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"))
+    return ModelJudge(sampler, tokenizer, prompt, load_value(params, "seed"), max_tokens)

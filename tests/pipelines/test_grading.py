@@ -6,6 +6,7 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from pipelines.grading_agreement import compare_verdicts
+from tests.fakes.tiny_policy import write_tiny_policy
 
 ROWS = [
     {"gold": "1/2", "prediction": r"so \boxed{0.5}", "id": "half"},
@@ -123,6 +124,24 @@ def test_gzipped_files_are_read_and_broken_ones_refused(tmp_path):
         result = run("grade", path)
         assert result.exit_code == code
         assert ("error: " in result.stderr) == (code == 2)
+
+
+JUDGE_PARAMS = """
+seed: 0
+prompt: {kind: plain, template: "{problem}"}
+sampler: {kind: torch, device: cpu, dtype: float32, threads: 1, max_sequences: 4, mismatch: {kind: none}}
+"""
+
+
+def test_a_policy_judges_in_the_place_of_the_rules(tmp_path):
+    """One with random weights says nothing that reads as a judgement, which is no opinion."""
+    (tmp_path / "params.yaml").write_text(JUDGE_PARAMS)
+    (tmp_path / "rows.jsonl").write_text(SOUND)
+    policy = write_tiny_policy(tmp_path / "policy")
+    options = ["--judge", policy, "--judge-tokens", 3, "--params", tmp_path / "params.yaml"]
+    result = run("grade", tmp_path / "rows.jsonl", *options)
+    line = json.loads(result.stdout)
+    assert [line[name] for name in ("verdict", "reason", "path")] == ["unparsed", "no_judgement", "judge"]
 
 
 def verdicts(*said):
