@@ -93,7 +93,7 @@ def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, victim, shell
     surroundings = environment() | {"SHELL": shell}  # bash replaces itself with the stage, /bin/sh may wait for it
     process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
     deadline = time.monotonic() + 120
-    while not list((project / "state" / "scratch").glob("sft-*/step-*")) and time.monotonic() < deadline:
+    while not list((project / "state" / "scratch").glob("sft-*/step-*/manifest.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     family = psutil.Process(process.pid).children(recursive=True)
     stage = next(child for child in family if "stages.sft" in " ".join(child.cmdline()))

@@ -61,7 +61,7 @@ def kill_at_first_checkpoint(command, environment, state):
     process = subprocess.Popen(command, env=environment)
     deadline = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline:
-        if list(state.glob("scratch/*/step-*")):
+        if list(state.glob("scratch/*/step-*/manifest.json")):
             process.send_signal(signal.SIGKILL)
             process.wait()
             return True
