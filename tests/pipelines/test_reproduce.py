@@ -94,7 +94,7 @@ def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_
     from pipelines.stage_task import StageFailed
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
-    with pytest.raises(StageFailed, match=r"stage first failed .*\n(.*\n)*the cause"):
+    with pytest.raises(StageFailed, match=r"stage first failed .*What to do: .*\n(.*\n)*the cause"):
         reproduce(project=str(dvc_project))
     assert not (dvc_project / "data/last.txt").exists()
 
