@@ -41,7 +41,7 @@ class JsonlPages(StrictParams):
 
 
 class WarcPages(StrictParams):
-    """HTML responses of a WARC archive, compressed or not."""
+    """Responses of a WARC archive, compressed or not: HTML, Markdown, LaTeX, text, CNXML, PreTeXt."""
 
     kind: Literal["warc"]
     path: str

@@ -8,8 +8,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
+
+import brotli
 
 from stages.collect_web.params import FolderPages, JsonlPages, WarcPages
 from stages.foundations.errors import UserError
@@ -18,6 +20,11 @@ FORMATS = {
     ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
     ".tex": "latex", ".ptx": "pretext", ".pretext": "pretext", ".cnxml": "cnxml",
 }  # fmt: skip
+CONTENT_TYPES = {
+    "text/html": "html", "application/xhtml+xml": "html", "text/markdown": "markdown", "text/x-markdown": "markdown",
+    "text/x-tex": "latex", "application/x-tex": "latex", "text/x-latex": "latex", "application/x-latex": "latex",
+}  # fmt: skip
+_XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",
@@ -111,14 +118,14 @@ def _from_line(source: JsonlPages, line: bytes | Exception, number: int, max_byt
 
 
 def read_warc(source: WarcPages, max_bytes: int) -> Iterator[Found]:
-    """The successful responses of the archive in order; anything but HTML is an unusable page."""
+    """The successful responses of the archive in order; a content type that has no reader is an unusable page."""
     from fastwarc.warc import ArchiveIterator, WarcRecordType
 
     path = _require_file(source.path)
     count = 0
     with open(path, "rb") as stream:
         records = ArchiveIterator(
-            stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="all"
+            stream, record_types=WarcRecordType.response, parse_http=True, auto_decode="transfer"
         )
         while source.max_pages is None or count < source.max_pages:
             try:
@@ -139,13 +146,55 @@ def _from_record(record: Any, number: int, max_bytes: int) -> Found:
     url = record.headers.get("WARC-Target-URI") or ""
     name = f"{number}:{url}"
     status = record.http_headers.status_code if record.http_headers else None
-    kind = (record.http_content_type or "").lower()
+    kind = (record.http_content_type or "").partition(";")[0].strip().lower()
     if status is not None and status != 200:
-        return Found(name, url, "html", None, "http_status", f"status {status}")
-    if kind and "html" not in kind:
-        return Found(name, url, "html", None, "not_html", f"content type {kind}")
+        return Found(name, url, "", None, "http_status", f"status {status}")
+    body = _body(record, max_bytes)
+    form = format_of(kind, url, body[:4096])
+    if form is None:
+        return Found(name, url, "", None, "format_not_known", f"content type {kind}")
+    return _checked(name, url, form, body, record.http_charset or "", max_bytes)
+
+
+def _body(record: Any, max_bytes: int) -> bytes:
+    """The first `max_bytes` + 1 bytes of what the server compressed, or of the body as it is.
+
+    FastWARC 2.0 would decompress it, but finds no further record after one of which it left 20 MB unread. The body as
+    stored is read to its end instead, and never more than the limit comes out of it.
+    """
     body = record.reader.read(max_bytes + 1)
-    return _checked(name, url, "html", body, record.http_charset or "", max_bytes)
+    while record.reader.read(1 << 20):
+        pass
+    encoding = ((record.http_headers and record.http_headers.get("Content-Encoding")) or "").strip().lower()
+    try:
+        match encoding:
+            case "gzip" | "x-gzip":
+                return zlib.decompressobj(31).decompress(body, max_bytes + 1)
+            case "deflate":  # with the header that the standard asks for, or as some servers send it
+                wbits = 15 if body[:1] == b"\x78" else -15
+                return zlib.decompressobj(wbits).decompress(body, max_bytes + 1)
+            case "br":
+                return brotli.Decompressor().process(body, output_buffer_limit=max_bytes + 1)
+    except (zlib.error, brotli.error):  # crawlers may keep the header and store the page itself
+        pass
+    return body
+
+
+def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
+    """The format of a web response, None when no reader is for it.
+
+    XML tells by what it begins with. Plain text, and a type that says nothing, tell by the ending of the address;
+    without a known one, text is text, and a page without any type is taken for HTML.
+    """
+    if content_type in CONTENT_TYPES:
+        return CONTENT_TYPES[content_type]
+    if content_type in ("text/xml", "application/xml") or content_type.endswith("+xml"):
+        return next((form for mark, form in _XML_MARKS.items() if mark in beginning.lower()), None)
+    if content_type in ("text/plain", "application/octet-stream", ""):
+        address = url.partition("?")[0].partition("#")[0]
+        otherwise = {"text/plain": "text", "": "html"}.get(content_type)
+        return FORMATS.get(PurePosixPath(address).suffix.lower(), otherwise)
+    return None
 
 
 def _require_file(name: str) -> Path:

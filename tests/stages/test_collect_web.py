@@ -3,7 +3,10 @@
 import gzip
 import json
 import random
+import zlib
 
+import brotli
+import psutil
 import pytest
 import yaml
 
@@ -127,7 +130,87 @@ def test_warc(tmp_path, is_compressed):
     source = {"kind": "warc", "path": str(path), "licence": "various", "max_pages": None}
     pages, reasons, _ = collect(tmp_path, crawl=source)
     assert pages["url"].tolist() == ["http://a/1"] and "\u00bd" in pages["content"][0]
-    assert list(reasons.values()) == ["http_status", "not_html", "too_large"]
+    assert list(reasons.values()) == ["http_status", "format_not_known", "too_large"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "url", "body", "form"),
+    [
+        ("text/html; charset=utf-8", "http://a/1.md", HTML, "html"),
+        ("application/xhtml+xml", "http://a/1", HTML, "html"),
+        ("Text/Markdown", "http://a/1", "# Exercise 1", "markdown"),
+        ("text/plain", "http://a/README.md?raw=1", "# Exercise 1", "markdown"),
+        ("text/plain", "http://a/notes", "Exercise 1. Compute 1+1.", "text"),
+        ("application/x-tex", "http://a/1", r"\section{One}", "latex"),
+        ("application/octet-stream", "http://a/book.tex#top", r"\section{One}", "latex"),
+        ("application/xml", "http://a/1", '<document xmlns="http://cnx.rice.edu/cnxml">', "cnxml"),
+        ("text/xml", "http://a/1", "<?xml version='1.0'?><pretext>", "pretext"),
+        ("text/xml", "http://a/feed.xml", "<rss><p>Exercise 1</p></rss>", None),
+        ("application/octet-stream", "http://a/1", HTML, None),
+        ("application/json", "http://a/1.html", "{}", None),
+        ("image/svg+xml", "http://a/1", "<svg/>", None),
+        ("", "http://a/1", HTML, "html"),
+        ("", "http://a/1", "no element", "not_html"),
+    ],
+)
+def test_warc_responses_are_read_by_their_type(tmp_path, kind, url, body, form):
+    path = tmp_path / "crawl.warc"
+    path.write_bytes(warc_record(url, body.encode(), kind=kind) + warc_record("http://last", HTML.encode()))
+    pages, reasons, _ = collect(tmp_path, crawl={"kind": "warc", "path": str(path), "licence": "x", "max_pages": None})
+    if form in (None, "not_html"):
+        assert list(reasons.values()) == [form or "format_not_known"] and len(pages) == 1
+    else:
+        assert pages["format"].tolist() == [form, "html"] and not reasons
+
+
+def test_a_truncated_warc_keeps_what_came_before(tmp_path):
+    rng = random.Random(0)
+    records = [warc_record(f"http://a/{n}", (HTML + str(rng.getrandbits(4_000))).encode()) for n in range(50)]
+    for name, content in (
+        ("plain.warc", b"".join(records)[:-600]),
+        ("members.warc.gz", b"".join(map(gzip.compress, records))[:-600]),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        source = {"kind": "warc", "path": str(path), "licence": "x", "max_pages": None}
+        pages, reasons, metrics = collect(tmp_path, crawl=source)
+        assert 45 <= len(pages) <= 50 and metrics["rows/in"] == len(pages) + len(reasons)
+        assert pages["content"][0].startswith(HTML)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [
+        ("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", lambda page: zlib.compress(page, wbits=-15)),
+        ("br", brotli.compress), ("gzip", bytes), ("br", bytes), ("identity", bytes),
+    ],
+)  # fmt: skip
+def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
+    kind = f"text/html\r\nContent-Encoding: {encoding}"
+    (tmp_path / "a.warc").write_bytes(warc_record("http://a", compress(HTML.encode()), kind=kind))
+    source = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
+    assert collect(tmp_path, crawl=source)[0]["content"].tolist() == [HTML]
+
+
+def test_bombs_are_bounded(tmp_path):
+    """100 MB out of a small file: a response that its server compressed, and a line of JSON."""
+    zeros = b"<p>" + bytes(100_000_000)
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(zeros, 1)
+    head = (
+        "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a/1\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
+        "WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-000000000001>\r\n"
+        f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
+    )
+    (tmp_path / "a.warc").write_bytes(head.encode() + http + b"\r\n\r\n" + warc_record("http://last", HTML.encode()))
+    last = b"\n" + json.dumps({"page": "last", "url": "u", "html": HTML}).encode()
+    (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(zeros + last, 1))
+    del zeros, http
+    before = psutil.Process().memory_info().rss
+    warc = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
+    pages, reasons, _ = collect(tmp_path, warc=warc, lines=jsonl(tmp_path / "c.jsonl.gz"))
+    assert pages["page_id"].tolist() == ["lines/last", "warc/2:http://last"]
+    assert set(reasons.values()) == {"too_large"} and len(reasons) == 2
+    assert psutil.Process().memory_info().rss - before < 50 << 20
 
 
 @pytest.mark.parametrize(
