@@ -22,7 +22,7 @@ from stages.algorithms.estimators import Interval, paired_bootstrap
 DRAWS = 10_000
 T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 """For 1 to 10 degrees of freedom."""
-Verdict = Literal["agrees", "disagrees", "not separated"]
+Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        """The one that the verdict uses: over problems where there are scores of problems, else over seeds."""
+        """Over problems where there are scores of problems, else over seeds."""
         return self.over_problems or self.over_seeds
 
 
@@ -117,21 +117,34 @@ def t_quantile(freedom: int) -> float:
 def verdict(claimed: Comparison, found: Difference) -> Verdict:
     """What the runs say of a claimed direction.
 
-    `agrees`: the interval leaves out 0 on the claimed side and every seed lies there; `disagrees`: the reverse.
-    `same` agrees when interval and seeds lie within the margin, and disagrees when both lie wholly on one side beyond
-    it. Everything else is `not separated`.
+    `agrees`: every interval there is (over problems, over seeds) leaves out 0 on the claimed side, and every seed lies
+    there. `leans for`: only the interval over seeds does not: true of these trained policies, but training again may
+    turn it. `disagrees` and `leans against`: the reverse. For `same`, intervals and seeds lie within the margin, or
+    wholly beyond it on one side. Everything else is `not separated`.
     """
-    interval = found.interval
-    if interval is None:
+    if found.interval is None:
         return "not separated"
-    low, high = min([interval.low, *found.by_seed.values()]), max([interval.high, *found.by_seed.values()])
+    sides = [(found.interval.low, found.interval.high), *((value, value) for value in found.by_seed.values())]
+    is_claimed = _all_say(sides, claimed)
+    if is_claimed is None:
+        return "not separated"
+    over_seeds = found.over_seeds
+    is_firm = over_seeds is None or _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
+    if is_claimed:
+        return "agrees" if is_firm else "leans for"
+    return "disagrees" if is_firm else "leans against"
+
+
+def _all_say(sides: Sequence[tuple[float, float]], claimed: Comparison) -> bool | None:
+    """True when all ranges lie where the claim has them, False when all lie on one other side, None when neither."""
+    low, high = min(low for low, _ in sides), max(high for _, high in sides)
     if claimed.direction == "same":
         if -claimed.margin <= low and high <= claimed.margin:
-            return "agrees"
-        return "disagrees" if low > claimed.margin or high < -claimed.margin else "not separated"
+            return True
+        return False if low > claimed.margin or high < -claimed.margin else None
     if low > 0 or high < 0:
-        return "agrees" if (low > 0) == (claimed.direction == "higher") else "disagrees"
-    return "not separated"
+        return (low > 0) == (claimed.direction == "higher")
+    return None
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,9 @@ def claim(direction, margin=None):
     return Comparison(metric="accuracy", variant="slow", against="plain", direction=direction, margin=margin)
 
 
-def found(by_seed, low, high):
-    return Difference(by_seed, Interval((low + high) / 2, low, high), None)
+def found(by_seed, low, high, over_seeds=None):
+    seeds = Interval(0.0, *over_seeds) if over_seeds else None
+    return Difference(by_seed, Interval((low + high) / 2, low, high), seeds)
 
 
 def test_means_and_deviations_over_seeds():
@@ -80,6 +81,10 @@ def test_t_intervals():
         (claim("higher"), Difference({}, None, None), "not separated"),
         (claim("higher"), Difference({0: 1.0}, None, None), "not separated"),
         (claim("higher"), Difference({0: 1.0, 1: 2.0}, None, Interval(1.5, 0.5, 2.5)), "agrees"),
+        (claim("higher"), found({0: 0.1, 1: 0.2}, 0.05, 0.25, (-0.5, 0.8)), "leans for"),
+        (claim("lower"), found({0: 0.1, 1: 0.2}, 0.05, 0.25, (-0.5, 0.8)), "leans against"),
+        (claim("higher"), found({0: 0.1, 1: 0.2}, -0.01, 0.25, (0.05, 0.2)), "not separated"),
+        (claim("same", 0.1), found({0: 0.05, 1: -0.05}, -0.04, 0.06, (-0.3, 0.3)), "leans for"),
     ],
 )
 def test_verdicts(claimed, own, expected):
