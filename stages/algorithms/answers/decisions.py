@@ -14,7 +14,7 @@ from stages.algorithms.answers.equivalence import Decision, exact_verdict
 from stages.algorithms.answers.explosive import is_debris, is_explosive
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.math_verify_texts import is_sentence, math_verify_texts
-from stages.algorithms.answers.sentences import is_about_money, is_labelled, pick_answer
+from stages.algorithms.answers.sentences import is_about_money, is_denied, is_labelled, pick_answer
 from stages.algorithms.answers.verdicts import Verdict
 
 _MAX_QUESTION_CHARACTERS = 4_000
@@ -61,6 +61,8 @@ def decide(
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
     if is_debris(found.text) and not is_sentence(found):
         return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_mathematics")
+    if is_denied(found.text) and not is_sentence(found) and not is_denied(gold_found.text):
+        return Outcome(Verdict.UNPARSED, found.text, "extraction", "denied_answer")
     if is_sentence(found) and found.text[:1].isalpha() and is_prose(found.text):
         # As a formula, `The sum is $A$` would be a product of letters and A.
         decision = _decide_sentence(gold_found, found, tolerance)

@@ -139,7 +139,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
     suffix = _SUFFIX.fullmatch(text)
     if suffix is not None:
         return _with_unit(suffix["body"], _CURRENCIES[suffix["symbol"]], "", 1)
-    compound = _COMPOUND.fullmatch(_TEXT.sub(r" \1 ", text))
+    compound = _COMPOUND.fullmatch(" ".join(_TEXT.sub(r" \1 ", text).split()))
     if compound is not None:
         total = _total(*compound.groups())
         if total is not None:

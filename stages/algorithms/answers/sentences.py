@@ -34,12 +34,20 @@ _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
 _NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
+_DENIAL = re.compile(
+    r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
+)
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
 
 
 def is_labelled(text: str) -> bool:
     """True for a value after one word and a colon: `Total : 2,74`."""
     return _LABEL.match(text) is not None
+
+
+def is_denied(text: str) -> bool:
+    r"""True for a number with a word that takes it back: `4 \text{ is wrong}`."""
+    return _DENIAL.search(text) is not None and any(map(str.isdigit, text))
 
 
 def is_about_money(text: str) -> bool:

@@ -168,7 +168,15 @@ def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
         return Named(name, shape_of(items[exact or 1]))
     if len(items) > 2 or exact == 0:
         return shape_of(items[exact])
+    if is_one_number(items):
+        return items[0]
     return Relation(items, signs)
+
+
+def is_one_number(items: tuple[Node, ...]) -> bool:
+    r"""True for the sides of `\frac{3}{16} = 0.1875`."""
+    values = [endpoint_value(item) for item in items]
+    return None not in values and len(set(values)) == 1
 
 
 def name_of(node: Node) -> str | None:
