@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 _SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
 INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
 STARS = re.compile(r"(?:\s*\*){3,}")
+_DECLARATION = re.compile(r"\A[\s\ufeff]*<\?xml\b[^<>]{0,500}\?>")
+_HALF_PAIRS = re.compile("[\ud800-\udfff]")
 HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
 
 
@@ -92,3 +94,9 @@ def tidy(text: str) -> str:
     text = HIDDEN_SPACE.sub("", text) if not text.isascii() else text
     text = STARS.sub(" ", text) if "*" in text else text
     return INNER_SPACE.sub(lambda found: "\n" if "\n" in found[0] else " ", text).strip()
+
+
+def decoded(content: str) -> str:
+    """The text without what belongs to bytes: the XML declaration of their encoding, which is no longer true, halves
+    of surrogate pairs, NUL."""
+    return _HALF_PAIRS.sub("\ufffd", _DECLARATION.sub("", content, count=1)).replace("\x00", "")

@@ -11,7 +11,7 @@ import re
 from lxml import etree
 from lxml.etree import _Element
 
-from stages.extract_web.blocks import Block, Mark, Page, tidy
+from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
 from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.labels import (
@@ -70,9 +70,7 @@ class NotHtml(Exception):
 def read_html(content: str) -> Page:
     """The page's blocks in reading order; NotHtml when there is nothing to parse."""
     try:
-        root = etree.fromstring(
-            content.replace("\x00", ""), etree.HTMLParser(remove_comments=True, remove_pis=True)
-        )
+        root = etree.fromstring(decoded(content), etree.HTMLParser(remove_comments=True, remove_pis=True))
     except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
         raise NotHtml(str(error)) from error
     if root is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from lxml import etree
 from lxml.etree import _Element
 
-from stages.extract_web.blocks import tidy
+from stages.extract_web.blocks import decoded, tidy
 from stages.extract_web.instructions import is_instruction
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.pairing import Exercise
@@ -45,7 +45,7 @@ def read_xml(content: str) -> list[Exercise]:
         remove_pis=True,
     )  # fmt: skip
     try:
-        root = etree.fromstring(content.replace("\x00", "").encode("utf-8", "replace"), parser)
+        root = etree.fromstring(decoded(content).encode("utf-8"), parser)
     except (etree.XMLSyntaxError, ValueError) as error:
         raise NotXml(str(error)) from error
     if root is None:

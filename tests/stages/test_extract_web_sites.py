@@ -180,3 +180,11 @@ def test_words_of_other_languages_that_are_english_too_label_nothing():
     assert pairs("<h3>Exercise 1</h3><p>Exclude x = 5</p><p>as possible solutions from the solution set.</p>") == [
         ("Exclude x = 5\nas possible solutions from the solution set.", None)
     ]
+
+
+@pytest.mark.parametrize("before", ['<?xml version="1.0" encoding="UTF-16"?>\n', "\ufeff<?xml version='1.0'?>", "\x00"])
+def test_what_belonged_to_the_bytes_is_no_part_of_the_text(before):
+    page = "<html><h3>Exercise 1</h3><p>2+3, café \udcff</p><h4>Solution</h4><p>5</p></html>"
+    assert pairs(before + page) == [("2+3, café \ufffd", "5")]
+    exercise = "<exercise><problem>2+3 \udcff</problem><solution>5</solution></exercise>"
+    assert pairs(f"{before}<document>{exercise}</document>", "cnxml") == [("2+3 \ufffd", "5")]
