@@ -5,7 +5,8 @@ words that are left are weighed by how rare they are among the benchmarks' probl
 Jones 1972). Three ways to be hit, in the order of certainty:
 - `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
 - `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
-- `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same numbers and share what is rare.
+- `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same quantities and share what is rare:
+  stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
 Short texts have no template worth the name: the bounds below. This is a match of words, not of meaning: a paraphrase
 without common words or numbers is not found (recall by kind: docs/curation.md).
 """
@@ -19,20 +20,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from stages.algorithms.problem_quantities import CARDINALS, quantities, without_ordinal_endings
 from stages.algorithms.problem_text import problem_words
 
 FEWEST_TEMPLATE_WORDS = 8
 """Words, numbers and names not counted, that a text needs to be compared word for word."""
 FEWEST_STEMS = 5
 """Different stems that both texts need to be compared by their stems alone."""
-FEWEST_SHARED = 2
-"""Stems that two texts with the same numbers need to share."""
 FEWEST_NUMBERS = 2
-"""Different numbers that both texts need to be compared by their numbers."""
+"""Different quantities that both texts need to be compared by them."""
 NUMBERS_AGREE = 0.75
-"""Weighted Jaccard similarity of numbers from which they count as the same: one may be spelt out or left out."""
-LEAST_EVIDENCE = 18.0
-"""Summed weight (nats) of shared stems and numbers that two reworded texts need: 1, 2 and 3 alone say nothing."""
+"""Weighted Jaccard similarity of quantities from which they count as the same: one may be left out."""
+LEAST_EVIDENCE = 22.0
+"""Summed weight (nats) of what two reworded texts share that they need: 2, 3 and 5 alone say nothing."""
+EVIDENCE_FOR_TWO = 2.0
+"""What two texts need more that share two quantities only."""
+MEASURE_SHARE = 0.7
+"""Weight of a shared quantity of the same thing, beside that of its parts, of which it is not independent."""
 LEAST_STEM_EVIDENCE = 20.0
 """Summed weight (nats) of shared stems that a similar template needs: every puzzle about ages has age, old and year."""
 MOST_COMMON = 500
@@ -41,15 +45,11 @@ MOST_COMMON = 500
 _NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _LOWER = re.compile(r"\b[a-z]+")
 _INSIDE_SENTENCE = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
-_UP_TO_TWENTY = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty"
-)
-_NUMBER_WORDS = {word: value for value, word in enumerate(_UP_TO_TWENTY.split())} | {
-    "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90, "hundred": 100,
-    "thousand": 1000, "million": 10**6, "dozen": 12, "twice": 2, "double": 2, "thrice": 3, "triple": 3, "half": 0.5,
-    "quarter": 0.25, "once": 1, "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5,
+_NUMBER_WORDS = CARDINALS | {
+    "hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "twice": 2, "double": 2, "thrice": 3, "triple": 3,
+    "half": 0.5, "quarter": 0.25, "once": 1, "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5,
 }  # fmt: skip
+"""Words that a template writes as `#`."""
 _UNTELLING = (
     "a an the of to in on at by for from with and or but if then than as is are was were be been being has have had "
     "do does did will would can could may must shall should it its he she they them his her their him hers this that "
@@ -86,6 +86,9 @@ class Template:
     """Words in order, `#` for a number and `@` for a name; "" where there are too few."""
     stems: frozenset[str]
     numbers: frozenset[float]
+    """Values of the quantities, 1 left out."""
+    measures: frozenset[tuple[float, str]]
+    """Quantities with the stem of what they count."""
 
 
 @lru_cache(maxsize=16384)
@@ -93,11 +96,10 @@ def read_template(text: str) -> Template:
     """The template of a problem. A capitalised word counts as a name when it also stands so inside a sentence."""
     names = {name.casefold() for name in _INSIDE_SENTENCE.findall(text)} - set(_LOWER.findall(text))
     names &= {name.casefold() for name in _NAME.findall(text)}
-    words, stems, numbers = [], set(), set()
+    words, stems = [], set()
     for word in problem_words(text):
         bare = word.removesuffix("'s")
         if word[0].isdigit() or word in _NUMBER_WORDS:
-            numbers.add(float(word) if word[0].isdigit() else float(_NUMBER_WORDS[word]))
             words.append("#")
         elif bare in names:
             words.append("@")
@@ -106,7 +108,18 @@ def read_template(text: str) -> Template:
             if len(bare) > 1 and bare not in _FUNCTION_WORDS:
                 stems.add(_stem(bare))
     is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
-    return Template(" ".join(words) if is_long else "", frozenset(stems), frozenset(numbers))
+    counted = quantities(problem_words(without_ordinal_endings(text)))
+    nouns = ((one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted)
+    return Template(
+        " ".join(words) if is_long else "",
+        frozenset(stems),
+        frozenset(one.value for one in counted),
+        frozenset((value, noun) for value, noun in nouns if noun),
+    )
+
+
+def _tells(word: str) -> bool:
+    return word[0].isalpha() and word not in _FUNCTION_WORDS
 
 
 def _stem(word: str) -> str:
@@ -127,6 +140,7 @@ class TemplateIndex:
         self._by_words: dict[str, list[int]] = defaultdict(list)
         self._stems = _Weights(template.stems for template in self._templates)
         self._numbers = _Weights(template.numbers for template in self._templates)
+        self._measures = _Weights(template.measures for template in self._templates)
         for index, template in enumerate(self._templates):
             if template.words:
                 self._by_words[template.words].append(index)
@@ -135,7 +149,7 @@ class TemplateIndex:
         """(index, rule, similarity) of the texts that are hit; `template` first, most similar first, then by index."""
         own = read_template(text)
         found = {index: ("template", 1.0) for index in self._by_words.get(own.words, ())} if own.words else {}
-        for index in self._stems.holders(own.stems):
+        for index in sorted({*self._stems.holders(own.stems), *self._measures.holders(own.measures)}):
             other = self._templates[index]
             similarity = self._stems.similarity(own.stems, other.stems)
             if similarity >= self._rule.similarity and self._is_template(own, other):
@@ -152,13 +166,14 @@ class TemplateIndex:
         return self._stems.weight(own.stems & other.stems) >= LEAST_STEM_EVIDENCE
 
     def _is_reworded(self, own: Template, other: Template) -> bool:
-        """The same numbers, and enough in common that is rare."""
+        """The same quantities, and enough in common that is rare."""
         stems, numbers = own.stems & other.stems, own.numbers & other.numbers
-        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS or len(stems) < FEWEST_SHARED:
+        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS or not stems:
             return False
-        if self._stems.weight(stems) + self._numbers.weight(numbers) < LEAST_EVIDENCE:
-            return False
-        return self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
+        evidence = self._stems.weight(stems) + self._numbers.weight(numbers)
+        evidence += MEASURE_SHARE * self._measures.weight(own.measures & other.measures)
+        needed = LEAST_EVIDENCE + (EVIDENCE_FOR_TWO if len(numbers) <= FEWEST_NUMBERS else 0)
+        return evidence >= needed and self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
 
 
 class _Weights:

@@ -18,8 +18,8 @@ MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 needs_real_rows = pytest.mark.skipif(not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine")
 FLOORS = {
     "verbatim": 1.0, "respaced": 1.0, "respaced_latex": 1.0, "renumbered": 1.0, "renumbered_and_renamed": 1.0,
-    "renumbered_latex": 0.85, "reworded_light": 0.9, "reworded_heavy": 0.6,
-    "reworded_light_held_out": 0.8, "reworded_heavy_held_out": 0.25,
+    "renumbered_latex": 0.85, "reworded_light": 0.95, "reworded_heavy": 0.8,
+    "reworded_light_held_out": 0.9, "reworded_heavy_held_out": 0.4, "reworded_heavy_unseen": 0.45,
 }  # fmt: skip
 
 
