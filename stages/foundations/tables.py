@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,19 +91,22 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
 }  # fmt: skip
 
 
+@contextmanager
+def parquet_errors_told(path: Path) -> Iterator[None]:
+    """Turns what pyarrow and the file system raise about the file at `path` into a UserError with the remedy."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+        raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
+
+
 def read_table(path: Path, schema_name: str) -> pandas.DataFrame:
     """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
     schema = SCHEMAS[schema_name]
-    try:
+    with parquet_errors_told(path):
         table = pyarrow.parquet.read_table(path)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads"
-        ) from None
-    except (pyarrow.ArrowInvalid, OSError) as error:
-        raise UserError(
-            f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`"
-        ) from None
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise UserError(

@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables import parquet_errors_told
 
 PURPOSES = {
     "web/pages": ("collect_web", "Pages as they came, with worked exercises somewhere in them."),
@@ -81,11 +81,8 @@ def read_tables(folders: Sequence[Path], sources: Sequence[str]) -> list[TableFa
 
 
 def _read_table(name: str, path: Path) -> TableFacts:
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            return _read_columns(name, path, file)
-    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
-        raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
+    with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
+        return _read_columns(name, path, file)
 
 
 def _read_columns(name: str, path: Path, file: pyarrow.parquet.ParquetFile) -> TableFacts:
