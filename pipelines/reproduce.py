@@ -18,13 +18,14 @@ from typing import Annotated
 import pipelines.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
-from prefect import flow
+from prefect import flow, get_run_logger
 from pydantic import Field
 
 from pipelines.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.graph import stages_in_order
 from pipelines.process_group import terminated_as_interrupt
 from pipelines.recipes import clear_strays, parameters_changed, use_recipe
+from pipelines.sharing import push_after_run
 from pipelines.stage_task import bring_up_to_date
 from stages.foundations.scratch import PROJECT
 
@@ -51,7 +52,8 @@ def run_stages(
 ) -> None:
     """Brings stages up to date, each as a task of the flow that runs: all, or `targets` and what they depend on.
 
-    UserError before the first stage when params.yaml is wrong. The first failure raises.
+    UserError before the first stage when params.yaml is wrong. The first failure raises. Results go to the default DVC
+    remote, if there is one; when that fails, the log says so and the flow has still succeeded.
     """
     if parameters_changed(root):
         if (root / "pipelines" / "schema.py").exists():
@@ -61,6 +63,7 @@ def run_stages(
         clear_strays(root)
     for stage in stages_in_order(root, targets):
         bring_up_to_date.with_options(task_run_name=stage.name)(str(root), stage, hours_per_stage, env)
+    push_after_run(root, get_run_logger().info)
 
 
 def main(argv: list[str]) -> None:

@@ -162,6 +162,22 @@ def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ra
     assert "warning" in told[-1] and "They are safe here" in told[-1]
 
 
+@pytest.mark.slow
+def test_a_flow_pushes_at_its_end(tmp_path, ran, monkeypatch):
+    from prefect.logging import disable_run_logger
+
+    from pipelines import reproduce
+
+    first = make_project(tmp_path / "first", tmp_path / "store")
+    assert run_in_group(dvc("repro", "-q"), first) == 0
+    monkeypatch.setattr(
+        reproduce, "stages_in_order", lambda root, targets: []
+    )  # each would need Prefect's server
+    with disable_run_logger():
+        reproduce.run_stages(first, 1.0)
+    assert list((tmp_path / "store" / "files" / "md5").glob("*/*"))
+
+
 def test_without_a_default_remote_nothing_happens(tmp_path):
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
