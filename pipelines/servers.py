@@ -24,12 +24,13 @@ from stages.foundations.scratch import PROJECT, state_folder
 
 HOST = "127.0.0.1"
 SECONDS_TO_START = 180.0
+WORKER = ["-m", "pipelines.deployments"]
 READY = "the deployments are registered, the worker starts"
 """What the worker says when it may be counted on (deployments.py)."""
 
 
 def main() -> None:
-    """Starts the servers and the flow, prints the addresses and waits for Ctrl-C."""
+    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A worker that dies is replaced."""
     prefect_port, mlflow_port = port("PREFECT_PORT", 4200), port("MLFLOW_PORT", 5000)
     state = state_folder()
     (state / "logs").mkdir(parents=True, exist_ok=True)
@@ -42,21 +43,31 @@ def main() -> None:
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"http://{HOST}:{prefect_port}/api/health", "prefect", started)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
-            started["worker"] = start("worker", ["-m", "pipelines.deployments"],
-                                      {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id})  # fmt: skip
+            settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
+            started["worker"] = start("worker", WORKER, settings)
             wait_until_ready(started)
-            print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
+            print(
+                f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run"
+            )
             # The bare address opens MLflow on its pages for agents' traces.
             runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
             print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}\nCtrl-C ends both.", flush=True)
             while True:
                 time.sleep(1)
+                if started["worker"].poll() is not None and is_ready():
+                    print(
+                        "the worker has ended: another one takes its place, its runs are marked as crashed",
+                        flush=True,
+                    )
+                    started["worker"] = start("worker", WORKER, settings)
                 require_alive(started)
     except KeyboardInterrupt:
         print("\nending the servers", flush=True)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
-        end_groups([started.pop("worker")] if "worker" in started else [])  # while there are servers to tell it to
+        end_groups(
+            [started.pop("worker")] if "worker" in started else []
+        )  # while there are servers to tell it to
         end_groups(list(started.values()))
 
 
@@ -90,7 +101,7 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer: on a busy machine others wait for it
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-        "PREFECT_WORKER_QUERY_SECONDS": "3",
+        "PREFECT_WORKER_QUERY_SECONDS": "5",
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
@@ -119,8 +130,11 @@ def prefect_command(prefect_port: int) -> list[str]:
 
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
-    """Starts `python ARGUMENTS` under a keeper, writing to state/logs/<name>.log."""
-    with open(state_folder() / "logs" / f"{name}.log", "w") as log:
+    """Starts `python ARGUMENTS` under a keeper, writing to state/logs/<name>.log; the log before is kept once."""
+    path = state_folder() / "logs" / f"{name}.log"
+    if path.exists():
+        path.replace(path.with_name(f"{name}.before.log"))
+    with open(path, "w") as log:
         return subprocess.Popen(kept([sys.executable, *arguments]), cwd=PROJECT, env=settings, stdout=log,
                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
 
@@ -142,14 +156,19 @@ def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Pope
 
 def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
     """Waits until the worker has registered the deployments; UserError as above."""
-    from pipelines.deployments import READY
-
-    until, log = time.monotonic() + SECONDS_TO_START, state_folder() / "logs" / "worker.log"
-    while READY not in log.read_text(errors="replace"):
+    until = time.monotonic() + SECONDS_TO_START
+    while not is_ready():
         require_alive(started)
         if time.monotonic() > until:
-            raise UserError(f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}")
+            raise UserError(
+                f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}"
+            )
         time.sleep(0.3)
+
+
+def is_ready() -> bool:
+    """Whether the worker has come so far; one that did not is not replaced when it ends."""
+    return READY in (state_folder() / "logs" / "worker.log").read_text(errors="replace")
 
 
 def require_alive(started: Mapping[str, subprocess.Popen]) -> None:

@@ -53,11 +53,8 @@ def bring_up_to_date(
     project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None
 ) -> None:
     """Runs one stage where DVC finds it changed. Raises StageFailed with its last lines, or TimedOut."""
-    logger, root, log = (
-        get_run_logger(),
-        Path(project),
-        TaskLog(stage.slug, f"Progress of stage {stage.name}", percent),
-    )
+    logger, root = get_run_logger(), Path(project)
+    log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
     surroundings = dict(env or environment())
     create_link_artifact(
         mlflow_search(stage.name), f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}"
@@ -67,13 +64,13 @@ def bring_up_to_date(
             surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
         logger.info("stage %s: %s, %d of %d CPU cores, at most %g h", stage.name, _told(slots),
                     len(os.sched_getaffinity(0)), os.cpu_count() or 1, hours)  # fmt: skip
-        with watched() as usage:
-            try:
-                code = run_in_group(dvc("repro", "--single-item", stage.name), root, log, hours * 3600, surroundings,
-                                    slots.held)  # fmt: skip
-            except TimedOut as error:
-                _tell_failure(stage, log, f"{error}; raise hours_per_stage if it may take longer", usage)
-                raise
+        command = dvc("repro", "--single-item", stage.name)
+        try:
+            with watched() as usage:
+                code = run_in_group(command, root, log, hours * 3600, surroundings, slots.held)
+        except TimedOut as error:
+            _tell_failure(stage, log, f"{error}; raise hours_per_stage if it may take longer", usage)
+            raise
     if code:
         reason = f"stage {stage.name} failed (exit code {code}). What to do: {remedy(log.last)}"
         _tell_failure(stage, log, reason, usage)

@@ -31,12 +31,13 @@ class RunningUi:
         self.state, self.prefect, self.mlflow = state, unused_port(), unused_port()
         self.printed: list[str] = []
         self.process: subprocess.Popen[str] | None = None
+        self.path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
     def start(self) -> None:
         settings = {
             "PREFECT_PORT": str(self.prefect), "MLFLOW_PORT": str(self.mlflow), "RETRACE_STATE": str(self.state),
             "PYTHONPATH": str(PROJECT), "RETRACE_TRACKING": "off",
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            "PATH": self.path,
         }  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
         self.process = subprocess.Popen([sys.executable, "-m", "pipelines.servers"], cwd=PROJECT, text=True,

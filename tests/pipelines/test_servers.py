@@ -18,6 +18,7 @@ from stages.foundations.errors import UserError
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
 from tests.fakes.running_ui import RunningUi, wait_until
 
+ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 slow = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -52,10 +53,26 @@ def ui(tmp_path_factory):
             assert probe.connect_ex(("127.0.0.1", number)) != 0, "a server is left"
 
 
+@pytest.fixture(scope="module")
+def killed_flow(ui, tmp_path_factory, empty_dvc_project):
+    """A run whose process, which no worker watches, was killed outright; it takes a while until that is noticed."""
+    project = tmp_path_factory.mktemp("killed") / "project"
+    shutil.copytree(empty_dvc_project, project)
+    (project / "first.py").write_text(DAEMONS)
+    own = {"PREFECT_API_URL": f"http://127.0.0.1:{ui.prefect}/api", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+           "PREFECT_HOME": str(ui.state / "prefect"), "RETRACE_STATE": str(ui.state), "PATH": ui.path}  # fmt: skip
+    command = [sys.executable, "-m", "pipelines.reproduce", str(project)]
+    with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stderr=subprocess.DEVNULL) as flow:
+        wait_until((project / "pids").exists, 180)
+        time.sleep(3)  # the first heartbeat is on its way
+        flow.kill()
+    return started_for(ui, project)[0]
+
+
 class TestServers:
     pytestmark = slow
 
-    def test_both_servers_answer_and_the_four_deployments_have_forms(self, ui):
+    def test_both_servers_answer_and_the_four_deployments_have_forms(self, ui, killed_flow):
         assert (
             f"http://127.0.0.1:{ui.prefect}" in ui.printed[0]
             and f"http://127.0.0.1:{ui.mlflow}" in ui.printed[1]
@@ -126,6 +143,20 @@ class TestServers:
         assert not alive and time.monotonic() - started < 10
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
+    def test_a_worker_that_dies_is_replaced(self, ui):
+        def workers():
+            below = psutil.Process(ui.process.pid).children(recursive=True)
+            return [
+                one
+                for one in below
+                if one.cmdline()[-2:] == ["-m", "pipelines.deployments"] and "-S" not in one.cmdline()
+            ]
+
+        (first,) = workers()
+        first.kill()
+        wait_until(lambda: [one.pid for one in workers()] not in ([], [first.pid]))
+        wait_until(lambda: "worker starts" in (ui.state / "logs" / "worker.log").read_text(), 180)
+
     def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
         project = make_project(tmp_path / "project")
         incoming = project / "state" / "incoming"
@@ -166,6 +197,10 @@ class TestServers:
         assert git(project, "rev-parse", "champion-laptop") == git(project, "rev-parse", "champion-laptop-v1")
         alias = mlflow(ui, "registered-models/alias?name=retrace-laptop&alias=champion")["model_version"]
         assert {"key": "git.tag", "value": "champion-laptop-v1"} in alias["tags"]
+
+    def test_a_flow_whose_heartbeat_stops_is_marked_as_crashed(self, ui, killed_flow):
+        state = ui.wait_for(killed_flow, 240)
+        assert state["type"] == "CRASHED" and "No heartbeat" in state["message"]
 
     def test_history_and_schedules_outlive_a_restart(self, ui, dvc_project):
         (dvc_project / "first.py").write_text(DAEMONS)
@@ -215,7 +250,11 @@ def flow_runs(ui):
 
 def started_for(ui, project):
     """Flow runs with this project, whoever started them."""
-    return [run["id"] for run in ui.ask("flow_runs/filter", {}) if run["parameters"].get("project") == str(project)]
+    return [
+        run["id"]
+        for run in ui.ask("flow_runs/filter", {})
+        if run["parameters"].get("project") == str(project)
+    ]
 
 
 def git(folder, *arguments):
@@ -230,4 +269,4 @@ def roll_back(project, ui):
     script += "from pipelines.cli import app; app()"
     environment = {**os.environ, "RETRACE_STATE": str(ui.state)}
     return subprocess.run([sys.executable, "-c", script, "rollback", "laptop"], env=environment, text=True,
-                          capture_output=True, cwd=Path(__file__).resolve().parents[2])  # fmt: skip
+                          capture_output=True, cwd=ROOT)  # fmt: skip
