@@ -180,6 +180,25 @@ def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
     assert funnel.metrics(1)["rows/in"] == 5
 
 
+def test_a_column_of_the_wrong_type_is_told(tmp_path):
+    filter_web(tmp_path, [SUM])
+    place = tmp_path / "candidates.parquet"
+    pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
+    flags = [f"--{name}={tmp_path / 'out' / name}" for name in ("solutions", "contamination", "dropped", "metrics")]
+    with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
+        main([f"--params={tmp_path / 'params.yaml'}", f"--candidates={place}", f"--policy={tmp_path / 'policy'}",
+              f"--benchmarks={tmp_path / 'benchmarks.parquet'}", *flags])  # fmt: skip
+
+
+def test_a_benchmark_that_overlaps_itself_drops_a_candidate_once_and_names_every_problem(tmp_path):
+    leak = ("Compute  5 + 5.", "5+5=10", "10")
+    filter_web(tmp_path, [SUM, leak], benchmark=("Compute 5+5.", "Compute 5+5.", "compute $5+5$"))
+    dropped = read_table(tmp_path / "out" / "dropped", "dropped")
+    hits = read_table(tmp_path / "out" / "contamination", "contamination")
+    assert dropped["row_id"].tolist() == ["web/1#1"]
+    assert hits["benchmark_problem_id"].tolist() == ["0", "1", "2"] and set(hits["problem_id"]) == {"web/1#1"}
+
+
 def test_second_run_gives_equal_bytes(tmp_path):
     rows = [SUM, *CASES.values()]
     filter_web(tmp_path, rows)
