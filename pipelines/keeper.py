@@ -98,6 +98,7 @@ def end_family() -> None:
                 break
             time.sleep(0.02)
             reap()
+    reap()  # those that the last look found dead
 
 
 def descendants(root: int) -> set[int]:

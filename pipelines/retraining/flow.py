@@ -76,6 +76,7 @@ def retrain(
         update_registry(root, recipe)
         champion = current(root, recipe)
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
+        _require_policy(snapshot, recipe, policy)
         attempt = _attempt(root, recipe, snapshot, champion, force)
         if (told := _nothing_new(attempt)) and not force:
             return Completed(name="Nothing new", message=told)
@@ -113,6 +114,12 @@ def find_new_data(
     if not snapshot.changes:
         logger.info("neither %s nor a source has anything new", incoming)
     return snapshot
+
+
+def _require_policy(snapshot: Snapshot, recipe: str, policy: str) -> None:
+    known = snapshot.params.get("policies", [])
+    if policy not in known:
+        raise UserError(f"recipe {recipe} measures no policy {policy!r}: choose one of {', '.join(known)}")
 
 
 def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
