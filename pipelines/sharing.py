@@ -78,7 +78,9 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
         )
         return ()
     if code:
+        # Without --allow-missing: a stage whose data are nowhere must run, or folders would stay half empty.
         tell(f"what is missing on the remote {remote.name} is computed: {last}")
+        return PULLING[:1]
     return PULLING
 
 

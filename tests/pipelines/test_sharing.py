@@ -11,6 +11,7 @@ import pytest
 
 from pipelines.process_group import dvc, run_in_group
 from pipelines.sharing import default_remote, pull_before_run, push_after_run
+from stages.foundations.hashing import dvc_md5
 
 SOURCES = Path(__file__).resolve().parents[2]
 DVC_YAML = """
@@ -151,6 +152,19 @@ def test_a_clone_without_lock_and_metric_files_restores_both_from_the_remote(tmp
     assert ran() == ["code"]
     assert (second / "data" / "metrics" / "b.json").exists()
     assert (second / "reports" / "index.html").exists()
+
+
+@pytest.mark.slow
+def test_what_the_remote_has_lost_is_computed(tmp_path, ran):
+    first = make_project(tmp_path / "first", tmp_path / "store")
+    repro(first)
+    ran()
+    second = clone(first, tmp_path / "second")
+    shutil.rmtree(tmp_path / "store" / "files" / "md5" / dvc_md5(first / "data" / "responses" / "a.txt")[:2])
+    told = repro(second)
+    assert "is computed" in told[0] and set(ran()) >= {"code", "respond"}
+    assert sorted(path.name for path in (second / "data" / "responses").iterdir()) == ["a.txt", "b.txt"]
+    assert (second / "reports" / "index.html").read_text() == (first / "reports" / "index.html").read_text()
 
 
 @pytest.mark.slow
