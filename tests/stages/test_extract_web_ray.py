@@ -69,7 +69,7 @@ def watch(process, until=lambda descendants: False):
             except psutil.Error:
                 continue
             addresses |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
-        time.sleep(0.5)
+        time.sleep(2.0)
     return descendants, addresses
 
 
