@@ -23,6 +23,8 @@ from stages.foundations.hashing import stable_hash
 from stages.foundations.tracking import tracking_uri
 
 NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
+LONGEST_NAME = 250
+"""Of an MLflow metric."""
 
 
 def keep_comparison(findings: Findings, state: Path) -> dict[str, Any]:
@@ -47,11 +49,11 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
         return False
     content = record["content"]
     sides = [side["name"] for side in content["sides"]]
-    tags = {"kind": "comparison", "results": record["hash"], "sides": ", ".join(sides)[:500]}
+    tags = {"kind": "comparison", "half_made": "true", "sides": ", ".join(sides)[:500]}
     name = f"compare: {', '.join(sides)}"[:120]
     run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
     points = [
-        Metric(NAMES_ALLOWED.sub("_", key), value, record["ms"], 0)
+        Metric(NAMES_ALLOWED.sub("_", key)[:LONGEST_NAME], value, record["ms"], 0)
         for one in content["comparisons"]
         for key, value in _numbers(one)
     ]
@@ -62,6 +64,10 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     store.client.log_text(run_id, record["markdown"], "comparison.md")
     store.client.log_dict(run_id, content, "comparison.json")
     store.client.set_terminated(run_id, "FINISHED", record["ms"])
+    store.client.set_tag(
+        run_id, "results", record["hash"]
+    )  # last: half a run is known by nothing and removed later
+    store.client.delete_tag(run_id, "half_made")
     return True
 
 

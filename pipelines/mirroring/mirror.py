@@ -61,7 +61,7 @@ def mirror(root: Path, state: Path) -> Report:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from pipelines.mirroring.replaying import deliver_unfinished, replay_kept
+    from pipelines.mirroring.replaying import deliver_unfinished, remove_half_made, replay_kept
     from pipelines.mirroring.stage_runs import mirror_entries, read_ledger
     from stages.foundations.mlflow_store import MlflowStore
 
@@ -70,6 +70,7 @@ def mirror(root: Path, state: Path) -> Report:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             store, report = MlflowStore(tracking_uri()), Report()
+            remove_half_made(store)
             report.delivered = deliver_unfinished(store, state)
             report.replayed, report.problems = replay_kept(store, state)
             places = _places(root, state, report)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from stages.foundations.mlflow_store import MlflowStore, Refused
 from stages.foundations.tracking import LOG_NAME
 
 SECONDS_TO_START = 20.0
+KNOWN_BY = ("stage_hash", "lock_hash")
+HALF_MADE = "half_made"
 MLFLOW_TAGS = ("mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit", "mlflow.user")
 """MLflow's own tags that a run takes along."""
 
@@ -50,14 +53,34 @@ def replay(store: MlflowStore, messages: Sequence[Mapping[str, Any]], start: Map
     tags = {
         name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS
     }
-    run_id = store.create(start, {**start["tags"], **tags, "rebuilt": "true"})
-    for batch in _batches(message for message in messages if message["kind"] == "values"):
-        log_what_fits(store, run_id, batch)
     end = next((message for message in reversed(messages) if message["kind"] == "end"), None)
-    store.end(
-        run_id, end["status"] if end else "KILLED", end["ms"] if end else messages[-1].get("ms", start["ms"])
-    )
+    status, ms = (end["status"], end["ms"]) if end else ("KILLED", messages[-1].get("ms", start["ms"]))
+    with whole_run(store, start, {**start["tags"], **tags, "rebuilt": "true"}) as run_id:
+        for batch in batches(message for message in messages if message["kind"] == "values"):
+            log_what_fits(store, run_id, batch)
+        store.end(run_id, status, ms)
     return run_id
+
+
+@contextmanager
+def whole_run(store: MlflowStore, message: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[str]:
+    """A run that gets the tags by which it is known only when the block has ended: half of one is no run."""
+    run_id = store.create(
+        message, {**{key: tags[key] for key in tags if key not in KNOWN_BY}, HALF_MADE: "true"}
+    )
+    yield run_id
+    for name in KNOWN_BY:
+        if name in tags:
+            store.client.set_tag(run_id, name, tags[name])
+    store.client.delete_tag(run_id, HALF_MADE)
+
+
+def remove_half_made(store: MlflowStore) -> None:
+    """Deletes what a mirroring that was killed had begun; the caller sees to it that none is going on."""
+    for run in store.client.search_runs(
+        [store.experiment_id], f"tags.{HALF_MADE} = 'true'", max_results=1000
+    ):
+        store.client.delete_run(run.info.run_id)
 
 
 def log_what_fits(store: MlflowStore, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
@@ -68,7 +91,8 @@ def log_what_fits(store: MlflowStore, run_id: str, messages: Sequence[Mapping[st
         store.client.set_tag(run_id, "refused", "true")
 
 
-def _batches(messages: Iterator[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+def batches(messages: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    """The points in requests that MLflow accepts."""
     batch: list[Mapping[str, Any]] = []
     points = 0
     for message in messages:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.mirroring.places import Entry, Place, git_bytes
-from pipelines.mirroring.replaying import log_what_fits
+from pipelines.mirroring.replaying import batches, log_what_fits, whole_run
 from stages.foundations.mlflow_store import LONGEST_PARAM, MlflowStore, flatten
 from stages.foundations.tracking import recipe_name
 
@@ -25,7 +25,6 @@ SECONDS_BETWEEN_METRICS_AND_END = 60.0
 """A line of the ledger belongs to a metric file that was written at most so long before or after its end."""
 NAMED_AFTER = {"rl_round": ("policy", "round"), "respond": ("policy",), "grade": ("policy",), "sft": ("policy",),
                "base": ("policy",)}  # fmt: skip
-POINTS_PER_REQUEST = 1000
 
 
 @dataclass
@@ -176,19 +175,14 @@ def _make(
         if not path.startswith("data/code/")
     }
     message = {"ms": started, "name": entry.name, "params": entry.params, "inputs": sources}
-    run_id = store.create(message, tags)
     rows = _curve(place, entry)
     last = int(max((row["step"] for row in rows), default=0))
     points = [{"ms": ended, "step": int(row["step"]), "values": row} for row in rows]
     points.append({"ms": ended, "step": last, "values": {**numbers, **times}})
-    batch: list[dict[str, Any]] = []
-    for point in points:
-        if batch and sum(len(one["values"]) for one in batch) + len(point["values"]) > POINTS_PER_REQUEST:
+    with whole_run(store, message, tags) as run_id:
+        for batch in batches(points):
             log_what_fits(store, run_id, batch)
-            batch = []
-        batch.append(point)
-    log_what_fits(store, run_id, batch)
-    store.end(run_id, "FINISHED", ended)
+        store.end(run_id, "FINISHED", ended)
 
 
 def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: str) -> dict[str, str]:
@@ -203,7 +197,10 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
     }
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
     tags |= dict.fromkeys(NAMED_AFTER.get(stage, ()), item or stage)
-    seed = entry.params.get("seed", (entry.params.get(stage) or {}).get("seed") if stage == "grade" else None)
+    # grade's own seed is the bootstrap's: the responses' tells the run
+    asked = place.entries.get(f"respond@{item}", entry) if stage == "grade" else entry
+    seed = asked.params.get("seed")
+    seed = place.about.get("seed", seed) if seed is not None else None
     tags |= {"seed": str(seed)} if seed is not None else {}
     tags["ablation"] = place.about.get("ablation", "none")
     tags["variant"] = place.about.get("variant", "")

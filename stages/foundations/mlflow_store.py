@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
@@ -144,10 +145,13 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def told_name(name: str, tags: Mapping[str, str]) -> str:
-    """What tells a run from others in MLflow's table: stage, variant of an ablation, seed, recipe unless `laptop`."""
-    recipe = tags.get("recipe", "")
-    extra = [tags.get("variant", ""), f"seed {tags['seed']}" if "seed" in tags else ""]
-    return " ".join([name, *filter(None, [*extra, recipe if recipe not in ("", "laptop") else ""])])
+    """What tells a run from others in MLflow's narrow column: an ablation's variant and seed come before the stage."""
+    seed, recipe = tags.get("seed", ""), tags.get("recipe", "laptop")
+    if tags.get("variant"):
+        return f"{tags['variant']} {f's{seed} ' if seed else ''}{name}"
+    return " ".join(
+        [name, *([f"s{seed}"] if seed else []), *([recipe] if recipe not in ("", "laptop") else [])]
+    )
 
 
 @contextmanager
@@ -178,10 +182,20 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Who ran the stage, on how many GPUs it may compute, and the hash of the fingerprint of its code."""
+    """Who ran the stage, the GPUs it may compute on, the hash of its code's fingerprint, and the seed of the run."""
     found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus())}
     fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
-    return found | ({"code": dvc_md5(fingerprint)} if fingerprint.exists() else {})
+    found |= {"code": dvc_md5(fingerprint)} if fingerprint.exists() else {}
+    return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
+
+
+def _seed_of_the_run() -> str:
+    """`seed` of the parameter file: a stage may have one of its own (grade's bootstrap), which tells no runs apart."""
+    try:
+        content = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return ""
+    return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""
 
 
 def visible_gpus() -> int:

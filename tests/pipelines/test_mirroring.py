@@ -15,6 +15,7 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
+from pipelines.mirroring.replaying import log_what_fits
 from stages.foundations.kept_logs import kept_logs
 from stages.foundations.ledger import latest_runs
 from stages.foundations.tracking import track
@@ -106,7 +107,7 @@ def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
     (run,) = (run for run in runs if run.data.tags["dvc.stage"] == "rl_round@rl_1")
     expected = {"mirrored": "true", "stage": "rl_round", "policy": "rl_1", "round": "rl_1", "seed": "0",
                 "ablation": "none", "git.commit": commit}  # fmt: skip
-    assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 seed 0"
+    assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 s0"
     assert (
         run.data.metrics["reward/mean_last"] == 0.75 and run.data.params["rl.policy_loss.clip_high"] == "0.28"
     )
@@ -133,7 +134,7 @@ def test_a_run_that_was_tracked_is_recognised_and_comes_back_whole(project, monk
     )
     live = {key: value for key, value in everything(project).items() if "mirrored" not in value[1]}
     (told,) = live.values()
-    assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft seed 0"
+    assert told[1]["code"] and told[1]["gpus"] and told[0][0] == "sft s0"
     forget(project, database)
     report = mirror(project, project / "state")
     assert (report.replayed, report.mirrored, report.recognised) == (1, len(STAGES) - 1, 1)
@@ -203,7 +204,7 @@ def test_an_ablations_results_have_variant_and_seed(project):
         (place / "run.json").write_text(json.dumps(about))
     mirror(project, project / "state")
     runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
-    assert {run.data.tags["variant"] for run in runs} == {"plain", "slow"}
+    assert {run.info.run_name for run in runs} == {"plain s5 grade@rl_1", "slow s5 grade@rl_1"}
 
 
 def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database):
@@ -257,6 +258,25 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     assert report.mirrored == len(STAGES) and len(report.problems) == 2
     (project / "dvc.lock").write_text("stages: [")
     assert "not readable" in " ".join(mirror(project, project / "state").problems)
+
+
+def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
+    calls = []
+
+    def killed(store, run_id, messages):
+        calls.append(run_id)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        log_what_fits(store, run_id, messages)
+
+    monkeypatch.setattr("pipelines.mirroring.stage_runs.log_what_fits", killed)
+    with pytest.raises(KeyboardInterrupt):
+        mirror(project, project / "state")
+    monkeypatch.setattr("pipelines.mirroring.stage_runs.log_what_fits", log_what_fits)
+    assert mirror(project, project / "state").mirrored == len(STAGES) - 2
+    runs = runs_of(project)[1]
+    assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
+    assert all(run.data.metrics and run.info.status == "FINISHED" for run in runs)
 
 
 def test_switched_off_it_does_nothing(project, monkeypatch):
