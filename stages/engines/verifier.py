@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
+import psutil
 from pydantic import Field
 
 from stages.algorithms.answers.decisions import Question, decide
@@ -41,6 +42,10 @@ _START_SECONDS = 120.0
 """Importing sympy takes half a second; this is for machines that are busy with something else."""
 
 
+_PATIENCE = 8.0
+"""Wall clock over computing time that a comparison may take: a busy machine must not turn verdicts."""
+
+
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 """All that a worker gets to see of the environment."""
 
@@ -49,7 +54,7 @@ class VerifierParams(StrictParams):
     """Section `verifier`."""
 
     timeout_seconds: float = Field(gt=0)
-    """Wall-clock seconds that one comparison in a worker may take."""
+    """Seconds of a worker's computing that one comparison may take; wall clock at most 8 times as many."""
     memory_mib: int = Field(ge=256)
     """Address space of one worker, in MiB; math-verify itself needs about 100."""
     workers: int = Field(ge=1)
@@ -217,10 +222,10 @@ class _Worker:
         process = self._running()
         message = {"gold": question.gold, "prediction": question.prediction}
         line = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-        deadline = time.monotonic() + self._params.timeout_seconds
+        clock = _Clock(process.pid, self._params.timeout_seconds)
         try:
-            self._send(process, line, deadline)
-            answer = self._receive(process, deadline)
+            self._send(process, line, clock)
+            answer = self._receive(process, clock)
         except TimeoutError:
             self.kill()
             return Verdict.TIMED_OUT, f"over_{self._params.timeout_seconds:g}_seconds"
@@ -277,7 +282,7 @@ class _Worker:
         os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
         self._process = process
         try:
-            greeting = self._receive(process, time.monotonic() + _START_SECONDS)
+            greeting = self._receive(process, _Clock(process.pid, _START_SECONDS))
         except (EOFError, TimeoutError) as error:
             greeting = {"ready": False, "error": f"{type(error).__name__} before it was ready"}
         if not greeting["ready"]:
@@ -288,23 +293,49 @@ class _Worker:
             )
         return process
 
-    def _send(self, process: subprocess.Popen[bytes], line: bytes, deadline: float) -> None:
+    def _send(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> None:
         descriptor = process.stdin.fileno()  # type: ignore[union-attr]
         while line:
-            _, writable, _ = select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))
-            if not writable:
-                raise TimeoutError
+            while not select.select([], [descriptor], [], clock.seconds_left())[1]:
+                clock.require_time()
             line = line[os.write(descriptor, line[:4096]) :]
 
-    def _receive(self, process: subprocess.Popen[bytes], deadline: float) -> dict[str, str]:
+    def _receive(self, process: subprocess.Popen[bytes], clock: _Clock) -> dict[str, str]:
         descriptor = process.stdout.fileno()  # type: ignore[union-attr]
         while b"\n" not in self._received:
-            readable, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not readable:
-                raise TimeoutError
+            while not select.select([descriptor], [], [], clock.seconds_left())[0]:
+                clock.require_time()
             chunk = os.read(descriptor, 65536)
             if not chunk:
                 raise EOFError
             self._received += chunk
         line, _, self._received = self._received.partition(b"\n")
         return json.loads(line)
+
+
+class _Clock:
+    """What a worker may still take: computing time, so that a verdict does not depend on what else the machine does,
+    and a bounded multiple of it on the wall."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._pid, self._seconds = pid, seconds
+        self._computed = self._computing()
+        self._until = time.monotonic() + _PATIENCE * seconds
+
+    def seconds_left(self) -> float:
+        """The time after which it is worth looking again; 0 when none is left."""
+        left = min(self._seconds - (self._computing() - self._computed), self._until - time.monotonic())
+        return max(0.0, left)
+
+    def require_time(self) -> None:
+        """TimeoutError when none is left."""
+        if self.seconds_left() <= 0:
+            raise TimeoutError
+
+    def _computing(self) -> float:
+        """Seconds that the process has computed; a process that is gone has its pipe closed, which is seen there."""
+        try:
+            times = psutil.Process(self._pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return times.user + times.system

@@ -218,6 +218,20 @@ def test_equal_questions_are_asked_once(verifier):
     assert time.monotonic() - started < 10 * PARAMS.timeout_seconds
 
 
+@pytest.mark.parametrize(("seconds_without_processor", "verdict"), [(1.5, "correct"), (None, "timed_out")])
+def test_a_worker_that_gets_no_processor_keeps_its_time_up_to_a_bound(seconds_without_processor, verdict):
+    params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 0.5})
+    with Verifier(params) as verifier:
+        verifier.judge([EQUAL])
+        (pid,) = verifier.worker_pids()
+        os.kill(pid, signal.SIGSTOP)
+        if seconds_without_processor:
+            threading.Timer(seconds_without_processor, os.kill, (pid, signal.SIGCONT)).start()
+        started = time.monotonic()
+        assert verdicts(verifier.judge([(EQUAL[0] + "+2-2", EQUAL[1])])) == [verdict]
+        assert time.monotonic() - started > (seconds_without_processor or 8 * params.timeout_seconds - 0.1)
+
+
 @pytest.mark.parametrize(
     ("name", "least", "most_false_correct"), [("cases", 0.97, 3), ("model_outputs", 0.998, 1)]
 )
