@@ -11,22 +11,24 @@ from __future__ import annotations
 import sys
 
 from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
+from pipelines.project_lock import project_lock
 from pipelines.recipes import clear_strays, parameters_changed, use_recipe
 from pipelines.schema import check_params
 from pipelines.sharing import pull_before_run, push_after_run
 from stages.foundations.command import run_stage
+from stages.foundations.progress import say
 from stages.foundations.scratch import PROJECT
 
 
 def main() -> None:
     """Exits with DVC's code."""
-    if sys.argv[1:]:
-        use_recipe(PROJECT, sys.argv[1])
-    if parameters_changed(PROJECT):
-        check_params(PROJECT / "params.yaml")
-    clear_strays(PROJECT)
-    with terminated_as_interrupt():
-        code = run_in_group(dvc("repro", *pull_before_run(PROJECT)), PROJECT)
+    with terminated_as_interrupt(), project_lock(PROJECT, say) as lock:
+        if sys.argv[1:]:
+            use_recipe(PROJECT, sys.argv[1])
+        if parameters_changed(PROJECT):
+            check_params(PROJECT / "params.yaml")
+        clear_strays(PROJECT)
+        code = run_in_group(dvc("repro", *pull_before_run(PROJECT)), PROJECT, held=[lock])
         if code:
             sys.exit(code)
         push_after_run(PROJECT)

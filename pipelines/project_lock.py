@@ -1,0 +1,46 @@
+"""One `dvc repro` at a time in a project; whoever comes second waits and then finds the work done.
+
+DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
+one is making fails with "is busy".
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+SECONDS_BETWEEN_TRIES = 0.5
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@contextmanager
+def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
+    """Waits for the project's lock, says so while it waits, and yields its file descriptor.
+
+    Handed to `run_in_group` as `held`, the descriptor keeps the lock until no process of the command is left.
+    """
+    path = root / "state" / "locks" / "repro.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as lock:
+        said = -SECONDS_BETWEEN_LINES
+        while not _is_taken(lock.fileno()):
+            if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+                said = time.monotonic()
+                say(f"waiting for the run of process {path.read_text().strip() or '?'}, which is at work in {root}")
+            time.sleep(SECONDS_BETWEEN_TRIES)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield lock.fileno()
+
+
+def _is_taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
