@@ -13,8 +13,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
-from transformers import PreTrainedTokenizerBase
-
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.judge import DIFFERENT, NO_JUDGEMENT, SAME, ModelJudge, WordJudge, same_request
 from stages.engines.packing import TokenSequence, pack, split_by_tokens
@@ -165,9 +163,7 @@ def taught_judge(
     return folder
 
 
-def _lesson(
-    tokenizer: PreTrainedTokenizerBase, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]
-) -> TokenSequence:
+def _lesson(tokenizer, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]) -> TokenSequence:
     gold, prediction = pair
     word = SAME if gold == prediction else DIFFERENT
     request = encode_prompt(tokenizer, prompt, same_request(gold, prediction))

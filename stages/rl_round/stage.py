@@ -59,14 +59,7 @@ def run_rl_round(paths: Namespace) -> None:
     shown |= {name: section.model_dump() for name, section in sections.items()}
     inputs = {"policy": paths.policy, "problems": paths.problems}
     tokenizer = load_tokenizer(paths.policy)
-    problems = slice_problems(
-        _read_problems(paths, sections["prompt"], tokenizer), this_round.problem_slice, seed
-    )
-    if len(problems) < params.problems_per_step:
-        raise UserError(
-            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
-            f"{params.problems_per_step}: use fewer slices or collect more problems"
-        )
+    problems = _problems_of_round(paths, params, this_round, sections["prompt"], tokenizer, seed)
     _refuse_large_distributions(params, len(tokenizer))
     trainer_params = sections["trainer"]
     with ExitStack() as stack:
@@ -74,14 +67,7 @@ def run_rl_round(paths: Namespace) -> None:
             closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
         )
         run = stack.enter_context(
-            track(
-                stage="rl_round",
-                params=shown,
-                inputs=inputs,
-                seed=seed,
-                policy=paths.round,
-                round=paths.round,
-            )
+            track("rl_round", shown, inputs, seed=seed, policy=paths.round, round=paths.round)
         )
         sampler = verifier = reference = None
         known: dict[str, float] = {}
@@ -134,14 +120,24 @@ def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
         )
 
 
-def _read_problems(paths: Namespace, prompt: PromptParams, tokenizer) -> list[Problem]:
+def _problems_of_round(
+    paths: Namespace, params: RlParams, this_round: RoundParams, prompt: PromptParams, tokenizer, seed: int
+) -> list[Problem]:
+    """This round's slice of the problem table. UserError when it cannot fill a step."""
     frame = require_rows(
         read_table(paths.problems, "problem"), paths.problems, "loosen the rules of curate or filter_web"
     )
-    return [
+    problems = [
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
         for row in frame.to_dict("records")
     ]
+    problems = slice_problems(problems, this_round.problem_slice, seed)
+    if len(problems) < params.problems_per_step:
+        raise UserError(
+            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
+            f"{params.problems_per_step}: use fewer slices or collect more problems"
+        )
+    return problems
 
 
 def _make_judge(
