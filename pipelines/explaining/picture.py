@@ -107,7 +107,7 @@ def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
         first = step.raw[0]
         origin = next((first[key] for key in ("url", "path", "repository", "package") if first.get(key)), "")
         more = f" and {len(step.raw) - 1} more" if len(step.raw) > 1 else ""
-        origin = origin or f"{first['kind']}, generated with seed {first.get('seed', '?')}"
+        origin = origin or f"{first['kind']} with seed {first.get('seed', '?')}"
         lines = [f"raw: {str(origin).rsplit('/', 1)[-1]}{more}"]
     else:
         lines = [path.removeprefix("data/")]
