@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -145,12 +146,12 @@ class TestServers:
 
     def test_a_worker_that_dies_is_replaced(self, ui):
         def workers():
-            below = psutil.Process(ui.process.pid).children(recursive=True)
-            return [
-                one
-                for one in below
-                if one.cmdline()[-2:] == ["-m", "pipelines.deployments"] and "-S" not in one.cmdline()
-            ]
+            found = []
+            for process in psutil.Process(ui.process.pid).children(recursive=True):
+                with suppress(psutil.Error):
+                    if process.cmdline()[1:] == ["-m", "pipelines.deployments"]:
+                        found.append(process)
+            return found
 
         (first,) = workers()
         first.kill()
