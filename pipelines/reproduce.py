@@ -11,7 +11,7 @@ result.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -23,10 +23,12 @@ from pydantic import Field
 
 from pipelines.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.graph import stages_in_order
+from pipelines.mirroring.mirror import mirror
 from pipelines.process_group import terminated_as_interrupt
 from pipelines.recipes import clear_strays, parameters_changed, use_recipe
-from pipelines.sharing import push_after_run
+from pipelines.sharing import pull_before_run, push_after_run
 from pipelines.stage_task import bring_up_to_date
+from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
 Hours = Annotated[float, Field(gt=0, le=24 * 30)]
@@ -52,18 +54,36 @@ def run_stages(
 ) -> None:
     """Brings stages up to date, each as a task of the flow that runs: all, or `targets` and what they depend on.
 
-    UserError before the first stage when params.yaml is wrong. The first failure raises. Results go to the default DVC
-    remote, if there is one; when that fails, the log says so and the flow has still succeeded.
+    UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
+    what is there is pulled instead of computed, and results are pushed. In the end, failed or not, MLflow is brought up
+    to date with what is on record. When remote or MLflow fail, the log says so and the flow has still succeeded.
     """
+    tell = get_run_logger().info
     if parameters_changed(root):
         if (root / "pipelines" / "schema.py").exists():
             from pipelines.schema import check_params
 
             check_params(root / "params.yaml")
         clear_strays(root)
-    for stage in stages_in_order(root, targets):
-        bring_up_to_date.with_options(task_run_name=stage.name)(str(root), stage, hours_per_stage, env)
-    push_after_run(root, get_run_logger().info)
+    try:
+        flags = pull_before_run(root, tell)
+        for stage in stages_in_order(root, targets):
+            bring_up_to_date.with_options(task_run_name=stage.name)(
+                str(root), stage, hours_per_stage, env, flags
+            )
+        push_after_run(root, tell)
+    finally:
+        _mirror(root, tell)
+
+
+def _mirror(root: Path, tell: Callable[[str], None]) -> None:
+    try:
+        report = mirror(root, root / "state")
+    except UserError as error:
+        tell(f"warning: {error}")
+        return
+    for line in [report.told(), *(f"warning: {problem}" for problem in report.problems)]:
+        tell(line)
 
 
 def main(argv: list[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from prefect.concurrency.sync import concurrency
 from pipelines.gpu_slots import LIMIT, Slots, gpu_slots, visible_gpus
 from pipelines.graph import DvcStage
 from pipelines.process_group import TimedOut, dvc, environment, run_in_group
+from pipelines.project_lock import project_lock
 from pipelines.stage_page import StagePage, describe, mlflow_search
 from pipelines.task_log import TaskLog
 from pipelines.usage import Usage, watched
@@ -50,9 +51,16 @@ class StageFailed(Exception):
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
 def bring_up_to_date(
-    project: str, stage: DvcStage, hours: float, env: Mapping[str, str] | None = None
+    project: str,
+    stage: DvcStage,
+    hours: float,
+    env: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
 ) -> None:
-    """Runs one stage where DVC finds it changed. Raises StageFailed with its last lines, or TimedOut."""
+    """Runs one stage where DVC finds it changed, with these `flags` for `dvc repro`.
+
+    Waits for another run in the same project. Raises StageFailed with its last lines, or TimedOut.
+    """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
     surroundings = dict(env or environment())
@@ -64,10 +72,10 @@ def bring_up_to_date(
             surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
         logger.info("stage %s: %s, %d of %d CPU cores, at most %g h", stage.name, _told(slots),
                     len(os.sched_getaffinity(0)), os.cpu_count() or 1, hours)  # fmt: skip
-        command = dvc("repro", "--single-item", stage.name)
+        command = dvc("repro", "--single-item", *flags, stage.name)
         try:
-            with watched() as usage:
-                code = run_in_group(command, root, log, hours * 3600, surroundings, slots.held)
+            with project_lock(root, logger.info) as lock, watched() as usage:
+                code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
         except TimedOut as error:
             _tell_failure(stage, log, f"{error}; raise hours_per_stage if it may take longer", usage)
             raise

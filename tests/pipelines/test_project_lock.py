@@ -1,0 +1,55 @@
+"""One run at a time in a project, and what a killed DVC leaves behind."""
+
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from pipelines.process_group import dvc, environment
+from pipelines.project_lock import project_lock
+
+
+def test_the_second_waits_for_the_first_and_says_so(tmp_path):
+    said, order = [], []
+
+    def second():
+        with project_lock(tmp_path, said.append):
+            order.append("second")
+
+    with project_lock(tmp_path, said.append):
+        assert said == []
+        thread = threading.Thread(target=second)
+        thread.start()
+        while not said:
+            time.sleep(0.01)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+    assert len(said) == 1 and f"at work in {tmp_path}" in said[0]
+
+
+def test_a_held_lock_outlives_its_owner_until_the_command_ends(tmp_path):
+    with project_lock(tmp_path, print) as lock:
+        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock])
+    said = []
+    threading.Timer(1.0, process.communicate).start()
+    with project_lock(tmp_path, said.append):
+        assert process.poll() is not None and said
+
+
+@pytest.mark.slow
+def test_half_a_table_of_dvc_stops_no_run(dvc_project):
+    table = dvc_project / ".dvc" / "tmp" / "rwlock"
+    table.write_text('{"/a": {"wri')
+    command = dvc("repro", "--single-item", "first")
+    done = subprocess.run(
+        command, cwd=dvc_project, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode and "rwlock" in done.stderr, "DVC mends it by itself now: our mending can go"
+    said = []
+    with project_lock(dvc_project, said.append):
+        pass
+    assert "a DVC was killed" in said[0]
+    subprocess.run(command, cwd=dvc_project, env=environment(), check=True, capture_output=True)
