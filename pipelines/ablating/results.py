@@ -69,8 +69,12 @@ class Difference:
 
 
 def difference(variant: Measured, against: Measured, bootstrap_seed: int = 0) -> Difference:
-    """`variant - against`; empty when they share no seed, or one of them lacks a number in a shared seed."""
-    seeds = [seed for seed in variant.by_seed if seed in against.by_seed]
+    """`variant - against`; empty when they share no seed, or one of them alone lacks a number in a shared seed.
+
+    A seed in which both lack it, such as an accuracy that neither reached, is left out.
+    """
+    shared = [seed for seed in variant.by_seed if seed in against.by_seed]
+    seeds = [seed for seed in shared if not variant.by_seed[seed] is against.by_seed[seed] is None]
     pairs = [(seed, variant.by_seed[seed], against.by_seed[seed]) for seed in seeds]
     if not pairs or any(first is None or second is None for _, first, second in pairs):
         return Difference({}, None, None)

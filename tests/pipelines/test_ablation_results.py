@@ -57,6 +57,8 @@ def test_a_difference_uses_the_seeds_that_both_have():
     assert difference(more, BASE) == difference(BETTER, BASE)
     assert difference(Measured({7: 1.0}, {}), BASE).mean is None
     assert difference(Measured({0: None, 1: 0.5}, {}), BASE).mean is None
+    unreached = [Measured({0: None, 1: value}, {}) for value in (0.75, 0.5)]
+    assert difference(*unreached).by_seed == {1: 0.25}, "neither got there with seed 0"
     assert difference(Measured({0: 0.5, 1: 0.5}, {0: {"a": 1.0}, 1: {"a": 1.0}}), BASE).over_problems is None
 
 
