@@ -101,7 +101,7 @@ def _start(ray, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except Exception:
+        except Exception:  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
             ray.shutdown()
             if time.monotonic() > deadline:
                 raise
