@@ -1,4 +1,4 @@
-"""One `dvc repro` at a time in a project; whoever comes second waits and then finds the work done.
+"""One `dvc repro` at a time in a project: whoever comes second waits, then finds the work done. And locks that refuse.
 
 DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
 one is making fails with "is busy".
@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from stages.foundations.errors import UserError
 
 SECONDS_BETWEEN_TRIES = 0.5
 SECONDS_BETWEEN_LINES = 60.0
@@ -41,6 +43,16 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
         lock.flush()
         remove_broken_rwlock(root, say)
         yield lock.fileno()
+
+
+@contextmanager
+def refusing_lock(folder: Path, refusal: str) -> Iterator[None]:
+    """Holds the file `lock` in the folder, which is made; UserError with the refusal while another process holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        if not _is_taken(lock.fileno()):
+            raise UserError(f"{refusal} ({folder / 'lock'} is held)")
+        yield
 
 
 def remove_broken_rwlock(root: Path, say: Callable[[str], None]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from pipelines.ablating.records import ablation_folder, finished, seconds_of_oth
 from pipelines.ablating.runner import Settings, run_pending
 from pipelines.ablating.settings import check_ablation
 from pipelines.ablating.writing import Findings
+from pipelines.project_lock import refusing_lock
 from stages.foundations.errors import UserError
 
 
@@ -89,7 +88,7 @@ def show_markdown(choice: Choice) -> str:
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
     """Runs what is pending and writes what all finished runs of the file say; 1 when a run failed, else 0."""
     session = _open(choice)
-    with _only_one(ablation_folder(choice.state, choice.name)):
+    with refusing_lock(ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"):
         pending = session.pending
         _say_start(session, pending, say)
         failed = []
@@ -147,14 +146,3 @@ def _write(session: Session, say: Callable[[str], None]) -> None:
     if findings.track():
         say("MLflow has the results, tagged ablation and variant")
     say(f"results: {page}")
-
-
-@contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"this ablation is running already ({folder / 'lock'} is held): wait for it") from None
-        yield

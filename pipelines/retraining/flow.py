@@ -6,10 +6,7 @@ retrace-<recipe>@champion; no branch is merged and no file of the checkout chang
 
 from __future__ import annotations
 
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +24,7 @@ from prefect.states import Completed
 
 from pipelines.ablating.checkouts import remove_checkout
 from pipelines.choices import Policy, Recipe
+from pipelines.project_lock import refusing_lock
 from pipelines.reproduce import Hours, run_stages
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
@@ -72,7 +70,7 @@ def retrain(
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
     root = Path(project) if project else PROJECT
-    with _only_one(root):
+    with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):
         update_registry(root, recipe)
         champion = current(root, recipe)
         snapshot = find_new_data(root, recipe, champion, root / incoming, ask_upstream)
@@ -216,15 +214,3 @@ def _record(attempt: Attempt, outcome: str, told: str) -> None:
     line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
         file.write(json.dumps(line) + "\n")
-
-
-@contextmanager
-def _only_one(root: Path) -> Iterator[None]:
-    folder = retraining_folder(root)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another retraining runs ({folder / 'lock'} is held): wait for it") from None
-        yield

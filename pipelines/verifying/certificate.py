@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.metadata
 import platform
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from pipelines.project_lock import refusing_lock
 from pipelines.verifying.comparing import (
     Comparison,
     Tolerance,
@@ -57,7 +56,7 @@ class Order:
 
 def verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
     """Runs again, compares, and returns the certificate's content. UserError for what cannot be verified."""
-    with _alone(state / "verify"):
+    with refusing_lock(state / "verify", "another `retrace verify` is running: wait for it, or end it"):
         return _verify(root, state, order, tell)
 
 
@@ -87,20 +86,6 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
     if not order.keep:
         shutil.rmtree(folder.parent, ignore_errors=True)
     return content
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """UserError while another verification is using the folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"another `retrace verify` is running in {folder}: wait for it, or end it"
-            ) from None
-        yield
 
 
 def _require_known(reference: Reference, names: list[str]) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.progress import say
 from stages.foundations.scratch import PROJECT, state_folder
@@ -64,6 +65,7 @@ def _cluster(address: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own(processes: int) -> Iterator[None]:
+    # Ray reads these when it is imported, and hands them to its processes.
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
@@ -72,7 +74,7 @@ def _own(processes: int) -> Iterator[None]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
-    with _set(settings), _folder() as folder, _guard(folder):
+    with variables_set(settings), _folder() as folder, _guard(folder):
         ray = _ray()
         try:
             _start(ray, processes, folder)
@@ -132,21 +134,6 @@ def _ray():
             "names it (engine: {kind: ray, ...})"
         ) from error
     return ray
-
-
-@contextlib.contextmanager
-def _set(settings: dict[str, str]) -> Iterator[None]:
-    """Ray reads these when it is imported, and hands them to its processes."""
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ from torch import Tensor
 from stages.engines.sampling import FullSample, SamplingSettings, VllmSamplerParams
 from stages.engines.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
 from stages.engines.vllm_weights import OWNER_VARIABLE
+from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.progress import progress
 from stages.foundations.records import Sample, StopReason
@@ -90,7 +91,7 @@ class VllmSampler:
         in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
         if is_cpu and in_workers:
             in_workers |= CPU_WORKER_ENVIRONMENT
-        with _torch_threads_kept(), _environment_of_children(in_workers), warnings.catch_warnings():
+        with _torch_threads_kept(), variables_set(in_workers), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             from vllm import LLM
 
@@ -288,21 +289,6 @@ def _process_group_kept() -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group = destroy
-
-
-@contextmanager
-def _environment_of_children(variables: dict[str, str]) -> Iterator[None]:
-    """Sets variables for processes started inside the block; this process has read its own long before."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _finished(engine: Any) -> Iterator[RequestOutput]:

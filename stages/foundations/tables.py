@@ -98,6 +98,8 @@ def parquet_errors_told(path: Path) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read ({error}): give this user the right to read it") from None
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
         raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
 

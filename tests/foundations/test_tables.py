@@ -4,7 +4,7 @@ import pandas
 import pytest
 
 from stages.foundations.errors import UserError
-from stages.foundations.tables import SCHEMAS, read_table, require_rows, write_table
+from stages.foundations.tables import SCHEMAS, parquet_errors_told, read_table, require_rows, write_table
 
 ROW = {"problem_id": "a", "source": "s", "problem": "1+1?", "answer": "2", "solution": None, "licence": "MIT"}
 
@@ -49,3 +49,8 @@ def test_foreign_files_are_refused_with_the_remedy(tmp_path):
 def test_an_empty_table_is_refused_with_the_remedy(tmp_path):
     with pytest.raises(UserError, match="has no rows: add a source"):
         require_rows(pandas.DataFrame(), tmp_path / "t", "add a source")
+
+
+def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path):
+    with pytest.raises(UserError, match=r"may not be read.*give this user the right"), parquet_errors_told(tmp_path):
+        raise PermissionError(13, "Permission denied", str(tmp_path))

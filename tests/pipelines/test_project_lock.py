@@ -8,7 +8,8 @@ import time
 import pytest
 
 from pipelines.process_group import dvc, environment
-from pipelines.project_lock import project_lock
+from pipelines.project_lock import project_lock, refusing_lock
+from stages.foundations.errors import UserError
 
 
 def test_the_second_waits_for_the_first_and_says_so(tmp_path):
@@ -53,3 +54,18 @@ def test_half_a_table_of_dvc_stops_no_run(dvc_project):
         pass
     assert "a DVC was killed" in said[0]
     subprocess.run(command, cwd=dvc_project, env=environment(), check=True, capture_output=True)
+
+
+def test_a_refusing_lock_names_its_file_and_is_free_after_its_holder(tmp_path):
+    hold = "import sys; from pathlib import Path; from pipelines.project_lock import refusing_lock\n"
+    hold += "with refusing_lock(Path(sys.argv[1]), ''): print('held', flush=True); input()"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UserError, match=r"wait for it \(.*lock is held\)"), refusing_lock(tmp_path, "wait for it"):
+        pass
+    holder.kill()
+    holder.wait()
+    with refusing_lock(tmp_path, "wait for it"):
+        pass
