@@ -74,18 +74,24 @@ def main() -> None:
 def port(name: str, default: int) -> int:
     """The port from the environment; UserError when it is no number or something listens there."""
     text = os.environ.get(name) or str(default)
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise UserError(f"{name}={text} is no port number")
+    number = port_number(text)
+    if number is None:
+        raise UserError(f"{name}={text} is no port number: give one from 1 to 65535, or none for {default}")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, int(text)))
+            probe.bind((HOST, number))
         except OSError as error:
             raise UserError(
-                f"port {text} on {HOST} cannot be used ({error.strerror}): end what listens there, "
-                f"or choose another: make ui {name}={int(text) + 1}"
+                f"port {number} on {HOST} cannot be used ({error.strerror}): end what listens there, "
+                f"or choose another: make ui {name}={number + 1}"
             ) from error
-    return int(text)
+    return number
+
+
+def port_number(text: str) -> int | None:
+    """None for what is no TCP port."""
+    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
 
 
 def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping[str, str]:

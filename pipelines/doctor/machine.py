@@ -12,13 +12,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 
 import psutil
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, override, read_lock
-from pipelines.servers import HOST
+from pipelines.servers import HOST, port_number
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 GIB = 2**30
@@ -203,8 +204,11 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
 def check_servers() -> Iterator[Finding]:
     """Whether the ports of `make ui` are free, or our servers answer there."""
     for name, (variable, usual, path) in SERVERS.items():
-        port = int(os.environ.get(variable) or usual)
-        if _is_free(port):
+        text = os.environ.get(variable) or str(usual)
+        port = port_number(text)
+        if port is None:
+            yield problem(name, f"{variable}={text} is no port number", f"`unset {variable}`, or give one")
+        elif _is_free(port):
             yield ok(name, f"not running; port {port} is free for `make ui`")
         elif _answers(f"http://{HOST}:{port}{path}"):
             yield ok(name, f"running at http://{HOST}:{port}")
@@ -227,5 +231,5 @@ def _answers(address: str) -> bool:
     try:
         with urllib.request.urlopen(address, timeout=3) as answer:
             return answer.status == 200
-    except (OSError, ValueError):
+    except (OSError, HTTPException):  # the second from what listens there and speaks no HTTP
         return False

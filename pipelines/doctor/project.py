@@ -7,6 +7,7 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
@@ -69,7 +70,11 @@ def check_git(root: Path) -> Iterator[Finding]:
 
 def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     """How outputs can hang on DVC's cache; a copy takes the disk twice, and time."""
-    cache.mkdir(parents=True, exist_ok=True)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
+        return
     kinds = [
         kind
         for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks))
@@ -93,8 +98,10 @@ def _tried(works, cache: Path, root: Path) -> bool:
     except OSError:
         return False
     finally:
-        goal.unlink(missing_ok=True)
-        source.unlink(missing_ok=True)
+        with suppress(OSError):  # nothing was written where nothing can be
+            goal.unlink(missing_ok=True)
+        with suppress(OSError):
+            source.unlink(missing_ok=True)
 
 
 def _reflinks(source: Path, goal: Path) -> None:
@@ -145,7 +152,7 @@ def check_tracking(state: Path) -> Iterator[Finding]:
 def _database(database: Path) -> Finding:
     remedy = "move it away: the next run makes a new one, and `retrace mirror` fills it"
     try:
-        connection = sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=5)
+        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
         try:
             found = connection.execute("pragma quick_check").fetchone()[0]
             runs = connection.execute("select count(*) from runs").fetchone()[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,8 @@ class Tolerance:
     def allows(self, first: float, second: float) -> bool:
         if first == second or (math.isnan(first) and math.isnan(second)):
             return True
+        if math.isinf(first) or math.isinf(second):  # whose share of itself would allow anything
+            return False
         return abs(first - second) <= self.absolute + self.relative * max(abs(first), abs(second))
 
 
@@ -60,7 +63,7 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
     """By the kind that the ending tells; `suffix` where the files' own names do not have it (DVC's cache)."""
     if not second.is_file():
         return Comparison(Verdict.MISSING, "was not made")
-    if first.read_bytes() == second.read_bytes():
+    if filecmp.cmp(first, second, shallow=False):
         return IDENTICAL
     try:
         match suffix or first.suffix:
@@ -151,7 +154,8 @@ def _column_difference(name: str, first: pandas.Series, second: pandas.Series, t
         apart = numpy.abs(one - other)
         allowed = tolerance.absolute + tolerance.relative * numpy.maximum(numpy.abs(one), numpy.abs(other))
         is_same = (one == other) | (numpy.isnan(one) & numpy.isnan(other))
-        rows = numpy.flatnonzero(~(is_same | (apart <= allowed)))
+        is_finite = numpy.isfinite(one) & numpy.isfinite(other)
+        rows = numpy.flatnonzero(~(is_same | (is_finite & (apart <= allowed))))
         return f"{name}: {len(rows)} differ, by up to {numpy.max(apart[rows]):.3g}" if len(rows) else ""
     rows = [
         row for row, (one, other) in enumerate(zip(first, second, strict=True))
@@ -166,9 +170,13 @@ def _is_missing(value: Any) -> bool:
 
 
 def _compare_weights(first: Path, second: Path, tolerance: Tolerance) -> Comparison:
-    from safetensors.torch import load
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-    one, other = load(first.read_bytes()), load(second.read_bytes())
+    try:
+        one, other = load_file(first), load_file(second)
+    except SafetensorError as error:
+        return Comparison(Verdict.DIFFERENT, f"cannot be read: {error}")
     if one.keys() != other.keys():
         return Comparison(
             Verdict.DIFFERENT, f"tensors: {', '.join(sorted(one.keys() ^ other.keys())[:TOLD])}"

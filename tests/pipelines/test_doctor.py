@@ -5,6 +5,7 @@ import os
 import socket
 import sqlite3
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_ports_free_and_taken(monkeypatch):
     assert found["MLflow"].level is Level.OK
 
 
+def test_a_port_that_is_none_and_one_that_speaks_no_http(monkeypatch):
+    def greet(listener):
+        for _ in range(2):  # the look whether it is free opens no connection, but another may come
+            connection, _ = listener.accept()
+            connection.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+            connection.close()
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        threading.Thread(target=greet, args=[taken], daemon=True).start()
+        monkeypatch.setenv("PREFECT_PORT", str(taken.getsockname()[1]))
+        monkeypatch.setenv("MLFLOW_PORT", "five thousand")
+        found = {finding.name: finding for finding in machine.check_servers()}
+    assert found["Prefect"].level is Level.WARNING and "something else listens" in found["Prefect"].found
+    assert found["MLflow"].level is Level.PROBLEM and "MLFLOW_PORT=five thousand" in found["MLflow"].found
+
+
 def test_git_says_what_could_not_be_traced(tmp_path):
     assert levels(project.check_git(tmp_path)) == [Level.PROBLEM]
 
@@ -129,6 +148,12 @@ def test_the_kind_of_link_is_tried_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(project, "_symlinks", refuse)
     assert levels(project.check_link(tmp_path, tmp_path / "cache")) == [Level.WARNING]
     assert os.listdir(tmp_path) == ["cache"] and not os.listdir(tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_made_is_a_problem(tmp_path):
+    (tmp_path / "file").write_text("")
+    (found,) = project.check_link(tmp_path, tmp_path / "file" / "cache")
+    assert found.level is Level.PROBLEM and "dvc cache dir" in found.remedy
 
 
 @pytest.mark.slow

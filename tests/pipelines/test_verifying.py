@@ -43,6 +43,7 @@ def compared(tmp_path, name, first, second):
         ('{"a": "x"}', '{"a": "y"}', Verdict.DIFFERENT, "a 'x' became 'y'"),
         ('{"a": true}', '{"a": 1}', Verdict.EQUAL, ""),
         ('{"a": NaN}', '{"a":  NaN}', Verdict.EQUAL, ""),
+        ('{"a": 1}', '{"a": Infinity}', Verdict.DIFFERENT, "a 1 became inf"),
         ('{"a": 1}', "not json", Verdict.DIFFERENT, "cannot be read"),
     ],
 )
@@ -67,6 +68,8 @@ def test_tables_are_compared_row_by_row(tmp_path):
     assert "note: 1 differ, the first is row 2" in text.detail
     lists = compared(tmp_path, "t.parquet", rows, rows | {"tokens": [[1, 2], [4], None]})
     assert "tokens: 1 differ, the first is row 1" in lists.detail
+    infinite = compared(tmp_path, "t.parquet", rows, rows | {"score": [1.0, numpy.nan, numpy.inf]})
+    assert infinite.verdict is Verdict.DIFFERENT and "score: 1 differ" in infinite.detail
     fewer = {name: column[:2] for name, column in rows.items()}
     assert "3 rows became 2" in compared(tmp_path, "t.parquet", rows, fewer).detail
     assert (
@@ -92,6 +95,10 @@ def test_weights_are_compared_by_their_largest_difference(tmp_path):
     assert compared(tmp_path, "m.safetensors", weights, broken).verdict is Verdict.DIFFERENT
     other = {"a": torch.zeros(4), "b": torch.ones(3)}
     assert "shapes of a" in compared(tmp_path, "m.safetensors", weights, other).detail
+    paths = [tmp_path / side / "m.safetensors" for side in ("first", "second")]
+    paths[1].write_bytes(paths[0].read_bytes()[:-3])
+    found = compare_files(*paths, TOLERANCE)
+    assert found.verdict is Verdict.DIFFERENT and "cannot be read" in found.detail
 
 
 def test_the_worst_file_of_a_folder_decides(tmp_path):
