@@ -154,16 +154,18 @@ def heartbeat_automation() -> AutomationCore:
 
 
 async def close_what_went_away(client: PrefectClient) -> None:
-    """Ends runs of our deployments that the server still believes to run: their worker, which we replace, is gone."""
+    """Ends runs of our deployments that the server still believes to run: their worker, which we replace, is gone.
+
+    So are tasks of runs that have ended: a flow that is killed, or ended in haste, tells nothing of its tasks.
+    """
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    going = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}}
+    # Prefect 3.7: a filter of tasks refuses a state without a name, one of flow runs does not.
+    going = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}, "name": None}
+    tasks = await client.read_task_runs(task_run_filter=TaskRunFilter(state=going), deployment_filter=ours)
+    for task in tasks:
+        await client.set_task_run_state(task.id, Crashed(message=WENT_AWAY), force=True)
     runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=going), deployment_filter=ours)
     for run in runs:
-        tasks = await client.read_task_runs(
-            flow_run_filter=FlowRunFilter(id={"any_": [run.id]}), task_run_filter=TaskRunFilter(state=going)
-        )
-        for task in tasks:
-            await client.set_task_run_state(task.id, Crashed(message=WENT_AWAY), force=True)
         end = Cancelled() if run.state_type == StateType.CANCELLING else Crashed(message=WENT_AWAY)
         await client.set_flow_run_state(run.id, end, force=True)
 

@@ -144,7 +144,7 @@ class TestServers:
         assert not alive and time.monotonic() - started < 10
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
-    def test_a_worker_that_dies_is_replaced(self, ui):
+    def test_a_worker_that_dies_is_replaced_and_its_run_is_marked_as_crashed(self, ui, dvc_project):
         def workers():
             found = []
             for process in psutil.Process(ui.process.pid).children(recursive=True):
@@ -153,10 +153,15 @@ class TestServers:
                         found.append(process)
             return found
 
+        (dvc_project / "first.py").write_text(DAEMONS)
+        run = ui.run("reproduce", project=str(dvc_project))
+        wait_until((dvc_project / "pids").exists, 180)
         (first,) = workers()
         first.kill()
         wait_until(lambda: [one.pid for one in workers()] not in ([], [first.pid]))
         wait_until(lambda: "worker starts" in (ui.state / "logs" / "worker.log").read_text(), 180)
+        assert ui.state_of(run)["type"] == "CRASHED" and ui.tasks(run) == {"first": "Crashed"}
+        assert not [pid for pid in map(int, (dvc_project / "pids").read_text().split()) if psutil.pid_exists(pid)]
 
     def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
         project = make_project(tmp_path / "project")
