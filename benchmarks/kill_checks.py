@@ -1,0 +1,186 @@
+"""What must hold when a laptop run that was killed many times is done: outputs, MLflow, Prefect, processes.
+
+What MLflow holds by design (stages/foundations/tracking.py, delivery.py): an attempt that was killed leaves a run
+marked KILLED, and the next attempt at the same work goes on with that run, which ends as FINISHED. A stage that was
+completed, and whose DVC was killed before it wrote that down, is completed again and has a run for each. So in the end
+every run is FINISHED, and there are as many as completed executions, of which the kept logs (state/runs/) tell.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.laptop_clone import CloneUi, clone_environment, different_outputs, processes_of
+
+RUNNING = ("RUNNING", "PENDING", "CANCELLING", "SCHEDULED")
+SECONDS_TO_SETTLE = 15.0
+
+
+@dataclass
+class Check:
+    """One thing that must hold, what was found, and every difference."""
+
+    name: str
+    found: dict[str, Any] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """A line for the check and one for each difference."""
+        numbers = ", ".join(f"{name} {value}" for name, value in self.found.items())
+        head = f"{'FAILED' if self.differences else 'holds':7} {self.name}: {numbers}"
+        return "\n".join([head, *(f"        {line}" for line in self.differences)])
+
+
+def check_outputs(project: Path, wanted: Mapping[str, str]) -> Check:
+    """Hashes of dvc.lock, and whether DVC finds the files as the lock has them."""
+    check = Check("every output equals that of the undisturbed run", {"outputs": len(wanted)})
+    check.differences = different_outputs(project, wanted)
+    check.found["equal"] = len(wanted) - len(check.differences)
+    done = subprocess.run([sys.executable, "-m", "dvc", "status", "--json"], cwd=project, env=clone_environment(),
+                          text=True, capture_output=True)  # fmt: skip
+    try:
+        status = json.loads(done.stdout)
+    except ValueError:
+        check.differences.append(f"dvc status failed: {done.stderr[-300:]}")
+        return check
+    changed = {name: why for name, why in status.items() if why != ["always changed"]}
+    check.differences += [f"dvc status, {name}: {why}" for name, why in changed.items()]
+    return check
+
+
+def check_mlflow(project: Path) -> Check:
+    """A FINISHED run for each completed execution, with the numbers of the metric files; no other runs."""
+    check = Check("no MLflow run is lost or double")
+    runs, state = stage_runs(project / "state"), project / "state"
+    finished = Counter(run.data.tags["stage_hash"] for run in runs if run.info.status == "FINISHED")
+    names = {run.data.tags["stage_hash"]: run.data.tags.get("dvc.stage", "?") for run in runs}
+    completed, recorded = completed_executions(state), ledger_lines(state)
+    for run in runs:
+        told = f"{run.data.tags.get('dvc.stage', '?')}, run {run.info.run_id}"
+        if run.info.status != "FINISHED":
+            check.differences.append(f"{told}: {run.info.status} at the end")
+        for tag in ("mirrored", "rebuilt", "half_made"):
+            if tag in run.data.tags:
+                check.differences.append(f"{told}: {tag}, so the run of the execution itself was lost")
+    for key in sorted({*finished, *completed, *recorded}):
+        if finished[key] != completed[key] or finished[key] < recorded[key]:
+            check.differences.append(
+                f"{names.get(key, '?')} ({key[:16]}): {finished[key]} FINISHED runs, {completed[key]} kept logs, "
+                f"{recorded[key]} lines of the ledger"
+            )
+    waiting = sorted((state / "scratch").glob("*/tracking.jsonl"))
+    check.differences += [f"{log} was never delivered to its end" for log in waiting]
+    check.differences += missing_numbers(project, runs)
+    attempts = [int(run.data.tags.get("attempts", "1")) for run in runs]
+    check.found = {"runs": len(runs), "FINISHED": sum(finished.values()), "completed": sum(completed.values()),
+                   "completed more than once": sum(count > 1 for count in completed.values()),
+                   "continued after a kill": sum(one > 1 for one in attempts),
+                   "attempts": sum(attempts)}  # fmt: skip
+    return check
+
+
+def stage_runs(state: Path) -> list[Any]:
+    """All runs of stages in the clone's MLflow database."""
+    from mlflow.tracking import MlflowClient
+
+    client, found, token = MlflowClient(f"sqlite:///{state / 'mlflow.db'}"), [], None
+    experiment = client.get_experiment_by_name("retrace").experiment_id
+    while True:
+        page = client.search_runs([experiment], "tags.stage LIKE '%'", max_results=1000, page_token=token)
+        found += page
+        token = page.token
+        if not token:
+            return found
+
+
+def completed_executions(state: Path) -> Counter[str]:
+    """Kept logs that end as FINISHED, by stage hash."""
+    from stages.foundations.kept_logs import kept_logs, read_log
+
+    found: Counter[str] = Counter()
+    for place in kept_logs(state):
+        messages = read_log(place)
+        start = next(one for one in messages if one["kind"] == "start")
+        ends = [one["status"] for one in messages if one["kind"] == "end"]
+        found[start["tags"]["stage_hash"]] += ends[-1:] == ["FINISHED"]
+    return found
+
+
+def ledger_lines(state: Path) -> Counter[str]:
+    """Lines of the ledger, which a stage writes after its run is closed, by stage hash."""
+    lines = (state / "ledger.jsonl").read_text(encoding="utf-8").splitlines()
+    return Counter(json.loads(line)["stage_hash"] for line in lines)
+
+
+def missing_numbers(project: Path, runs: list[Any]) -> list[str]:
+    """A line for each stage of dvc.lock none of whose FINISHED runs has all numbers of its metric files."""
+    stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
+    missing = []
+    for name, stage in stages.items():
+        paths = [out["path"] for out in stage.get("outs", [])]
+        files = [path for path in paths if path.startswith("data/metrics/") and path.endswith(".json")]
+        if not files:
+            continue
+        numbers: dict[str, float] = {}
+        for path in files:
+            numbers |= json.loads((project / path).read_text(encoding="utf-8"))
+        own = [
+            run for run in runs if run.data.tags.get("dvc.stage") == name and run.info.status == "FINISHED"
+        ]
+        if not any(_has(run.data.metrics, numbers) for run in own):
+            missing.append(
+                f"{name}: none of its {len(own)} FINISHED runs has the numbers of {', '.join(files)}"
+            )
+    return missing
+
+
+def _has(metrics: Mapping[str, float], numbers: Mapping[str, Any]) -> bool:
+    return all(
+        math.isclose(metrics.get(name, math.nan), value, rel_tol=1e-9)
+        for name, value in numbers.items()
+        if isinstance(value, int | float)
+    )
+
+
+def check_prefect(ui: CloneUi) -> Check:
+    """No flow run that the server still believes to run; asked while it answers. Tasks are told.
+
+    A flow that is killed leaves its task as running until the next worker starts (pipelines/deployments.py).
+    """
+    check = Check("no flow run is left running in Prefect")
+    flows, tasks = ui.all_runs("flow_runs"), ui.all_runs("task_runs")
+    check.found = {f"flow runs {state}": count for state, count in sorted(_states(flows).items())}
+    check.found |= {f"tasks {state}": count for state, count in sorted(_states(tasks).items())}
+    left = [run for run in flows if run["state_type"] in RUNNING]
+    check.differences = [f"flow run {run['name']} ({run['id']}): {run['state_type']}" for run in left]
+    return check
+
+
+def _states(runs: list[dict[str, Any]]) -> Counter[str]:
+    return Counter(str(run["state_type"]) for run in runs)
+
+
+def check_processes(project: Path, exit_code: int) -> Check:
+    """Nothing of the clone runs after `make ui` was ended; what is about to end is given some seconds."""
+    check, until = (
+        Check("nothing runs on after the servers were stopped"),
+        time.monotonic() + SECONDS_TO_SETTLE,
+    )
+    while (left := processes_of(project)) and time.monotonic() < until:
+        time.sleep(0.5)
+    check.found = {"processes": len(left), "exit code of make ui": exit_code}
+    check.differences = [f"process {pid}: {command}" for pid, command in left.items()]
+    if exit_code:
+        check.differences.append(f"make ui ended with exit code {exit_code} after Ctrl-C")
+    return check

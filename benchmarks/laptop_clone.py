@@ -1,0 +1,263 @@
+"""A clone of HEAD with its own `make ui`, and the processes that run of it: for random_kills.py and soak.py.
+
+The clone is run by the interpreter that runs the tool, so set-up is not repeated. Its state lies in the clone, its
+ports are free ones, and no variable of Retrace, Prefect, MLflow or DVC is taken over.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from pipelines.process_group import end_groups
+from stages.foundations.errors import UserError
+from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
+from tests.fakes.running_ui import RunningUi
+
+PROJECT = Path(__file__).resolve().parents[1]
+RECIPES = ("laptop", "miniature")
+NOT_TAKEN_OVER = ("RETRACE_", "PREFECT_", "MLFLOW_", "DVC_", "PYTHONPATH", "VIRTUAL_ENV")
+SECONDS_TO_START = 240.0
+STARTS = 3
+"""Times that `make ui` is tried before the tool gives up."""
+IS_UP = "Ctrl-C ends both"
+KINDS = {"pipelines.deployments": "worker", "prefect.engine": "flow", "prefect.flow_engine": "flow"}
+ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError)
+
+
+class GaveUp(Exception):
+    """The clone's servers or flows could not be brought to work; the message says what was seen last."""
+
+
+def say(line: str) -> None:
+    """A line of progress with the time of day."""
+    print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
+
+
+def make_work_folder(folder: Path) -> Path:
+    """Makes the folder, absolute. UserError when there is something in it."""
+    folder = folder.absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: name a new folder with --work, or delete this one")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder.resolve()
+
+
+def make_clone(folder: Path, recipe: str) -> Path:
+    """Clones this project's HEAD to `folder` with the recipe's parameters as its last commit; returns `folder`."""
+    subprocess.run(["git", "clone", "--quiet", str(PROJECT), str(folder)], check=True)
+    if recipe == "miniature":
+        use_miniature(folder, "laptop", LAPTOP)
+    else:
+        shutil.copyfile(folder / "pipelines" / "recipes" / f"{recipe}.yaml", folder / "params.yaml")
+    if git(folder, "status", "--porcelain"):
+        who = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost")
+        git(folder, *who, "commit", "--quiet", "--all", "--message", f"Parameters: {recipe}")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, text=True, capture_output=True)
+    return done.stdout.strip()
+
+
+def clone_environment() -> dict[str, str]:
+    """Environment of a command in the clone: this interpreter first, none of this project's settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(NOT_TAKEN_OVER)}
+    return {**kept, "PATH": os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])}
+
+
+def reproduce_undisturbed(project: Path) -> None:
+    """`make repro` in the clone, without servers. GaveUp with its last lines when it fails."""
+    log = project / "state" / "undisturbed.log"
+    log.parent.mkdir(exist_ok=True)
+    with open(log, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pipelines.repro"], cwd=project, stdout=file, stderr=subprocess.STDOUT,
+            env=clone_environment(), start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait()
+        finally:
+            end_groups([process])
+    if code:
+        raise GaveUp(f"the undisturbed run failed (exit code {code}):\n{last_lines(log)}")
+
+
+def recorded_outputs(lock: Path) -> dict[str, str]:
+    """Every output's hash by path. UserError when the file is no dvc.lock."""
+    try:
+        content = yaml.safe_load(lock.read_text(encoding="utf-8"))
+        return {
+            out["path"]: out["md5"] for stage in content["stages"].values() for out in stage.get("outs", [])
+        }
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"{lock} is no dvc.lock that can be read ({error!r})") from None
+
+
+def different_outputs(project: Path, wanted: Mapping[str, str]) -> list[str]:
+    """A line for each output whose hash is not the wanted one, or that one side lacks."""
+    if not (project / "dvc.lock").exists():
+        return ["there is no dvc.lock"]
+    found = output_hashes(project)
+    return [
+        f"{path}: {found.get(path, 'absent')}, wanted {wanted.get(path, 'absent')}"
+        for path in sorted({*found, *wanted})
+        if found.get(path) != wanted.get(path)
+    ]
+
+
+def last_lines(log: Path, count: int = 12) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-count:])
+
+
+class CloneUi(RunningUi):
+    """`make ui` of a clone. What it prints goes to state/ui.log of the clone."""
+
+    def __init__(self, project: Path) -> None:
+        super().__init__(project / "state")
+        self.project = project
+        self.failures: list[str] = []
+        """What was printed at starts that failed."""
+        self.log_file = self.state / "ui.log"
+        self.state.mkdir(exist_ok=True)
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        """Returns when the deployments can be started; GaveUp when that fails `STARTS` times."""
+        for number in range(STARTS):
+            if self._start_once():
+                return
+            self.failures.append(last_lines(self.log_file))
+            say(f"make ui did not start (try {number + 1} of {STARTS}):\n{self.failures[-1]}")
+            self.end_hard()
+            time.sleep(3)
+        raise GaveUp(f"make ui does not start:\n{last_lines(self.log_file)}")
+
+    def _start_once(self) -> bool:
+        ports = {"PREFECT_PORT": str(self.prefect), "MLFLOW_PORT": str(self.mlflow)}
+        with open(self.log_file, "a") as log:
+            before = log.tell()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "pipelines.servers"], cwd=self.project, stdin=subprocess.DEVNULL,
+                env={**clone_environment(), **ports, "PYTHONUNBUFFERED": "1"}, stdout=log, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
+        until = time.monotonic() + SECONDS_TO_START
+        while self.is_alive and time.monotonic() < until:
+            if IS_UP in self.log_file.read_bytes()[before:].decode(errors="replace"):
+                return True
+            time.sleep(0.5)
+        return False
+
+    def end(self) -> int:
+        """Ctrl-C, as a person ends it; returns the exit code. Killed where that takes more than a minute (-9)."""
+        if self.is_alive:
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(60)
+        self.end_hard()
+        return self.process.returncode if self.process else 0
+
+    def end_hard(self) -> None:
+        if self.process:
+            end_groups([self.process])
+
+    def printed_last(self) -> str:
+        return last_lines(self.log_file)
+
+    def state_type(self, flow_run: str) -> str:
+        """Prefect's type of the run's state; "" while the server does not answer."""
+        with suppress(*UNREACHABLE):
+            return self.state_of(flow_run)["type"]
+        return ""
+
+    def all_runs(self, kind: str) -> list[dict[str, Any]]:
+        """Every `flow_runs` or `task_runs` of the server's history."""
+        found: list[dict[str, Any]] = []
+        while page := self.ask(f"{kind}/filter", {"offset": len(found), "limit": 200, "sort": "ID_DESC"}):
+            found += page
+        return found
+
+
+def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
+    """The processes below `make ui` that do the work, by kind; keepers and helpers are left out.
+
+    Kinds: prefect, mlflow, worker, flow, dvc, stage. Of several of a kind the one nearest to `make ui`.
+    """
+    found: dict[str, psutil.Process] = {}
+    pending = [ui_pid]
+    below: dict[int, list[psutil.Process]] = {}
+    with suppress(psutil.Error):
+        for process in psutil.Process(ui_pid).children(recursive=True):
+            with suppress(psutil.Error):
+                below.setdefault(process.ppid(), []).append(process)
+    while pending:
+        for process in below.get(pending.pop(0), []):
+            pending.append(process.pid)
+            with suppress(psutil.Error):
+                kind = kind_of(process.cmdline())
+                if kind and process.status() != psutil.STATUS_ZOMBIE:
+                    found.setdefault(kind, process)
+    return found
+
+
+def kind_of(command: list[str]) -> str:
+    """What a command line is, by its module; "" for what is none of ours, keepers among them."""
+    if command[1:2] != ["-m"]:
+        return ""
+    module, rest = command[2], command[3:]
+    if module in ("prefect", "mlflow"):
+        return module if "server" in rest else ""
+    if module == "dvc":
+        return "dvc" if "repro" in rest else ""
+    if module.startswith("stages."):
+        return "" if module.startswith("stages.foundations") else "stage"
+    return KINDS.get(module, "")
+
+
+def stage_name(process: psutil.Process) -> str:
+    """DVC's name of the stage that the process runs; "" when it has just ended."""
+    with suppress(psutil.Error):
+        return process.environ().get("DVC_STAGE", "")
+    return ""
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Command lines, by process id, of what works in `folder` or names it; this process and its parents left out."""
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    return {
+        int(entry.name): told
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal()
+        and int(entry.name) not in own
+        and (told := _told(entry, os.fsencode(folder)))
+    }
+
+
+def _told(entry: Path, folder: bytes) -> str:
+    """The command line of a process that has to do with the folder; "" for another, or one that has ended."""
+    try:
+        command, place = (entry / "cmdline").read_bytes(), os.fsencode(os.readlink(entry / "cwd"))
+        is_there = place == folder or place.startswith(folder + b"/")
+        if is_there or folder in command or folder in (entry / "environ").read_bytes():
+            return command.replace(b"\0", b" ").decode(errors="replace").strip()[:200]
+    except OSError:
+        pass
+    return ""

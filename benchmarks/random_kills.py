@@ -1,0 +1,324 @@
+"""kill -9 at random moments over a whole run through `make ui`, going on after each as an operator would.
+
+    python -m benchmarks.random_kills --work FOLDER [--kills 50] [--seed 0] [--recipe laptop] [--reference DVC_LOCK]
+
+Victims: the stage's process, DVC, the flow's process, the worker, the Prefect server, the MLflow server; each kill
+takes one of them, all equally likely. Moments: `--kills` points are drawn evenly over the undisturbed run's time, so
+that each stage has its share; the wait for a point counts from the moment when, after the kill before, a stage that
+the point belongs to is at work. What is dead is then started again: `make ui` where it has ended (it replaces a dead
+worker by itself), and a new flow run of the deployment `reproduce` where the last one ended without completing.
+
+In the end: all outputs equal those of an undisturbed run (`--reference`, else one is made first), MLflow has each
+completed execution once and nothing else, no flow run is left running, and nothing of the clone runs on. FOLDER gets
+the clone and random_kills.json, which is written anew after each kill. Exit code 1 when a check fails, with every
+difference; 2 for a wrong flag; Ctrl-C ends everything that was started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.kill_checks import Check, check_mlflow, check_outputs, check_prefect, check_processes
+from benchmarks.laptop_clone import (
+    ENDED,
+    PROJECT,
+    RECIPES,
+    UNREACHABLE,
+    CloneUi,
+    GaveUp,
+    git,
+    make_clone,
+    make_work_folder,
+    recorded_outputs,
+    reproduce_undisturbed,
+    say,
+    stage_name,
+    working_processes,
+)
+from pipelines.graph import stages_in_order
+from pipelines.process_group import terminated_as_interrupt
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+
+VICTIMS = ("stage", "dvc", "flow", "worker", "prefect", "mlflow")
+SECONDS_BETWEEN_LOOKS = 0.4
+SECONDS_BETWEEN_QUESTIONS = 1.0
+SECONDS_UNTIL_NOTICED = 20.0
+"""A kill after which the same flow run still goes on so long later has not disturbed it."""
+SECONDS_OF_STANDSTILL = 300.0
+STANDSTILLS = 3
+STARTING = 5.0
+"""Seconds in which a stage's process loads its libraries."""
+WORKING = {
+    "laptop": {"sft": 150, "rl_round": 46, "extract_web": 8, "filter_web": 5, "respond": 6},
+    "miniature": {},
+}
+"""Seconds of an undisturbed stage, measured on two cores; one second for the others."""
+
+
+class Plan:
+    """Where in the undisturbed run the kills fall, and how long to wait for the next one."""
+
+    def __init__(self, stages: list[str], recipe: str, kills: int, chance: random.Random) -> None:
+        self.spans: dict[str, tuple[float, float]] = {}
+        end = 0.0
+        for name in stages:
+            start, end = end, end + STARTING + WORKING[recipe].get(name.partition("@")[0], 1)
+            self.spans[name] = (start, end)
+        self.points = sorted(chance.uniform(0, end) for _ in range(kills))
+        self.last = 0.0
+
+    def wait(self, stage: str) -> float | None:
+        """Seconds from now, when `stage` is at work, to the next kill; None when that belongs to a later stage."""
+        if not self.points or stage not in self.spans:
+            return None
+        start, end = self.spans[stage]
+        point = self.points[0]
+        if point > end:
+            return None
+        return point - max(self.last, start) if point >= start else point - self.last
+
+    def take(self) -> None:
+        """The next kill has happened."""
+        self.last = self.points.pop(0)
+
+
+class Record:
+    """What happened, in a file that is whole at any time."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self.path = path
+        self.started = time.monotonic()
+        self.content: dict[str, Any] = {"about": about, "kills": [], "starts of make ui": [], "flow runs": [],
+                                        "problems": []}  # fmt: skip
+        self.write()
+
+    def add(self, kind: str, **entry: Any) -> None:
+        """An event with its time, printed too."""
+        event = {
+            "seconds": round(time.monotonic() - self.started, 1),
+            "at": time.strftime("%H:%M:%S"),
+            **entry,
+        }
+        self.content[kind].append(event)
+        self.write()
+        say(
+            f"{kind} {len(self.content[kind])}: "
+            + ", ".join(f"{name} {value}" for name, value in entry.items())
+        )
+
+    def write(self) -> None:
+        kills = Counter(kill["victim"] for kill in self.content["kills"])
+        self.content["kills by victim"] = {victim: kills[victim] for victim in VICTIMS}
+        self.content["seconds"] = round(time.monotonic() - self.started, 1)
+        write_json(self.path, self.content)
+
+
+class Operator:
+    """Kills by plan, and starts again what is dead, until a flow run completes."""
+
+    def __init__(
+        self, ui: CloneUi, plan: Plan, chance: random.Random, record: Record, minutes: float
+    ) -> None:
+        self.ui, self.plan, self.chance, self.record = ui, plan, chance, record
+        self.no_kills_after = time.monotonic() + 60 * minutes
+        self.flow_run = ""
+        self.due: float | None = None
+        self.killed_in, self.killed_at = "", 0.0
+        self.moved = self.asked = time.monotonic()
+        self.stage = ""
+        self.is_complete = False
+
+    def work(self) -> None:
+        """Returns when a flow run has completed. GaveUp when nothing moves any more."""
+        self._start_ui("first start")
+        while not self.is_complete:
+            if not self.ui.is_alive:
+                self._start_ui(f"it had ended: {self._last_words()}")
+            self._see_to_the_flow()
+            alive = working_processes(self.ui.process.pid)
+            self._note_stage(alive)
+            self._kill_when_due(alive)
+            self._notice_standstill()
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+
+    def _start_ui(self, reason: str) -> None:
+        self.ui.start()
+        self.flow_run, self.moved = "", time.monotonic()
+        self.record.add("starts of make ui", reason=reason)
+
+    def _last_words(self) -> str:
+        lines = [line for line in self.ui.printed_last().splitlines() if line.startswith("error:")]
+        return lines[-1] if lines else f"exit code {self.ui.process.returncode}"
+
+    def _see_to_the_flow(self) -> None:
+        """Starts a flow run where none is going on."""
+        if time.monotonic() - self.asked < SECONDS_BETWEEN_QUESTIONS:
+            return
+        self.asked = time.monotonic()
+        state = self.ui.state_type(self.flow_run) if self.flow_run else "none"
+        if self.flow_run and state in ENDED:
+            self.record.content["flow runs"][-1]["ended"] = state
+            self.is_complete = state == "COMPLETED"
+        if self.is_complete or state not in ("none", *ENDED):
+            return
+        try:
+            self.flow_run = self.ui.run("reproduce")
+        except (*UNREACHABLE, KeyError):  # the server has just been killed
+            return
+        self.moved = time.monotonic()
+        self.record.add("flow runs", id=self.flow_run)
+
+    def _note_stage(self, alive: dict[str, psutil.Process]) -> None:
+        stage = stage_name(alive["stage"]) if "stage" in alive else ""
+        if stage:
+            self.moved = time.monotonic()
+        self.stage = stage
+
+    def _kill_when_due(self, alive: dict[str, psutil.Process]) -> None:
+        now = time.monotonic()
+        if now > self.no_kills_after or not self.plan.points:
+            return
+        if self.due is not None:
+            if now >= self.due:
+                self._kill(alive)
+            return
+        is_noticed = self.flow_run != self.killed_in or now - self.killed_at > SECONDS_UNTIL_NOTICED
+        if self.stage and self.flow_run and is_noticed:
+            wait = self.plan.wait(self.stage)
+            self.due = None if wait is None else now + wait
+
+    def _kill(self, alive: dict[str, psutil.Process]) -> None:
+        """Kills one of those that are there; the order in which they are thought of is drawn."""
+        order = self.chance.sample(VICTIMS, len(VICTIMS))
+        victim = next((kind for kind in order if kind in alive), "")
+        if not victim or not self.ui.is_alive:
+            return
+        try:
+            target = alive[victim]
+            if victim == "mlflow":  # a launcher, and below it the process that answers
+                target = self.chance.choice([target, *target.children()])
+            target.kill()
+        except psutil.Error:  # it has ended in this moment: the next look finds another
+            return
+        self.plan.take()
+        self.due, self.killed_in, self.killed_at = None, self.flow_run, time.monotonic()
+        self.record.add("kills", victim=victim, pid=target.pid, stage=self.stage or "between stages",
+                        flow_run=self.flow_run)  # fmt: skip
+
+    def _notice_standstill(self) -> None:
+        """No stage at work for minutes: noted, and `make ui` is started again, as a person would do."""
+        if time.monotonic() - self.moved < SECONDS_OF_STANDSTILL or self.is_complete:
+            return
+        state = self.ui.state_type(self.flow_run) if self.flow_run else "no flow run"
+        self.record.add(
+            "problems", problem=f"nothing moved for {SECONDS_OF_STANDSTILL:.0f} s, flow run: {state}"
+        )
+        if len(self.record.content["problems"]) >= STANDSTILLS:
+            raise GaveUp("nothing moves any more: see the logs in state/logs/ of the clone")
+        self.ui.end()
+
+
+def run_kills(flags: argparse.Namespace, record: Record, work: Path) -> list[Check]:
+    """Makes the clone, kills, and checks."""
+    wanted = recorded_outputs(flags.reference) if flags.reference else _undisturbed(work, flags.recipe)
+    project = make_clone(work / "project", flags.recipe)
+    chance = random.Random(flags.seed)
+    plan = Plan([stage.name for stage in stages_in_order(project)], flags.recipe, flags.kills, chance)
+    ui, code = CloneUi(project), -1
+    record.started = time.monotonic()
+    try:
+        operator = Operator(ui, plan, chance, record, flags.minutes)
+        operator.work()
+        record.content["kills left over"] = len(plan.points)
+        record.write()
+        say("the graph is complete: checks")
+        prefect = check_prefect(ui)
+    finally:
+        code = ui.end()
+    checks = [check_processes(project, code), prefect, check_outputs(project, wanted), check_mlflow(project)]
+    problems = [problem["problem"] for problem in record.content["problems"]]
+    problems += [f"make ui did not start: {told}" for told in ui.failures]
+    return [
+        *checks,
+        Check("make ui starts each time, and no standstill", {"problems": len(problems)}, problems),
+    ]
+
+
+def _undisturbed(work: Path, recipe: str) -> dict[str, str]:
+    say("an undisturbed run first, whose outputs are compared")
+    project = make_clone(work / "undisturbed", recipe)
+    reproduce_undisturbed(project)
+    return recorded_outputs(project / "dvc.lock")
+
+
+def tell(record: Record, checks: list[Check]) -> None:
+    """The findings in words."""
+    content = record.content
+    done, left = len(content["kills"]), content["kills left over"]
+    print(f"{done} kills in {content['seconds'] / 60:.1f} min: "
+          + ", ".join(f"{victim} {count}" for victim, count in content["kills by victim"].items()))  # fmt: skip
+    stages = Counter(kill["stage"] for kill in content["kills"])
+    print("at work: " + ", ".join(f"{stage} {count}" for stage, count in stages.items()))
+    print(f"make ui started {len(content['starts of make ui'])} times, {len(content['flow runs'])} flow runs")
+    if left:
+        print(f"{left} kills of those asked for did not happen: the graph was complete, or the time was over")
+    for check in checks:
+        print(check.told())
+    print(f"all of it: {record.path}", flush=True)
+
+
+def main() -> int:
+    """Parses, runs, prints; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
+    parser.add_argument(
+        "--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers"
+    )
+    parser.add_argument(
+        "--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end"
+    )
+    flags = parser.parse_args()
+    try:
+        if flags.kills < 0 or flags.minutes < 0:
+            raise UserError("--kills and --minutes are not negative")
+        if flags.reference:
+            recorded_outputs(flags.reference)
+        work = make_work_folder(flags.work)
+        about = {name: str(value) for name, value in vars(flags).items()}
+        record = Record(work / "random_kills.json", {**about, "commit": git(PROJECT, "rev-parse", "HEAD")})
+        with terminated_as_interrupt():
+            checks = run_kills(flags, record, work)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except GaveUp as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was started is ended, what was seen is on record", file=sys.stderr)
+        return 130
+    record.content["checks"] = [asdict(check) for check in checks]
+    record.write()
+    tell(record, checks)
+    return int(any(check.differences for check in checks))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""Many laptop runs in a row through one `make ui`: does anything grow that should not?
+
+    python -m benchmarks.soak --work FOLDER [--runs 20] [--recipe laptop]
+
+The servers are started once; then the deployment `reproduce` is started `--runs` times in a clone of HEAD. DVC skips
+what has not changed, so before each run `dvc.lock` and DVC's record of earlier runs are removed: every stage is
+executed again, and has to end with the same hashes. After each run, when its processes have ended, are measured: memory
+(RSS, helpers included), open files and threads of the Prefect server, the MLflow server and the worker; the clone's
+processes; sizes of the databases and of the rest of state/; lines of the logs that say "database is locked", warn, or
+tell an error.
+
+Growth is the slope of a line through the last two thirds of the runs, with its 95% interval (t). Memory, files,
+threads, processes and locks FAIL when the interval lies above zero and the slope would double the quantity within 200
+runs. Databases, and state/ with its kept logs, grow by their history: that is told as bytes a run and is no failure.
+Seconds and warnings are told. FOLDER gets the clone and soak.json, written anew after each run. Exit code 1 when
+something fails, a run does not complete or its outputs differ; 2 for a wrong flag; Ctrl-C ends everything that was
+started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.laptop_clone import (
+    ENDED,
+    PROJECT,
+    RECIPES,
+    CloneUi,
+    GaveUp,
+    different_outputs,
+    git,
+    make_clone,
+    make_work_folder,
+    processes_of,
+    recorded_outputs,
+    say,
+    working_processes,
+)
+from pipelines.process_group import terminated_as_interrupt
+from stages.algorithms.estimators import t_quantile
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+
+SERVERS = ("prefect", "mlflow", "worker")
+RUNS_TO_DOUBLE = 200
+FEWEST_RUNS = 5
+"""Below, the last two thirds have too few points for an interval."""
+SECONDS_TO_SETTLE = 8.0
+HOURS_A_RUN = 6.0
+TOLD = ("seconds", "prefect RSS KiB", "mlflow RSS KiB", "worker RSS KiB", "processes", "locked")
+LINES = {"locked": r"database is locked", "warnings": r"\bWARNING\b", "errors": r"\bERROR\b|^Traceback"}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A quantity over the runs. `slope`, `low` and `high` are per run; `level` is the line's value at its first run."""
+
+    name: str
+    kind: str
+    first: float
+    last: float
+    level: float
+    slope: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        """`FAILED` by the rule above, else `steady`; `history` and `told` for what is not judged."""
+        if self.kind != "judged":
+            return self.kind
+        doubles = self.low > 0 and self.slope * RUNS_TO_DOUBLE >= self.level
+        return "FAILED" if doubles else "steady"
+
+
+def growth(name: str, values: Sequence[float]) -> Growth:
+    """The least-squares line through the last two thirds of `values`, one a run; the interval is Student's."""
+    tail = list(values[len(values) // 3 :])
+    count, middle = len(tail), (len(tail) - 1) / 2
+    mean = sum(tail) / count
+    spread = sum((x - middle) ** 2 for x in range(count))
+    slope = sum((x - middle) * y for x, y in enumerate(tail)) / spread
+    level = mean - slope * middle
+    squares = sum((y - level - slope * x) ** 2 for x, y in enumerate(tail))
+    margin = t_quantile(count - 2) * math.sqrt(squares / (count - 2) / spread)
+    return Growth(
+        name, kind_of_growth(name), values[0], values[-1], level, slope, slope - margin, slope + margin
+    )
+
+
+def kind_of_growth(name: str) -> str:
+    if name.endswith((".db bytes", "state bytes")):
+        return "history"
+    return "told" if name in ("seconds", "warnings", "errors") else "judged"
+
+
+def measure(ui: CloneUi) -> dict[str, float]:
+    """What the servers hold and what lies on the disk, while no flow runs."""
+    found: dict[str, float] = {}
+    alive = working_processes(ui.process.pid)
+    for name in SERVERS:
+        family = [alive[name], *alive[name].children(recursive=True)]
+        found[f"{name} RSS KiB"] = sum(one.memory_info().rss for one in family) / 1024
+        found[f"{name} open files"] = sum(one.num_fds() for one in family)
+        found[f"{name} threads"] = sum(one.num_threads() for one in family)
+    found["processes"] = len(processes_of(ui.project))
+    databases = {"mlflow.db": ui.state / "mlflow.db", "prefect.db": ui.state / "prefect" / "prefect.db"}
+    for name, path in databases.items():
+        found[f"{name} bytes"] = sum(file.stat().st_size for file in path.parent.glob(f"{name}*"))
+    found["rest of state bytes"] = _size(ui.state) - sum(found[f"{name} bytes"] for name in databases)
+    return found
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # it has just gone
+            total += path.lstat().st_size if path.is_file() else 0
+    return total
+
+
+def log_lines(ui: CloneUi) -> dict[str, int]:
+    """Lines so far in the servers' and the worker's logs, by what they say."""
+    text = "\n".join(path.read_text(errors="replace") for path in sorted((ui.state / "logs").glob("*.log")))
+    return {name: len(re.findall(pattern, text, re.MULTILINE)) for name, pattern in LINES.items()}
+
+
+def forget_results(project: Path) -> None:
+    """Has DVC execute every stage again: it forgets what was made of what, and that it has done it before."""
+    (project / "dvc.lock").unlink(missing_ok=True)
+    shutil.rmtree(project / ".dvc" / "cache" / "runs", ignore_errors=True)
+
+
+def run_once(ui: CloneUi) -> float:
+    """Starts the deployment and waits; returns the seconds. GaveUp when the flow run does not complete."""
+    started = time.monotonic()
+    flow_run = ui.run("reproduce")
+    while (state := ui.state_type(flow_run)) not in ENDED:
+        if not ui.is_alive:
+            raise GaveUp(f"make ui has ended:\n{ui.printed_last()}")
+        if time.monotonic() - started > 3600 * HOURS_A_RUN:
+            raise GaveUp(f"a flow run takes more than {HOURS_A_RUN:g} h")
+        time.sleep(1)
+    seconds = time.monotonic() - started
+    if state != "COMPLETED":
+        raise GaveUp(f"a flow run ended as {state}: {ui.log(flow_run)[-2000:]}")
+    until = time.monotonic() + SECONDS_TO_SETTLE
+    while time.monotonic() < until or "flow" in working_processes(ui.process.pid):
+        time.sleep(0.5)
+    return seconds
+
+
+def soak(flags: argparse.Namespace, work: Path, content: dict[str, Any]) -> list[str]:
+    """Runs and measures; returns what is wrong with the outputs. `content` is filled and written after each run."""
+    project = make_clone(work / "project", flags.recipe)
+    ui, problems, wanted, before = CloneUi(project), [], {}, {}
+    try:
+        ui.start()
+        for number in range(1, flags.runs + 1):
+            forget_results(project)
+            seconds = run_once(ui)
+            wanted = wanted or recorded_outputs(project / "dvc.lock")
+            different = different_outputs(project, wanted)
+            problems += [f"run {number}: {line}" for line in different]
+            lines = log_lines(ui)
+            counted = {name: count - before.get(name, 0) for name, count in lines.items()}
+            before = lines
+            content["runs"].append({"seconds": round(seconds, 1), **counted, **measure(ui),
+                                    "outputs": len(wanted), "different outputs": len(different)})  # fmt: skip
+            write_json(work / "soak.json", content)
+            told = ", ".join(f"{name} {content['runs'][-1][name]:.0f}" for name in TOLD)
+            say(
+                f"run {number} of {flags.runs}: {told}; {len(wanted) - len(different)} of {len(wanted)} outputs equal"
+            )
+    finally:
+        code = ui.end()
+    time.sleep(2)
+    left = processes_of(project)
+    problems += [f"process {pid} is left: {command}" for pid, command in left.items()]
+    return problems + ([f"make ui ended with exit code {code}"] if code else [])
+
+
+def findings(runs: Sequence[dict[str, float]]) -> list[Growth]:
+    """The growth of each quantity; none for too few runs."""
+    names = [name for name in runs[0] if "outputs" not in name] if len(runs) >= FEWEST_RUNS else []
+    return [growth(name, [run[name] for run in runs]) for name in names]
+
+
+def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
+    """The table and the verdict."""
+    print(
+        f"| {'quantity':22} | {'run 1':>11} | {'last run':>11} | {'a run more, with 95% interval':>38} | verdict |"
+    )
+    print("|---|---|---|---|---|")
+    for one in found:
+        slope = f"{one.slope:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
+        print(f"| {one.name:22} | {one.first:11.0f} | {one.last:11.0f} | {slope:>38} | {one.verdict:7} |")
+    if not found:
+        print(f"{runs} runs are too few for a slope: {FEWEST_RUNS} are needed")
+    failed = [one.name for one in found if one.verdict == "FAILED"]
+    for line in problems:
+        print(f"FAILED: {line}")
+    print(f"{runs} runs: " + (f"FAILED: growth of {', '.join(failed)}" if failed else "nothing judged grows"))
+
+
+def main() -> int:
+    """Parses, runs, prints; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument(
+        "--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers"
+    )
+    flags = parser.parse_args()
+    try:
+        if flags.runs < 1:
+            raise UserError("--runs is at least 1")
+        work = make_work_folder(flags.work)
+        about = {name: str(value) for name, value in vars(flags).items()}
+        content: dict[str, Any] = {
+            "about": {**about, "commit": git(PROJECT, "rev-parse", "HEAD")},
+            "runs": [],
+        }
+        with terminated_as_interrupt():
+            problems = soak(flags, work, content)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (GaveUp, psutil.Error, KeyError) as error:
+        print(f"FAILED: {error!r}" if not isinstance(error, GaveUp) else f"FAILED: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was started is ended, what was measured is on record", file=sys.stderr)
+        return 130
+    found = findings(content["runs"])
+    content |= {"growth": [{**asdict(one), "verdict": one.verdict} for one in found], "problems": problems}
+    write_json(work / "soak.json", content)
+    tell(found, problems, len(content["runs"]))
+    return int(bool(problems) or any(one.verdict == "FAILED" for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
