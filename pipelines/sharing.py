@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.addresses import without_password
 from pipelines.process_group import run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.progress import say
@@ -60,10 +61,7 @@ def default_remote(root: Path) -> RemoteName | None:
     name = config["core"].get("remote")
     if not name:
         return None
-    url = str(config["remote"].get(name, {}).get("url", ""))
-    scheme, mark, rest = url.partition("://")
-    account, at, place = rest.rpartition("@")
-    return RemoteName(name, f"{scheme}{mark}{account.partition(':')[0]}{at}{place}" if mark else url)
+    return RemoteName(name, without_password(str(config["remote"].get(name, {}).get("url", ""))))
 
 
 def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str, ...]:

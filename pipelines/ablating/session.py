@@ -139,10 +139,13 @@ def _told_code(code: Code) -> str:
 def _write(session: Session, say: Callable[[str], None]) -> None:
     choice = session.choice
     findings = Findings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None), None)
-    page = findings.write(choice.state.parent / "reports" / "ablations")
+    page = findings.write(choice.root / "reports" / "ablations")
     for one in findings.judged:
         claimed = one.claimed
         say(f"  {claimed.metric}: {claimed.variant} {claimed.direction} {claimed.against}: {one.verdict}")
-    if findings.track():
-        say("MLflow has the results, tagged ablation and variant")
     say(f"results: {page}")
+    try:
+        if findings.track():
+            say("MLflow has the results, tagged ablation and variant")
+    except UserError as error:
+        say(f"WARNING: {error}")

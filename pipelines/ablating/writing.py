@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.ablating.definition import Ablation
 from pipelines.ablating.measuring import measure
@@ -15,10 +16,13 @@ from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.records import finished, record_folder
 from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
 from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
+from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.hashing import stable_hash
-from stages.foundations.tracking import tracking_uri
+
+if TYPE_CHECKING:
+    from stages.foundations.mlflow_store import MlflowStore
 
 
 class Findings:
@@ -77,39 +81,53 @@ class Findings:
         return page
 
     def track(self) -> bool:
-        """One MLflow run for each variant and one for the whole; False when these results are there already."""
+        """One MLflow run for each variant and one for the whole; False when these results are there already.
+
+        UserError when MLflow cannot be reached; what a killed call has made is not made again.
+        """
         if os.environ.get("RETRACE_TRACKING") == "off":
             return False
-        from stages.foundations.mlflow_store import MlflowStore
+        with mlflow_faults("`retrace mirror` gives it the results, which are kept"):
+            return self._track(open_store())
 
-        store, results = MlflowStore(tracking_uri()), stable_hash(self.metrics())
-        tags = {"ablation": self.ablation.name, "kind": "ablation_result", "results": results}
-        known = f"tags.results = '{results}' and tags.variant = 'all'"
-        if store.client.search_runs([store.experiment_id], known, max_results=1):
-            return False
+    def _track(self, store: MlflowStore) -> bool:
+        tags = {"ablation": self.ablation.name, "kind": "ablation_result", "results": stable_hash(self.metrics())}
+        is_new = False
         for variant in dict.fromkeys(row.variant for rows in self.tables.values() for row in rows):
             numbers = {f"{name}/{key}": value for name, rows in self.tables.items() for row in rows
                        if row.variant == variant for key, value in _numbers(row).items()}  # fmt: skip
-            _log(store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers)
+            is_new |= _log(store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers, {})
         verdicts = {
             f"claim.{place}": f"{one.claimed.metric}: {one.claimed.variant} {one.claimed.direction} "
             f"{one.claimed.against}: {one.verdict}"
             for place, one in enumerate(self.judged)
         }
-        run_id = _log(store, f"{self.ablation.name}: results", {**tags, **verdicts, "variant": "all"}, {})
-        store.client.log_text(run_id, self.markdown(), f"{self.ablation.name}.md")
-        store.client.log_dict(run_id, self.metrics(), f"{self.ablation.name}.json")
-        return True
+        files = {f"{self.ablation.name}.md": self.markdown(),
+                 f"{self.ablation.name}.json": json.dumps(self.metrics(), indent=2)}  # fmt: skip
+        tags |= {**verdicts, "variant": "all"}
+        return _log(store, f"{self.ablation.name}: results", tags, {}, files) or is_new
 
 
-def _log(store: Any, name: str, tags: Mapping[str, str], numbers: Mapping[str, float]) -> str:
+def _log(
+    store: MlflowStore, name: str, tags: Mapping[str, str], numbers: Mapping[str, float], files: Mapping[str, str]
+) -> bool:
+    """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
     from mlflow.entities import Metric
 
-    now = int(time.time() * 1000)
-    run_id = store.client.create_run(store.experiment_id, now, dict(tags), name).info.run_id
+    from pipelines.mirroring.replaying import HALF_MADE
+
+    known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
+    if store.client.search_runs([store.experiment_id], known, max_results=1):
+        return False
+    now, others = int(time.time() * 1000), {key: value for key, value in tags.items() if key != "results"}
+    run_id = store.client.create_run(store.experiment_id, now, {**others, HALF_MADE: "true"}, name).info.run_id
     store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
+    for file, text in files.items():
+        store.client.log_text(run_id, text, file)
     store.client.set_terminated(run_id, "FINISHED", now)
-    return run_id
+    store.client.set_tag(run_id, "results", tags["results"])
+    store.client.delete_tag(run_id, HALF_MADE)
+    return True
 
 
 def _numbers(row: Row) -> dict[str, float]:

@@ -17,6 +17,7 @@ from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.comparing.wording import HEAD, as_json, cells, markdown
 from pipelines.mirroring.places import Entry, Place, kept_places, places_in_git, working_place
+from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.hashing import stable_hash
@@ -45,11 +46,13 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     """Makes the MLflow run of a kept table; False when it is there already."""
     from mlflow.entities import Metric
 
+    from pipelines.mirroring.replaying import HALF_MADE
+
     if store.client.search_runs([store.experiment_id], f"tags.results = '{record['hash']}'", max_results=1):
         return False
     content = record["content"]
     sides = [side["name"] for side in content["sides"]]
-    tags = {"kind": "comparison", "half_made": "true", "sides": ", ".join(sides)[:500]}
+    tags = {"kind": "comparison", HALF_MADE: "true", "sides": ", ".join(sides)[:500]}
     name = f"compare: {', '.join(sides)}"[:120]
     run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
     points = [
@@ -67,7 +70,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     store.client.set_tag(
         run_id, "results", record["hash"]
     )  # last: half a run is known by nothing and removed later
-    store.client.delete_tag(run_id, "half_made")
+    store.client.delete_tag(run_id, HALF_MADE)
     return True
 
 
@@ -83,13 +86,11 @@ def track_comparison(findings: Findings, state: Path) -> str:
     record = keep_comparison(findings, state)
     if os.environ.get("RETRACE_TRACKING") == "off":
         return ""
-    from stages.foundations.mlflow_store import MlflowStore
-
     try:
-        log_comparison(MlflowStore(tracking_uri()), record)
-    except Exception as error:  # MLflow, its database, the network: the table is kept, and mirror delivers it
-        first = (str(error).splitlines() or [""])[0][:200]
-        return f"the table did not reach MLflow ({type(error).__name__}: {first}): `retrace mirror` gives it later"
+        with mlflow_faults("`retrace mirror` gives it the table, which is kept"):
+            log_comparison(open_store(), record)
+    except UserError as error:
+        return str(error)
     return ""
 
 
@@ -135,20 +136,20 @@ def _runs(text: str) -> list[Any]:
         return []
     from mlflow.exceptions import MlflowException
 
-    from stages.foundations.mlflow_store import MlflowStore
-
-    store = MlflowStore(uri)
-    if re.fullmatch(r"[0-9a-f]{32}", text):
-        try:
-            return [store.client.get_run(text)]
-        except MlflowException:
-            return []
     if not re.fullmatch(r"[\w@.:+\- ]+", text):
         return []
-    wanted = (f"attributes.run_name = '{text}'", f"tags.`dvc.stage` = '{text}'")
-    return [
-        run for one in wanted for run in store.client.search_runs([store.experiment_id], one, max_results=100)
-    ]
+    with mlflow_faults("or compare policies by name"):
+        store = open_store()
+        if re.fullmatch(r"[0-9a-f]{32}", text):
+            try:
+                return [store.client.get_run(text)]
+            except MlflowException as error:
+                if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                    return []
+                raise
+        wanted = (f"attributes.run_name = '{text}'", f"tags.`dvc.stage` = '{text}'")
+        search, experiments = store.client.search_runs, [store.experiment_id]
+        return [run for one in wanted for run in search(experiments, one, max_results=100)]
 
 
 def is_run_of(run: Any, entry: Entry) -> bool:

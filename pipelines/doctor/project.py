@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from pipelines.addresses import without_password
 from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.sharing import default_remote, remote_fault
 from stages.foundations.errors import UserError
@@ -142,7 +143,7 @@ def check_tracking(state: Path) -> Iterator[Finding]:
     database = state / "mlflow.db"
     address = os.environ.get("MLFLOW_TRACKING_URI")
     if address:
-        yield ok("tracking", f"runs go to {_without_password(address)}")
+        yield ok("tracking", f"runs go to {without_password(address)}")
     elif not database.exists():
         yield ok("tracking", f"{database} is made by the first run")
     else:
@@ -163,12 +164,6 @@ def _database(database: Path) -> Finding:
     if found != "ok":
         return problem("tracking", f"{database}: {found}", remedy)
     return ok("tracking", f"{database}: {runs} runs")
-
-
-def _without_password(address: str) -> str:
-    scheme, mark, rest = address.partition("://")
-    account, at, place = rest.rpartition("@")
-    return f"{scheme}{mark}{account.partition(':')[0]}{at}{place}" if mark else address
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.explaining.chain import Chain, Step
 from pipelines.mirroring.places import places_in_git
 from pipelines.mirroring.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
-from stages.foundations.errors import UserError
+from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.tracking import tracking_uri
 
 GPU_STAGES = ("filter_web", "demonstrate", "sft", "rl_round", "respond")
@@ -52,17 +52,8 @@ def _known() -> Known:
     uri = tracking_uri()
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
         return Known()
-    from mlflow.exceptions import MlflowException
-
-    from stages.foundations.mlflow_store import MlflowStore
-
-    try:
-        return known_runs(MlflowStore(uri))
-    except (MlflowException, OSError) as error:
-        first = (str(error).splitlines() or [""])[0][:200]
-        raise UserError(
-            f"MLflow at {uri} failed ({first}): start the server, or unset MLFLOW_TRACKING_URI"
-        ) from None
+    with mlflow_faults("then run it again"):
+        return known_runs(open_store())
 
 
 def _spent(

@@ -13,10 +13,15 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipelines.mirroring.places import Place, kept_place, places_in_git, working_place
+from pipelines.mirroring.places import Place, kept_places, places_in_git, working_place
+from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
-from stages.foundations.tracking import tracking_uri
+from stages.foundations.scratch import state_folder
+
+if TYPE_CHECKING:
+    from pipelines.ablating.writing import Findings
 
 
 @dataclass
@@ -58,47 +63,32 @@ def mirror(root: Path, state: Path) -> Report:
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
     from pipelines.mirroring.replaying import deliver_unfinished, remove_half_made, replay_kept
     from pipelines.mirroring.stage_runs import mirror_entries, read_ledger
-    from stages.foundations.mlflow_store import MlflowStore
 
-    state.mkdir(parents=True, exist_ok=True)
-    with open(state / "mirror.lock", "w") as lock:
+    lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            store, report = MlflowStore(tracking_uri()), Report()
-            remove_half_made(store)
-            report.delivered = deliver_unfinished(store, state)
-            report.replayed, report.problems = replay_kept(store, state)
-            places = _places(root, state, report)
-            report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
-            report.results = _results(store, root, state, report)
-        except (MlflowException, SQLAlchemyError, OSError) as error:
-            first = (str(error).splitlines() or [""])[0][:200]
-            raise UserError(
-                f"MLflow at {tracking_uri()} failed ({type(error).__name__}: {first}): start the server or unset "
-                "MLFLOW_TRACKING_URI; what was done is kept, and `retrace mirror` goes on"
-            ) from error
+        store, report = open_store(), Report()
+        remove_half_made(store)
+        report.delivered = deliver_unfinished(store, state)
+        report.replayed, report.problems = replay_kept(store, state)
+        places = _places(root, state, report)
+        report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
+        report.results = _results(store, root, state, report)
     return report
 
 
 def _places(root: Path, state: Path, report: Report) -> list[Place]:
     """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
-    kept = [file.parent for file in sorted(state.glob("ablations/*/results/*/run.json"))]
-    makers = [
-        lambda: [working_place(root)],
-        *(lambda folder=folder: [kept_place(root, folder)] for folder in kept),
-    ]
-    found: list[Place] = []
-    for maker in [*makers, lambda: places_in_git(root)]:
-        try:
-            found += maker()
-        except UserError as error:
-            report.problems.append(str(error))
-    return found
+    here: list[Place] = []
+    try:
+        here.append(working_place(root))
+    except UserError as error:
+        report.problems.append(str(error))
+    tell = report.problems.append
+    return [*here, *kept_places(root, state, tell), *places_in_git(root, tell)]
 
 
 def _results(store, root: Path, state: Path, report: Report) -> int:
@@ -112,12 +102,13 @@ def _results(store, root: Path, state: Path, report: Report) -> int:
         except (ValueError, KeyError) as error:
             report.problems.append(f"{file} is no kept comparison ({error}): run `retrace compare` again")
     for folder in sorted((state / "ablations").glob("*/results")):
-        made += _ablation_result(root, state, folder.parent.name)
+        findings = _ablation_result(root, state, folder.parent.name)
+        made += findings is not None and findings.track()
     return made
 
 
-def _ablation_result(root: Path, state: Path, name: str) -> bool:
-    """True when the results were given to MLflow; an ablation whose file has changed, or that is not done, waits."""
+def _ablation_result(root: Path, state: Path, name: str) -> Findings | None:
+    """What a finished ablation found; None for one whose file has changed, or that is not done: it waits."""
     from pipelines.ablating.definition import read_ablation
     from pipelines.ablating.plan import plan_runs
     from pipelines.ablating.writing import Findings
@@ -125,6 +116,6 @@ def _ablation_result(root: Path, state: Path, name: str) -> bool:
     try:
         ablation = read_ablation(root, name)
         findings = Findings(ablation, state, plan_runs(root, ablation, None, None), None)
-        return not findings.about["missing"] and findings.track()
     except UserError:
-        return False
+        return None
+    return None if findings.about["missing"] else findings

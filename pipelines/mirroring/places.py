@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -135,13 +135,22 @@ def place_at(root: Path, revision: str) -> Place:
     return Place(f"git {revision}", root, None, False, commit, read_entries(text, revision), {})
 
 
-def places_in_git(root: Path) -> Iterator[Place]:
-    """Every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git."""
+def places_in_git(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
+    """Every commit of this branch that changed `dvc.lock`, oldest first. Nothing without git.
+
+    A lock that is not readable, such as one committed with a merge's conflict in it, is told and passed over.
+    """
     listed = git_bytes(root, "log", "--reverse", "--format=%H", "--", LOCK) or b""
     for commit in listed.decode().split():
         text = git_bytes(root, "show", f"{commit}:{LOCK}")
-        if text is not None:  # a commit may have removed it
-            yield Place(f"git {commit[:12]}", root, None, False, commit, read_entries(text, commit[:12]), {})
+        if text is None:  # the commit removed it
+            continue
+        try:
+            entries = read_entries(text, told := f"git {commit[:12]}")
+        except UserError as error:
+            tell(str(error))
+            continue
+        yield Place(told, root, None, False, commit, entries, {})
 
 
 def kept_place(root: Path, folder: Path) -> Place:
@@ -157,9 +166,13 @@ def kept_place(root: Path, folder: Path) -> Place:
     return Place(told, root, folder, True, about.get("commit", ""), read_entries(text, told), about)
 
 
-def kept_places(root: Path, state: Path) -> list[Place]:
-    """The finished runs of all ablations, in the order of their folders."""
-    return [kept_place(root, file.parent) for file in sorted(state.glob("ablations/*/results/*/run.json"))]
+def kept_places(root: Path, state: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
+    """The finished runs of all ablations, in the order of their folders; broken ones are told and passed over."""
+    for file in sorted(state.glob("ablations/*/results/*/run.json")):
+        try:
+            yield kept_place(root, file.parent)
+        except UserError as error:
+            tell(str(error))
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,10 +33,11 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
         try:
             messages = read_log(place)
             start = next(message for message in messages if message["kind"] == "start")
-        except (OSError, EOFError, KeyError, StopIteration) as error:
+            stage_hash, ms = start["tags"]["stage_hash"], start["ms"]
+        except (OSError, EOFError, zlib.error, KeyError, StopIteration) as error:
             problems.append(f"{place} is not readable ({type(error).__name__}): its numbers stay out")
             continue
-        if not has_run(store, start["tags"]["stage_hash"], start["ms"]):
+        if not has_run(store, stage_hash, ms):
             replay(store, messages, start)
             made += 1
     return made, problems

@@ -10,16 +10,19 @@ may be lost: `update_registry` writes it again from the tags.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from pipelines.retraining.git import git, git_as_someone, has_revision, show
+from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
-from stages.foundations.tracking import tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
 
 ALIAS = "champion"
 
@@ -57,8 +60,16 @@ def promotions(root: Path, recipe: str) -> list[Champion]:
     """All that were ever promoted, oldest first."""
     form = "%(contents:body)%00"
     listed = git(root, "for-each-ref", f"--format={form}", f"refs/tags/{moving_tag(recipe)}-v*")
-    found = [Champion(**json.loads(text)) for text in listed.split("\0") if text.strip()]
-    return sorted((one for one in found if one.recipe == recipe), key=lambda one: one.version)
+    found = [_read(text) for text in listed.split("\0")]
+    return sorted((one for one in found if one and one.recipe == recipe), key=lambda one: one.version)
+
+
+def _read(message: str) -> Champion | None:
+    """None for the message of a tag that a person set and that only looks like ours."""
+    try:
+        return Champion(**json.loads(message))
+    except (ValueError, TypeError):
+        return None
 
 
 def current(root: Path, recipe: str) -> Champion | None:
@@ -92,19 +103,27 @@ def make_current(root: Path, champion: Champion) -> None:
 
 
 def update_registry(root: Path, recipe: str) -> str:
-    """Registers every promotion that MLflow lacks and sets the alias; returns what changed, "" when nothing did."""
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
+    """Registers every promotion that MLflow lacks and sets the alias; returns what changed, "" when nothing did.
 
-    client, name = MlflowClient(tracking_uri()), f"retrace-{recipe}"
+    UserError when MLflow cannot be reached.
+    """
     every, now = promotions(root, recipe), current(root, recipe)
     if now is None:
         return ""
+    with mlflow_faults("git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"):
+        return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
+
+
+def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion], now: Champion) -> str:
+    from mlflow.exceptions import MlflowException
+
     try:
         client.get_registered_model(name)
-    except MlflowException:
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
         client.create_registered_model(
-            name, description=f"Champions of the recipe {recipe}; weights lie in DVC."
+            name, description=f"Champions of the recipe {now.recipe}; weights lie in DVC."
         )
     known = {
         version.tags.get("git.tag"): version.version
@@ -121,7 +140,7 @@ def update_registry(root: Path, recipe: str) -> str:
     return ", ".join(changed)
 
 
-def _register(client: Any, name: str, champion: Champion) -> str:
+def _register(client: MlflowClient, name: str, champion: Champion) -> str:
     source = f"dvc://{champion.commit}/data/policies/{champion.policy}#{champion.policy_hash}"
     tags = {
         "git.tag": champion.tag, "git.commit": champion.commit, "dvc.md5": champion.policy_hash,

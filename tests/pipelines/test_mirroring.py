@@ -1,11 +1,13 @@
 """Mirroring against real MLflow databases: deleted, rebuilt, run again."""
 
+import gzip
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,10 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
+from pipelines.mirroring.places import places_in_git
 from pipelines.mirroring.replaying import log_what_fits
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
 from stages.foundations.kept_logs import kept_logs
 from stages.foundations.ledger import latest_runs
 from stages.foundations.tracking import track
@@ -252,12 +257,42 @@ def test_the_log_of_a_killed_stage_is_delivered(project):
 def test_broken_records_are_told_and_the_rest_goes_on(project):
     (project / "state" / "runs").mkdir()
     (project / "state" / "runs" / "1-ab.jsonl.gz").write_bytes(b"no gzip")
+    broken = bytearray(gzip.compress(b'{"kind": "start"}' * 50, mtime=0))
+    broken[12:20] = b"\xff" * 8
+    (project / "state" / "runs" / "2-cd.jsonl.gz").write_bytes(bytes(broken))
     (project / "state" / "comparisons").mkdir()
     (project / "state" / "comparisons" / "x.json").write_text("{")
     report = mirror(project, project / "state")
-    assert report.mirrored == len(STAGES) and len(report.problems) == 2
+    assert report.mirrored == len(STAGES) and len(report.problems) == 3
     (project / "dvc.lock").write_text("stages: [")
     assert "not readable" in " ".join(mirror(project, project / "state").problems)
+
+
+def test_a_lock_committed_with_a_conflict_in_it_hides_no_other_commit(project, database):
+    first = commit_all(project, "first")
+    whole = (project / "dvc.lock").read_text()
+    write_text_atomically(project / "dvc.lock", "<<<<<<< ours\n" + whole)
+    broken = commit_all(project, "conflict")
+    write_text_atomically(project / "dvc.lock", whole + "\n")
+    last = commit_all(project, "mended")
+    told = []
+    assert [place.commit for place in places_in_git(project, told.append)] == [first, last]
+    assert len(told) == 1 and f"git {broken[:12]}" in told[0]
+    assert run_finder(project, project / "state")("no such run") is None
+    report = mirror(project, project / "state")
+    assert report.mirrored == len(STAGES) and report.problems == told
+
+
+@pytest.mark.parametrize("uri", ["http://127.0.0.1:9", "sqlite:///{state}/broken.db"])
+def test_an_mlflow_that_is_gone_is_told_within_seconds(project, monkeypatch, uri):
+    (project / "state" / "broken.db").write_text("no database " * 1000)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(state=project / "state"))
+    started = time.monotonic()
+    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"):
+        mirror(project, project / "state")
+    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI"):
+        run_finder(project, project / "state")("some run")
+    assert time.monotonic() - started < 60, "MLflow alone tries for four minutes"
 
 
 def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):

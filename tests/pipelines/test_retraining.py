@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 
 import pandas
 import pytest
@@ -305,6 +306,27 @@ def test_promotion_and_rollback_move_tag_and_alias(repository):
     told = update_registry(repository, "laptop")
     assert "champion-laptop-v3" in told and alias(repository)[0] == "champion-laptop-v1", "git knows it all"
     assert update_registry(repository, "laptop") == ""
+
+
+def test_without_mlflow_the_tag_moves_and_the_message_says_how_mlflow_is_told(repository, monkeypatch):
+    tracking = os.environ["MLFLOW_TRACKING_URI"]
+    for version in (1, 2):
+        promote(repository, promotion(repository, version, version - 1 or None, recipe="lonely"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    started = time.monotonic()
+    done = invoke("lonely")
+    assert done.exit_code == 2 and "`retrace rollback` or the next retrain tells MLflow" in done.output
+    assert "secret" not in done.output and time.monotonic() - started < 60, "MLflow alone tries for four minutes"
+    assert current(repository, "lonely").version == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
+    assert "mended in MLflow: alias champion" in invoke("lonely").output
+
+
+def test_a_tag_that_only_looks_like_a_promotion_is_passed_over(repository):
+    for words in (["champion-laptop-v9"], ["-a", "champion-laptop-v8", "-m", "mine\n\n[1]"]):
+        command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", "tag", *words]
+        subprocess.run(command, cwd=repository, check=True)
+    assert promotions(repository, "laptop") == [] and "has no champion yet" in invoke("laptop").output
 
 
 def test_a_moving_tag_set_by_hand_is_told(repository):
