@@ -7,6 +7,7 @@ from typing import Literal
 
 import yaml
 
+from pipelines.ablating.definition import ablation_names
 from pipelines.recipes import recipe_names
 from stages.foundations.scratch import PROJECT
 
@@ -22,11 +23,7 @@ def policy_names(root: Path) -> list[str]:
     return list(found)
 
 
-def ablation_files(root: Path) -> list[str]:
-    return sorted(path.stem for path in (root / "pipelines" / "ablations").glob("*.yaml"))
-
-
 Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
 RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
-Ablation = Literal[*ablation_files(PROJECT)]  # type: ignore[valid-type]
+Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
 Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]

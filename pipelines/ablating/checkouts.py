@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import io
+import os
 import re
 import shutil
 import subprocess
@@ -20,9 +21,12 @@ from typing import Any
 
 import yaml
 
+from pipelines.git import git
+from pipelines.process_group import environment
 from stages.code.fingerprints import Memory, fingerprint
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
+from stages.foundations.tracking import tracking_uri
 
 CODE = ("dvc.yaml", "stages")
 
@@ -43,19 +47,22 @@ class Code:
 
 
 def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
-    """UserError when `root` is no git repository or has no such revision."""
+    """UserError when `root` is no git repository of its own or has no such revision."""
     try:
-        commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}").strip()
-    except subprocess.CalledProcessError:
+        commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    except UserError as error:
         raise UserError(
-            f"{root} has no git revision {revision!r}: an ablation runs committed code (git init, git commit)"
-        ) from None
+            f"{root} has no git revision {revision!r}: only committed code is run (git init, git commit)"
+        ) from error
+    top = git(root, "rev-parse", "--show-toplevel")
+    if Path(top).resolve() != root.resolve():
+        raise UserError(f"{root} is a folder of the git repository {top}: make it one of its own (git init)")
     return Code(root, commit, is_with_changes, tuple(_changed(root, commit, CODE)))
 
 
 def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
-    tracked = _git(root, "diff", "--name-only", "-z", commit, "--", *places)
-    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *places)
+    tracked = git(root, "diff", "--name-only", "-z", commit, "--", *places)
+    new = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *places)
     return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
 
 
@@ -68,7 +75,8 @@ def code_hash(code: Code, targets: Iterable[str]) -> str:
                 copy = shutil.copytree if (code.root / place).is_dir() else shutil.copy2
                 copy(code.root / place, folder / place)
         else:
-            archive = _git_bytes(code.root, "archive", code.commit, "--", *CODE)
+            command = ["git", "archive", code.commit, "--", *CODE]
+            archive = subprocess.run(command, cwd=code.root, check=True, capture_output=True).stdout
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(folder, filter="data")
         stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]
@@ -119,19 +127,45 @@ def cache_folder(root: Path) -> Path:
 
 
 def make_checkout(code: Code, folder: Path, cache: Path) -> None:
-    """A worktree in `folder`, which must not exist, with the project's cache and DVC's bookkeeping of its own.
+    """A worktree in `folder`, which must not exist, as `share_dvc` leaves it.
 
     Changes of params.yaml do not count as uncommitted there: a run's parameters are on record.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    _git(code.root, "worktree", "prune")
-    _git(code.root, "worktree", "add", "--detach", "--force", str(folder), code.commit)
-    _git(folder, "update-index", "--skip-worktree", "params.yaml")
+    git(code.root, "worktree", "prune")
+    git(code.root, "worktree", "add", "--detach", "--force", str(folder), code.commit)
+    git(folder, "update-index", "--skip-worktree", "params.yaml")
     if code.is_with_changes:
         for name in _changed(code.root, code.commit, ["."]):
             _copy_or_remove(code.root / name, folder / name)
-    settings = f"[core]\n    site_cache_dir = {folder / '.dvc' / 'site'}\n[cache]\n    dir = {cache}\n"
-    (folder / ".dvc" / "config.local").write_text(settings)
+    share_dvc(code.root, folder, cache)
+
+
+def share_dvc(root: Path, folder: Path, cache: Path) -> None:
+    """Gives a worktree the project's cache and remotes, and DVC's bookkeeping of its own.
+
+    Remotes are written down because those of `dvc remote add --local` are in no commit, and because a remote's relative
+    path is taken from the folder of its file, which is another one in the worktree.
+    """
+    from dvc.config import Config
+
+    project = Config(str(root / ".dvc"))
+    levels = [project.load_one(level) for level in ("repo", "local")]
+    with Config(str(folder / ".dvc")).edit("local") as own:
+        own["cache"] = {"dir": str(cache)}
+        own["core"] = {"site_cache_dir": str(folder / ".dvc" / "site")}
+        for level in levels:
+            for name, settings in level.get("remote", {}).items():
+                own.setdefault("remote", {}).setdefault(name, {}).update(settings)
+            if "remote" in level.get("core", {}):
+                own["core"]["remote"] = level["core"]["remote"]
+
+
+def worktree_environment(folder: Path) -> dict[str, str]:
+    """Tracking goes to the project's store; everything else of the run stays in its worktree."""
+    own = {name: value for name, value in environment().items() if name not in ("RETRACE_STATE", "DVC_ROOT")}
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**own, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_TRACKING_URI": tracking_uri()}
 
 
 def _copy_or_remove(source: Path, goal: Path) -> None:
@@ -145,17 +179,4 @@ def _copy_or_remove(source: Path, goal: Path) -> None:
 def remove_checkout(root: Path, folder: Path) -> None:
     """Removes the worktree with all in it; nothing happens where there is none."""
     shutil.rmtree(folder, ignore_errors=True)
-    _git(root, "worktree", "prune")
-
-
-def commit_of(folder: Path) -> str:
-    """The commit of a worktree."""
-    return _git(folder, "rev-parse", "HEAD").strip()
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return _git_bytes(folder, *arguments).decode()
-
-
-def _git_bytes(folder: Path, *arguments: str) -> bytes:
-    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True).stdout
+    git(root, "worktree", "prune")

@@ -6,7 +6,6 @@ of runs that did not finish stay, so that the next call goes on from their check
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -17,16 +16,16 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.ablating.checkouts import Code, commit_of, make_checkout, remove_checkout
+from pipelines.ablating.checkouts import Code, make_checkout, remove_checkout, worktree_environment
 from pipelines.ablating.definition import Ablation
 from pipelines.ablating.plan import PlannedRun, expected_seconds, in_order, leading, next_run
 from pipelines.ablating.records import ablation_folder, keep_results, record_folder
-from pipelines.process_group import dvc, end_groups, environment, terminated_as_interrupt
+from pipelines.git import git
+from pipelines.process_group import dvc, end_groups, terminated_as_interrupt
 from pipelines.project_lock import remove_broken_rwlock
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.lifetime import die_with_parent
-from stages.foundations.tracking import tracking_uri
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LINES = 60.0
@@ -126,26 +125,15 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
         write_text_atomically(folder / "state" / "recipe", settings.ablation.recipe + "\n")
         write_text_atomically(stamp, key)
     log.parent.mkdir(parents=True, exist_ok=True)
+    tags = {"RETRACE_ABLATION": settings.ablation.name, "RETRACE_VARIANT": run.variant}
+    surroundings = worktree_environment(folder) | tags
     with open(log, "w") as output:
         process = subprocess.Popen(
-            dvc("repro", *run.targets), cwd=folder, env=_environment(settings, run, folder), stdout=output,
+            dvc("repro", *run.targets), cwd=folder, env=surroundings, stdout=output,
             stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, start_new_session=True,
             preexec_fn=die_with_parent,
         )  # fmt: skip
     return Job(run, folder, log, process)
-
-
-def _environment(settings: Settings, run: PlannedRun, folder: Path) -> dict[str, str]:
-    """Tracking goes to the project's store, tagged; everything else of a run stays in its worktree."""
-    own = {name: value for name, value in environment().items() if name not in ("RETRACE_STATE", "DVC_ROOT")}
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **own,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "MLFLOW_TRACKING_URI": tracking_uri(),
-        "RETRACE_ABLATION": settings.ablation.name,
-        "RETRACE_VARIANT": run.variant,
-    }
 
 
 def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
@@ -155,7 +143,7 @@ def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
         about = {
             "ablation": name, "variant": run.variant, "seed": run.seed,
             "policy": settings.ablation.policy_of(run.variant), "params_hash": run.params_hash,
-            "code_hash": settings.code_hash, "commit": commit_of(job.folder),
+            "code_hash": settings.code_hash, "commit": git(job.folder, "rev-parse", "HEAD"),
             "is_dirty": settings.code.is_dirty, "seconds": round(job.seconds, 1),
             "made_shared_stages": made_shared_stages,
         }  # fmt: skip

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from pipelines.addresses import without_password
 from pipelines.doctor.finding import Finding, ok, problem, warning
+from pipelines.git import git
 from pipelines.sharing import default_remote, remote_fault
 from stages.foundations.errors import UserError
 
@@ -40,19 +41,18 @@ def check_params(root: Path) -> Iterator[Finding]:
 
 def check_git(root: Path) -> Iterator[Finding]:
     """Whether results can be traced to a commit."""
-    try:
-        top = _git(root, "rev-parse", "--show-toplevel")
-        commit = _git(root, "rev-parse", "--short", "HEAD")
-    except FileNotFoundError:
+    if not shutil.which("git"):
         yield problem("git", "git is not installed", "install git")
         return
-    except subprocess.CalledProcessError:
-        yield problem(
-            "git", f"{root} is no git repository with a commit", "`git init && git add . && git commit`"
-        )
+    try:
+        top = git(root, "rev-parse", "--show-toplevel")
+        commit = git(root, "rev-parse", "--short", "HEAD")
+    except UserError as error:
+        found = f"{root} is no git repository with a commit ({str(error).rpartition(' failed: ')[2].splitlines()[0]})"
+        yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
         return
-    branch = _git(root, "branch", "--show-current") or "no branch"
-    changed = [line[3:] for line in _git(root, "status", "--porcelain").splitlines()]
+    branch = git(root, "branch", "--show-current") or "no branch"
+    changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
     code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
     if Path(top).resolve() != root.resolve():
         yield warning(
@@ -165,7 +165,3 @@ def _database(database: Path) -> Finding:
         return problem("tracking", f"{database}: {found}", remedy)
     return ok("tracking", f"{database}: {runs} runs")
 
-
-def _git(root: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-    return done.stdout.rstrip("\n")

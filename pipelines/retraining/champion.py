@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pipelines.retraining.git import git, git_as_someone, has_revision, show
+from pipelines.git import git, git_as_someone, has_revision, show
 from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 

@@ -7,6 +7,7 @@ retrace-<recipe>@champion; no branch is merged and no file of the checkout chang
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,13 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from pipelines.ablating.checkouts import remove_checkout
+from pipelines.ablating.checkouts import remove_checkout, worktree_environment
 from pipelines.choices import Policy, Recipe
+from pipelines.git import git, show
 from pipelines.project_lock import refusing_lock
 from pipelines.reproduce import Hours, run_stages
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
-from pipelines.retraining.git import git, show
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement
 from pipelines.retraining.new_data import Snapshot, carried_over, data_of, look
 from pipelines.retraining.report import decision_page, decision_sentence
@@ -38,7 +39,6 @@ from pipelines.retraining.worktree import (
     keep_results,
     open_worktree,
     retraining_folder,
-    worktree_environment,
 )
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
@@ -81,7 +81,7 @@ def retrain(
         folder = make_snapshot(attempt)
         run_stages(folder, hours_per_stage, env=worktree_environment(folder))
         commit = keep_results(attempt, folder)
-        decision = pass_gate(attempt, folder, policy)
+        decision = pass_gate(attempt, folder, policy, hours_per_stage)
         if decision is None or decision.is_promoted:
             told = make_champion(attempt, folder, policy, commit, decision)
         else:
@@ -156,13 +156,15 @@ def make_snapshot(attempt: Attempt) -> Path:
 
 
 @task(name="gate", task_run_name="gate", **OPTIONS)
-def pass_gate(attempt: Attempt, folder: Path, policy: str) -> Decision | None:
+def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: float) -> Decision | None:
     """The gate's decision; None when there is no champion to compare with."""
     logger, champion = get_run_logger(), attempt.champion
     if champion is None:
         logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
         return None
-    theirs, is_again = champion_measurement(champion, folder, policy, lambda line: logger.info("%s", line))
+    theirs, is_again = champion_measurement(
+        champion, folder, policy, hours_per_stage, lambda line: logger.info("%s", line)
+    )
     logger.info(
         "the champion was %s", "measured again, as the candidate was" if is_again else "measured alike before"
     )
@@ -206,11 +208,15 @@ def _now() -> str:
 
 
 def _records(root: Path, recipe: str) -> list[dict[str, str]]:
-    file = retraining_folder(root) / f"{recipe}.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    """The outcomes on record, oldest first; a line that was cut off is left out."""
+    file, records = retraining_folder(root) / f"{recipe}.jsonl", []
+    for line in file.read_text().splitlines() if file.exists() else ():
+        with suppress(ValueError):
+            records.append(json.loads(line))
+    return records
 
 
 def _record(attempt: Attempt, outcome: str, told: str) -> None:
     line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
-        file.write(json.dumps(line) + "\n")
+        file.write("\n" + json.dumps(line) + "\n")  # the line before may have been cut off

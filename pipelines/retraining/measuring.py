@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.ablating.checkouts import worktree_environment
+from pipelines.git import git
+from pipelines.gpu_slots import gpu_slots
 from pipelines.process_group import run_in_group
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
-from pipelines.retraining.git import git
 from pipelines.retraining.tables import Measurement
-from pipelines.retraining.worktree import worktree_environment
 from stages.foundations.errors import UserError
+from stages.foundations.scratch import state_folder
 
 CONTAMINATION = "data/problems/contamination.parquet"
 
@@ -34,11 +36,11 @@ def candidate_measurement(folder: Path, policy: str) -> Measurement:
 
 
 def champion_measurement(
-    champion: Champion, folder: Path, policy: str, on_line: Callable[[str], None]
+    champion: Champion, folder: Path, policy: str, hours: float, on_line: Callable[[str], None]
 ) -> tuple[Measurement, bool]:
     """The champion's tables, and whether it had to be measured again in the candidate's worktree `folder`.
 
-    UserError when the cache lacks what is needed, or a command fails.
+    UserError when the cache lacks what is needed, or a command fails; TimedOut after so many hours of one.
     """
     cache = _objects(folder)
     theirs, outs = locked_stages(folder, champion.commit), locked_outs(folder, champion.commit)
@@ -59,10 +61,15 @@ def champion_measurement(
                                           for out in own[f"{name}@{policy}"]["outs"])]  # fmt: skip
     for path in moved:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
-    for name in ("respond", "grade"):
+    for name, gpus in (("respond", 1), ("grade", 0)):
         command = _moved(own[f"{name}@{policy}"]["cmd"], moved)
         surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
-        if code := run_in_group(["/bin/sh", "-c", command], folder, on_line, env=surroundings):
+        with gpu_slots(gpus, state_folder() / "locks", on_line) as slots:
+            if slots.gpus:
+                surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
+            shell = ["/bin/sh", "-c", command]
+            code = run_in_group(shell, folder, on_line, hours * 3600, surroundings, slots.held)
+        if code:
             raise UserError(
                 f"the champion could not be measured again: `{command}` ended with exit code {code}"
             )

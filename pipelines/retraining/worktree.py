@@ -10,15 +10,14 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.ablating.checkouts import cache_folder, remove_checkout
-from pipelines.process_group import dvc, environment, run_in_group
+from pipelines.ablating.checkouts import cache_folder, remove_checkout, share_dvc, worktree_environment
+from pipelines.git import commit_all, git, has_revision
+from pipelines.process_group import dvc, run_in_group
 from pipelines.retraining.champion import Champion
-from pipelines.retraining.git import commit_all, git, has_revision
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, copy_files
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.scratch import state_folder
-from stages.foundations.tracking import tracking_uri
 
 BOOKKEEPING = (f"{SNAPSHOTS}.dvc", "data/.gitignore")
 RESULTS = ("dvc.lock", "data/metrics", "data/curves")
@@ -65,9 +64,7 @@ def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
     remove_checkout(root, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     git(root, "worktree", "add", "--force", "-B", attempt.branch, str(folder), attempt.base)
-    cache = cache_folder(root)
-    settings = f"[core]\n    site_cache_dir = {folder / '.dvc' / 'site'}\n[cache]\n    dir = {cache}\n"
-    (folder / ".dvc" / "config.local").write_text(settings)
+    share_dvc(root, folder, cache_folder(root))
     write_text_atomically(folder / "params.yaml", yaml.safe_dump(attempt.snapshot.params, sort_keys=False))
     write_text_atomically(folder / "state" / "recipe", attempt.recipe + "\n")
     _place_snapshots(attempt, folder, say)
@@ -107,13 +104,6 @@ def _link_downloads(folder: Path) -> None:
                 os.link(file, goal / file.name)
             except OSError:  # another file system
                 shutil.copy2(file, goal / file.name)
-
-
-def worktree_environment(folder: Path) -> dict[str, str]:
-    """Tracking goes to the project's store; everything else of the run stays in its worktree."""
-    own = {name: value for name, value in environment().items() if name not in ("RETRACE_STATE", "DVC_ROOT")}
-    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**own, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_TRACKING_URI": tracking_uri()}
 
 
 def keep_results(attempt: Attempt, folder: Path) -> str:

@@ -69,23 +69,24 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
     _require_known(reference, [*order.targets, *filter(None, [order.stage])])
     folder = state / "verify" / "clone" / root.name
     started = time.time()
-    outside = make_clone(subject, folder)
-    remove_outputs(folder, reference)
-    if order.stage:
-        lay_inputs(folder, reference, order.stage)
-    tell(
-        f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}"
-    )
-    targets = [order.stage] if order.stage else order.targets
-    log = state / "verify" / "log.txt"
-    code, last = run_again(folder, targets, bool(order.stage), log, tell)
-    outputs = _compared(reference, order, folder)
-    content = _content(
-        subject, order, outputs, started, code, last, outside, subject.file("params.yaml") or b""
-    )
-    if not order.keep:
-        shutil.rmtree(folder.parent, ignore_errors=True)
-    return content
+    if subject.changed:
+        tell(f"WARNING: changed since the commit, and not run: {', '.join(subject.changed)}")
+    try:
+        outside = make_clone(subject, folder)
+        remove_outputs(folder, reference)
+        if order.stage:
+            lay_inputs(folder, reference, order.stage)
+        tell(
+            f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}"
+        )
+        targets = [order.stage] if order.stage else order.targets
+        code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
+        outputs = _compared(reference, order, folder)
+    finally:
+        if not order.keep:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+    params = subject.file("params.yaml") or b""
+    return _content(subject, order, outputs, started, code, last, outside, params)
 
 
 def _require_known(reference: Reference, names: list[str]) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.ablating.checkouts import code_at
+from pipelines.git import git
+from pipelines.mirroring.places import git_bytes
 from pipelines.process_group import dvc, environment, run_in_group
 from pipelines.verifying.reference import Reference
 from stages.foundations.errors import UserError
 
-CODE = ("dvc.yaml", "stages")
 LAST_LINES = 15
 LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
 """Variables of the environment that would lead the run back to the project's own state."""
@@ -37,21 +38,13 @@ class Subject:
         if self.is_working_tree:
             path = self.root / name
             return path.read_bytes() if path.is_file() else None
-        found = subprocess.run(["git", "show", f"{self.commit}:{name}"], cwd=self.root, capture_output=True)
-        return found.stdout if found.returncode == 0 else None
+        return git_bytes(self.root, "show", f"{self.commit}:{name}")
 
 
 def subject_of(root: Path, revision: str) -> Subject:
     """HEAD's code with the working tree's lock and parameters, or all three of a revision. UserError without git."""
-    try:
-        commit = _git(root, "rev-parse", "--verify", f"{revision or 'HEAD'}^{{commit}}").strip()
-    except subprocess.CalledProcessError:
-        raise UserError(
-            f"{root} has no git revision {revision or 'HEAD'!r}: only committed code is verified (git init, git commit)"
-        ) from None
-    changed = _git(root, "diff", "--name-only", "-z", commit, "--", *CODE).split("\0")
-    new = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *CODE).split("\0")
-    return Subject(root, commit, not revision, tuple(sorted(name for name in {*changed, *new} if name)))
+    code = code_at(root, revision or "HEAD", is_with_changes=False)
+    return Subject(root, code.commit, not revision, code.changed)
 
 
 def make_clone(subject: Subject, folder: Path) -> list[str]:
@@ -61,8 +54,8 @@ def make_clone(subject: Subject, folder: Path) -> list[str]:
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.parent.mkdir(parents=True)
-    _git(subject.root, "clone", "-q", "--no-checkout", str(subject.root), str(folder))
-    _git(folder, "checkout", "-q", "--detach", subject.commit)
+    git(subject.root, "clone", "-q", "--no-checkout", str(subject.root), str(folder))
+    git(folder, "checkout", "-q", "--detach", subject.commit)
     params = subject.file("params.yaml") or b""
     (folder / "params.yaml").write_bytes(params)
     (folder / "dvc.lock").unlink(missing_ok=True)
@@ -132,7 +125,3 @@ def surroundings(folder: Path) -> Mapping[str, str]:
         "RETRACE_TRACKING": "off",
         "PYTHONPATH": os.pathsep.join(paths),
     }
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True).stdout

@@ -6,7 +6,8 @@ import time
 import pytest
 import yaml
 
-from pipelines.choices import ablation_files, policy_names
+from pipelines.ablating.definition import ablation_names
+from pipelines.choices import policy_names
 from pipelines.gpu_slots import gpu_slots, visible_gpus
 from pipelines.graph import stages_in_order
 from stages.foundations.errors import UserError
@@ -41,7 +42,7 @@ def test_choices_are_the_files_that_are_there(tmp_path):
         (tmp_path / "pipelines" / "recipes").mkdir(parents=True, exist_ok=True)
         (tmp_path / "pipelines" / "recipes" / f"{name}.yaml").write_text(text)
     assert policy_names(tmp_path) == ["sft", "rl_1", "base"]
-    assert ablation_files(tmp_path) == []
+    assert ablation_names(tmp_path) == []
 
 
 # ------------------------------------------------------------------ GPUs

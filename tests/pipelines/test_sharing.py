@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.ablating.checkouts import share_dvc
 from pipelines.process_group import dvc, run_in_group
 from pipelines.sharing import default_remote, pull_before_run, push_after_run
 from stages.foundations.hashing import dvc_md5
@@ -199,6 +200,26 @@ def test_without_a_default_remote_nothing_happens(tmp_path):
     assert default_remote(tmp_path) is None
     assert pull_before_run(tmp_path, told.append) == ()
     assert push_after_run(tmp_path, told.append) and told == []
+
+
+def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path):
+    root, folder = tmp_path / "project", tmp_path / "project" / "state" / "worktree"
+    for place in (root, folder):
+        (place / ".dvc").mkdir(parents=True)
+        text = "[core]\n    no_scm = true\n    remote = near\n['remote \"near\"']\n    url = ../../store\n"
+        (place / ".dvc" / "config").write_text(text)
+    (root / ".dvc" / "config.local").write_text("['remote \"near\"']\n    jobs = 3\n")
+    assert default_remote(folder).url != str(tmp_path / "store"), "what the commit alone says there"
+    share_dvc(root, folder, root / ".dvc" / "cache")
+    assert Path(default_remote(folder).url).resolve() == tmp_path / "store"
+    from dvc.config import Config
+
+    config = Config(str(folder / ".dvc"))
+    assert config["remote"]["near"]["jobs"] == 3
+    assert Path(config["cache"]["dir"]) == root / ".dvc" / "cache"
+    (root / ".dvc" / "config.local").write_text("[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n")
+    share_dvc(root, folder, root / ".dvc" / "cache")
+    assert default_remote(folder).url == "s3://b/x", "a remote that is in no commit"
 
 
 def test_a_password_in_the_address_is_not_told(tmp_path):

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from pipelines.process_group import dvc, run_in_group
 from pipelines.verifying.certificate import Order, as_markdown, verify, write_certificate
 from pipelines.verifying.comparing import Tolerance, Verdict, compare_files, compare_folders
+from pipelines.verifying.rerun import subject_of
 from stages.foundations.errors import UserError
 
 TOLERANCE = Tolerance(relative=1e-3, absolute=1e-9, weights=1e-6)
@@ -236,6 +237,26 @@ def test_one_stage_runs_on_the_inputs_of_the_finished_run(finished, tmp_path):
     failed = run(finished, tmp_path, {"score": "failure"}, stage="score@a")
     assert failed["verdict"] == "the run failed" and "the cause" in as_markdown(failed)
     assert not failed["is_reproduced"]
+
+
+def test_a_clone_that_failed_or_was_interrupted_leaves_nothing(finished, tmp_path, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipelines.verifying.certificate.run_again", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(finished, tmp_path)
+    assert not (tmp_path / "state" / "verify" / "clone").exists()
+
+
+def test_without_git_and_inside_another_repository(finished, tmp_path, monkeypatch):
+    (finished / "inside").mkdir()
+    with pytest.raises(UserError, match="inside is a folder of the git repository"):
+        subject_of(finished / "inside", "")
+    (finished / "inside").rmdir()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="only committed code is run"):
+        subject_of(finished, "")
 
 
 def test_what_cannot_be_verified_is_told(finished, tmp_path):

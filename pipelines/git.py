@@ -1,4 +1,4 @@
-"""The git commands of a retraining."""
+"""Git commands, whose failures are told as git told them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ NOBODY = ("-c", "user.name=Retrace", "-c", "user.email=retrace@localhost")
 
 def git(folder: Path, *arguments: str) -> str:
     """Standard output of a git command, without the last line end; UserError with what git said when it fails."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise UserError(f"git is not installed, or there is no folder {folder}: install git") from error
     if done.returncode:
         raise UserError(f"git {' '.join(arguments[:3])} in {folder} failed: {done.stderr.strip()}")
     return done.stdout.rstrip("\n")
