@@ -24,6 +24,8 @@ from stages.foundations.errors import UserError
 MAX_ANSWER_CHARACTERS = 60
 MAX_BYTES = 64 << 20
 """Of one page before decoding; longer ones are reported, not read."""
+LONGEST_LINE = 8 * MAX_CHARACTERS
+"""Bytes of a JSON line, in which a character may take several."""
 _CONTENT_FIELDS = ("html", "content", "text", "markdown", "body")
 _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
 _HTML = re.compile(
@@ -84,7 +86,10 @@ def _json_lines(path: Path) -> Iterator[Found]:
             number += 1
             name = f"{path}:{number}"
             try:
-                line = lines.readline(8 * MAX_CHARACTERS)
+                line = rest = lines.readline(LONGEST_LINE)
+                while len(rest) == LONGEST_LINE and not rest.endswith(b"\n"):
+                    rest = lines.readline(LONGEST_LINE)
+                    line = b"..."  # too long to be read; what follows it is the next line
                 row = json.loads(line) if line.strip() else None
             except (EOFError, OSError, ValueError, RecursionError) as error:
                 yield name, "", None, "row_malformed" if isinstance(error, ValueError) else "archive_damaged"

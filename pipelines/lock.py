@@ -32,6 +32,7 @@ HEADER = """\
 
 
 def main() -> None:
+    """Writes the file anew; CalledProcessError when pip cannot resolve the CUDA build."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = {"installer": INSTALLER, "core": project["dependencies"], **project["optional-dependencies"]}
     seen: set[str] = set()
@@ -73,7 +74,7 @@ def _cuda_pins(version: str, common: list[str]) -> dict[str, str]:
 def _collect(requirement: Requirement, seen: set[str], pins: dict[str, str]) -> None:
     """Adds the package and all it needs on this machine. What is not installed is not needed here."""
     extras = requirement.extras or {""}
-    if requirement.marker and not any(requirement.marker.evaluate({"extra": ""}) for _ in extras):
+    if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
         return
     name = canonicalize_name(requirement.name)
     try:

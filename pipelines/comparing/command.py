@@ -72,13 +72,13 @@ def _compare(
     from pipelines.comparing.tracking import run_finder, track_comparison
     from pipelines.comparing.wording import as_json as content_of
     from pipelines.comparing.wording import text_table
-    from stages.foundations.files import write_text_atomically
+    from pipelines.named_file import write_named_file
 
     sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
     findings = compare_sides(sides, families, common, all_pairs)
     if not findings.comparisons:
         raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
-    write_text_atomically(out, render_page(findings, examples(findings, families, problems)))
+    write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")
     typer.echo(json.dumps(content_of(findings), indent=2) if as_json else text_table(findings))
     typer.echo(f"page: {out}", err=True)
     return track_comparison(findings, state_folder())

@@ -37,17 +37,17 @@ def explain(
     from pipelines.explaining.spending import spent_by
     from pipelines.explaining.wording import as_json as content_of
     from pipelines.explaining.wording import as_text
-    from stages.foundations.files import write_text_atomically
+    from pipelines.named_file import write_named_file
 
     try:
         if picture is not None and picture.suffix != ".svg":
             raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
         chain = find_chain(what, PROJECT)
         spent = spent_by(chain, state_folder())
+        if picture is not None:
+            write_named_file(picture, draw(chain, spent), "--picture")
+            typer.echo(f"picture: {picture}", err=True)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    if picture is not None:
-        write_text_atomically(picture, draw(chain, spent))
-        typer.echo(f"picture: {picture}", err=True)
     typer.echo(json.dumps(content_of(chain, spent), indent=2) if as_json else as_text(chain, spent, params))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,7 +80,7 @@ def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
         lines.append(f"  from    {one.path}  {one.digest[:SHORT]}  ({origin}){stale}")
     for raw in step.raw:
         lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
-    params = [f"{name}={json.dumps(value)[1:-1]}" for name, value in flatten(_own_first(entry))]
+    params = [f"{name}={_on_one_line(value)}" for name, value in flatten(_own_first(entry))]
     shown = params if is_all else [text[:100] for text in params[:PARAMS_SHOWN]]
     lines += [f"  params  {text}" for text in shown]
     if len(params) > len(shown):
@@ -90,6 +90,11 @@ def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
         lines.append(f"  code    {entry.code[:SHORT]}{files}{_told_commit(own)}")
     lines.append(f"  run     {_told_run(own)}")
     return lines
+
+
+def _on_one_line(value: str) -> str:
+    """Line ends and other control characters as Python writes them."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
 
 
 def _own_first(entry: Entry) -> dict[str, Any]:

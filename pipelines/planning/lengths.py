@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from stages.foundations.errors import UserError
+
 RESPONSE_SHARE = 0.3
 """Of the longest response: what a mean response is assumed to take."""
 PROMPT_SHARE, LONGEST_ASSUMED_PROMPT = 1 / 8, 150
@@ -89,7 +91,20 @@ def with_untrained(lengths: Lengths, vocabulary: int, most_by_stage: Mapping[str
 
 
 def measured(lengths: Lengths, metrics: Path, demonstrations_trained: int) -> Lengths:
-    """`lengths` with what the metric files under `metrics` (data/metrics of an earlier run) say in their place."""
+    """`lengths` with what the metric files under `metrics` (data/metrics of an earlier run) say in their place.
+
+    UserError when there are none, or they are not those of a run.
+    """
+    try:
+        found = _measured(lengths, metrics, demonstrations_trained)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"--measured {metrics}: its files are not those of a finished run ({error!r})") from error
+    if found == lengths:
+        raise UserError(f"--measured {metrics} has no metrics of sft, respond or rl_round: name data/metrics of a run")
+    return found
+
+
+def _measured(lengths: Lengths, metrics: Path, demonstrations_trained: int) -> Lengths:
     responses, drawn, sources = dict(lengths.responses), dict(lengths.drawn), dict(lengths.sources)
     demonstration = lengths.demonstration
     for path in sorted(metrics.glob("rl_round/*.json")):
@@ -105,6 +120,6 @@ def measured(lengths: Lengths, metrics: Path, demonstrations_trained: int) -> Le
         trained = json.loads((metrics / "sft.json").read_text())["tokens/trained"]
         demonstration = trained / demonstrations_trained
         sources["demonstration"] = f"measured ({metrics})"
-    if responses:
+    if responses != lengths.responses:
         sources["response_share"] = f"measured ({metrics}), assumed elsewhere"
     return replace(lengths, responses=responses, drawn=drawn, demonstration=demonstration, sources=sources)

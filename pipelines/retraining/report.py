@@ -6,9 +6,9 @@ from pipelines.retraining.champion import Champion
 from pipelines.retraining.gate import Decision, told
 
 
-def decision_sentence(decision: Decision, champion: Champion | None) -> str:
+def decision_sentence(decision: Decision, champion: Champion) -> str:
     """One sentence: promoted with its gain, or refused with every reason."""
-    against = f"champion v{champion.version}" if champion else "nobody"
+    against = f"champion v{champion.version}"
     if decision.is_promoted:
         return f"Better than {against} on {decision.problems} problems: {told(decision.gain)}."
     return f"Refused against {against}: {'; '.join(decision.reasons)}."

@@ -8,7 +8,6 @@ hub: the newest commit of the data set. Generated sources and local files have n
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -18,10 +17,11 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.files import write_json
+from stages.foundations.files import sha256_of, write_json
 from stages.foundations.scratch import state_folder
 
 SECONDS_TO_ANSWER = 60.0
@@ -69,20 +69,20 @@ def _sha256(url: str, remembered: Path) -> str | None:
         request.add_header("If-None-Match", known["etag"])
     downloads = state_folder() / "downloads"
     downloads.mkdir(parents=True, exist_ok=True)
-    try:
-        with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response:
-            with tempfile.NamedTemporaryFile(dir=downloads, suffix=".partial", delete=False) as file:
+    with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
+        fetched = Path(folder) / "fetched"
+        try:
+            with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response, open(fetched, "wb") as file:
                 shutil.copyfileobj(response, file)
-            etag = response.headers.get("ETag")
-    except urllib.error.HTTPError as error:
-        if error.code == 304:
-            return known["sha256"]
-        raise NoAnswer(error) from error
-    except OSError as error:
-        raise NoAnswer(getattr(error, "reason", error)) from error
-    with open(file.name, "rb") as content:
-        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
-    os.replace(file.name, downloads / sha256)
+                etag = response.headers.get("ETag")
+        except urllib.error.HTTPError as error:
+            if error.code == 304:
+                return known["sha256"]
+            raise NoAnswer(error) from error
+        except (OSError, HTTPException) as error:
+            raise NoAnswer(getattr(error, "reason", error)) from error
+        sha256 = sha256_of(fetched)
+        os.replace(fetched, downloads / sha256)
     remembered.parent.mkdir(parents=True, exist_ok=True)
     write_json(remembered, {"url": url, "etag": etag, "sha256": sha256})
     return sha256

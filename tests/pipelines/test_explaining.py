@@ -91,10 +91,12 @@ def test_the_text_names_hashes_params_code_and_time(project):
 def test_long_parameter_lists_are_cut_and_one_line_stays_one_line(project):
     params = project / "params.yaml"
     more = "".join(f"  key_{number}: 'a\n\n    b'\n" for number in range(20))
+    more = "  words: ['wait', 'Käse']\n" + more
     params.write_text(params.read_text().replace("sft:\n", "sft:\n" + more, 1))
     write_lock(project)
     text = told(project, "sft")
-    assert "more: --params shows all" in text and "\n    b" not in text
+    assert "more: --params shows all" in text and "\n    b" not in text and r"a\nb" in text
+    assert 'sft.words=["wait", ' in text, "quotes are not escaped twice"
 
 
 def test_a_file_that_changed_and_a_stage_that_is_behind_are_told(project):

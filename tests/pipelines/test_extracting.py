@@ -43,6 +43,15 @@ def test_pages_of_many_formats(tmp_path):
     assert result.stderr.count("row_malformed") >= 2
 
 
+def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipelines.extracting.LONGEST_LINE", 200)
+    lines = [json.dumps({"html": "x" * 900}), json.dumps({"page": "second", "html": HTML})]
+    (tmp_path / "pages.jsonl").write_text("\n".join(lines))
+    result = run(tmp_path / "pages.jsonl")
+    assert [json.loads(line)["page"] for line in result.stdout.splitlines()] == ["second"]
+    assert "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
+
+
 def test_a_missing_file_is_the_users_mistake(tmp_path):
     result = run(tmp_path / "none.html")
     assert result.exit_code == 2 and "no such file" in result.stderr and not result.stdout

@@ -148,6 +148,14 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
     assert not plan.problems
 
 
+def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
+    with pytest.raises(UserError, match="has no metrics of sft, respond or rl_round: name data/metrics of a run"):
+        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    (tmp_path / "sft.json").write_text('{"loss": 1}')
+    with pytest.raises(UserError, match=r"not those of a finished run .*tokens/trained"):
+        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+
+
 def test_lengths_of_a_finished_run_take_the_place_of_assumptions(tmp_path):
     (tmp_path / "rl_round").mkdir()
     round_1 = {"rollouts/drawn": 100, "groups/trained": 10, "groups/drawn": 40, "tokens/sampled": 5000}

@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -159,6 +160,23 @@ def test_a_server_that_does_not_answer_is_told_and_the_pinned_revision_stays(tmp
     params = {"sources": {"far": source({"kind": "url", "url": "http://127.0.0.1:9/x", "sha256": "0" * 64})}}
     assert look(params, tmp_path, True, tmp_path / "memory", lines.append).changes == []
     assert "source far could not be asked for a newer revision" in lines[0]
+
+
+def test_an_answer_that_breaks_off_is_no_answer_and_leaves_no_file(tmp_path):
+    def cut_off(listener):
+        connection, _ = listener.accept()
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab")
+        connection.close()
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        threading.Thread(target=cut_off, args=[listener], daemon=True).start()
+        lines, url = [], f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+        params = {"sources": {"far": source({"kind": "url", "url": url, "sha256": "0" * 64})}}
+        assert look(params, tmp_path, True, tmp_path / "memory", lines.append).changes == []
+    assert "could not be asked" in lines[0] and list((tmp_path / "state" / "downloads").iterdir()) == []
 
 
 def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them():
