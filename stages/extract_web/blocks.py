@@ -41,7 +41,7 @@ class Mark:
     """What a container's markup (class, id, microdata, environment) says about it."""
 
     part: str
-    """problem, solution, answer or aside."""
+    """problem, solution, answer or aside; of a post of a thread: post or reply."""
     end: int
     """The block after the container."""
     is_accepted: bool = False
@@ -61,6 +61,8 @@ class Page:
     """First block of a container -> what its markup says."""
     records: dict[int, Mark] = field(default_factory=dict)
     """First block of a container -> the part that it is among boxes that repeat without labels."""
+    posts: dict[int, list[Mark]] = field(default_factory=dict)
+    """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

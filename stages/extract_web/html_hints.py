@@ -27,6 +27,9 @@ _HAS_RECORDS = re.compile(
     r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?(?:accordion|faq|flash-?card|flip|collaps|toggle|term|reveal|spoiler|expand)",
     re.IGNORECASE,
 )
+_HAS_POSTS = re.compile(
+    r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)", re.IGNORECASE
+)
 _RECORD_WORDS = names(
     "accordion faq faqs qa flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler term terms "
     "definition reveal expand expandable disclosure details summary spoiler front back"
@@ -53,6 +56,8 @@ class Hints:
     """Container -> the label that another element or an attribute gives it."""
     records: dict[_Element, str] = field(default_factory=dict)
     """Container -> problem or solution."""
+    has_posts: bool = False
+    """True where the markup may name posts of a thread."""
 
 
 def read_hints(root: _Element, content: str) -> Hints:
@@ -62,6 +67,7 @@ def read_hints(root: _Element, content: str) -> Hints:
         hints.panels = _panels(root)
     if _HAS_RECORDS.search(content):
         hints.records = _records(root)
+    hints.has_posts = bool(_HAS_POSTS.search(content))
     return hints
 
 

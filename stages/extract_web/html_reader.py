@@ -7,6 +7,7 @@ everywhere put into class, id and role ("sidebar", "share"), and by lists that c
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from lxml import etree
 from lxml.etree import _Element
@@ -16,7 +17,9 @@ from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.labels import (
     HIDES,
+    answer_after_letter,
     find_label,
+    is_question,
     is_solution_label,
     is_toggle_label,
     is_whole_label,
@@ -30,6 +33,7 @@ from stages.extract_web.markup import (
     is_rendering,
     is_sheet,
     is_toggle,
+    post,
     role,
     vote,
 )
@@ -55,6 +59,7 @@ MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
 TRIGGERS = names("a span label")
+POST_BOXES = names("div article section li tr td table dd")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
@@ -190,6 +195,9 @@ class _Walk:
             said = role(element)
             if said:
                 self.page.marks[start] = Mark(said[0], end, said[1])
+            posted = post(element) if self.hints.has_posts and name in POST_BOXES else None
+            if posted:
+                self.page.posts.setdefault(start, []).append(Mark(posted[0], end, posted[1]))
 
     def inline(self, element: _Element, depth: int) -> None:
         """The element's own text and children, in order."""
@@ -316,8 +324,14 @@ class _Walk:
 def _labelled_lines(text: str) -> list[str]:
     """The text, parted before each line that begins with a label of an exercise's part."""
     pieces: list[str] = []
-    for line in text.split("\n"):
+    lines = text.split("\n")
+    asked = False
+    for line, following in pairwise([*lines, ""]):
         if not pieces or is_whole_label(line) or prefix_label(line):
+            asked = is_question(line)
+            pieces.append(line)
+        elif asked and answer_after_letter(line, following):
+            asked = False
             pieces.append(line)
         else:
             pieces[-1] += "\n" + line

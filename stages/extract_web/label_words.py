@@ -15,9 +15,9 @@ _ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|het|eine)"
 OPENER = (
     r"(?:(?:spoiler|hidden)\s*[:–-]?\s*)?"
     r"(?:(?:click|tap|press|hover)\s+(?:here\s+)?(?:to|for)\s+)?"
-    rf"(?:{_SHOW}\s+)?"
+    rf"(?:{_SHOW}\s+(?:me\s+)?)?"
     rf"(?:(?:{_ARTICLE}|full|worked|worked-out|detailed|sample|suggested|model|step-by-step|official|best|accepted"
-    r"|top|final|correct|short|complete|expert|verified|possible|proposed|example|guided|quick|brief|video)\s+){0,3}"
+    r"|top|final|correct|right|expected|our|(?:author|teacher|instructor)['’]?s|short|complete|expert|verified|possible|proposed|example|guided|quick|brief|video)\s+){0,3}"
 )
 CLOSER = r"(?:\s+(?:(?:an|ein|aus)?zeigen|(?:ein|aus)blenden|ansehen|tonen|bekijken))?"
 PROBLEM_NOUNS = (
@@ -48,10 +48,13 @@ KEYS = (
 WORDS = {
     "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
     r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
-    rf"|try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?|prob|ques|ex|q)",
+    r"|check\s+your\s+(?:understanding|knowledge)|(?:concept|quick|knowledge)\s+check|test\s+yourself"
+    rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
+    r"|prob|ques|que(?=[\s.]*\d)|qn(?=[\s.]*\d)|ex|q(?:\.?\s?no(?=\W{0,3}\d))?)",
     "solution": OPENER
-    + r"(?:(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out|explanation"
-    rf"|steps|walk-?through|how\s+to\s+solve\s+it|proof|derivation|{SOLUTION_NOUNS}){CLOSER}",
+    + r"(?:(?:solution|answer)s?\s*(?:and|&|/|with|\+)\s*(?:explanation|solution|answer|working|steps|reasoning)s?"
+    r"|mark(?:ing)?\s+scheme|(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out"
+    rf"|explanation|steps|walk-?through|how\s+to\s+solve\s+it|proof|derivation|{SOLUTION_NOUNS}){CLOSER}",
     "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
     "aside": r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
     rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",

@@ -40,6 +40,8 @@ class Label:
     """True for `A.`, which is an answer only after a `Q.` and else a choice."""
     end: int | None = None
     """Where the part ends, when the page's markup says so."""
+    is_accepted: bool = False
+    """True for the answer of a thread that its author or readers chose."""
 
 
 _WORDS = {Part(part): words for part, words in WORDS.items()}
@@ -49,9 +51,18 @@ _NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_
 }
 """What may stand between a label and its number. After "Solution." a number is what is found: only abbreviations of
 solutions and answers go on ("Sol. 12")."""
-_TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]])?"
+_TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}"
+_ABOUT = (
+    r"(?:\s?[-–—·|,:]?\s?(?:easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional"
+    r"|[★☆⭐]{1,5}|\d{1,3}(?:\.\d)?\s?(?:points?|pts?|marks?|min(?:utes?)?))(?!\w)){0,3}"
+)
+"""What a site says about an exercise beside its number."""
 _WHOLE = {
-    part: re.compile(rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}\s*[.:：)\]>▼▾▸+–—-]*\s*", re.IGNORECASE)
+    part: re.compile(
+        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}{_ABOUT if part is Part.PROBLEM else ''}"
+        r"\s*[.:：)\]>▼▾▸+–—-]*\s*",
+        re.IGNORECASE,
+    )
     for part, words in _WORDS.items()
 }
 _PREFIX = {
@@ -101,6 +112,9 @@ _DECORATION = " ¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·
 _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
 _WEAK_A = re.compile(r"A[.)]?\s*")
+_LINE_A = re.compile(r"A[.)]\s+(?=\S)")
+_LINE_B = re.compile(r"B[.)]\s+\S")
+_LINE_Q = re.compile(r"q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _BARE_NUMBER = re.compile(
     r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
 )
@@ -186,6 +200,17 @@ def _bare_number(text: str) -> Label | None:
 
 def _weak_letter(text: str) -> Label | None:
     return Label(Part.ANSWER, "", "", True) if _WEAK_A.fullmatch(text) else None
+
+
+def answer_after_letter(line: str, following: str) -> str | None:
+    """What stands after `A.` at a line's beginning, where the following line is no choice B; else None."""
+    found = _LINE_A.match(line)
+    return line[found.end() :] if found and not _LINE_B.match(following) else None
+
+
+def is_question(text: str) -> bool:
+    """True for a text that begins with the letter or word for a question, which an `A.` may answer."""
+    return bool(_LINE_Q.match(text.lstrip(" *#(["))) and prefix_label(text) is not None
 
 
 def is_whole_label(text: str) -> bool:

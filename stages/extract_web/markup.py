@@ -45,6 +45,15 @@ _HEAD_WORDS = frozenset(["head", "header", "heading", "title", "label", "button"
 _SHEET_WORDS = names("page pg pf sheet")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
+_ACCEPTED_POST = _ACCEPTED | {"solved", "solution"}
+_REPLIES = names("reply response comment")
+_POSTS = names("reply response post message")
+_POST_TYPES = names("comment discussionforumposting")
+_AROUND_POSTS = names(
+    "count counts meta info infos title header head heading author date time form button btn link links nav likes like "
+    "number no list stream container wrapper controls control actions action menu user avatar new write add categories "
+    "category tags tag footer status share posts replies messages vote votes score error alert warning success"
+)
 _TOGGLES = re.compile(r"toggle|collaps|spoiler|reveal|expand|accordion|show|hide", re.IGNORECASE)
 
 
@@ -74,6 +83,17 @@ def role(element: _Element) -> tuple[str, bool] | None:
             if part:
                 break
     return (part, accepted and part == "answer") if part else None
+
+
+def post(element: _Element) -> tuple[str, bool] | None:
+    """("post" or "reply", whether it is the accepted one) for the box of a thread's post; None for other elements."""
+    kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
+    given = element.get("class") or "", element.get("itemprop") or ""
+    words = frozenset(tokens(" ".join(given)))
+    if kind not in _POST_TYPES and (_POSTS.isdisjoint(words) or not _AROUND_POSTS.isdisjoint(words)):
+        return None
+    is_reply = kind == "comment" or not _REPLIES.isdisjoint(words)
+    return "reply" if is_reply else "post", not _ACCEPTED_POST.isdisjoint(words)
 
 
 def _part_of_words(words: list[str]) -> str | None:

@@ -14,8 +14,10 @@ _LEADING = re.compile(
     r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))",
     re.DOTALL,
 )
+_ALONE = re.compile(r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?[.):\]]+")
 _RUN_IN = re.compile(r"(?:^|(?<=[\s;,]))[(\[]?(\d{1,4})[.)\]]+\s+(?=\S)")
 _TABLE_ROW = re.compile(r"[(\[]?(\d{1,4})[.):\]]*\s*\|\s*(\S.*)")
+MAX_ALONE = 16
 MIN_RUN_IN = 3
 """Numbers that a paragraph must count through to be read as a list."""
 
@@ -41,6 +43,8 @@ def leading_number(block: Block, index: int) -> Numbered | None:
         return None
     if block.number:
         return Numbered(index, block.number, block.text, ("list", block.depth))
+    if len(block.text) <= MAX_ALONE and (alone := _ALONE.fullmatch(block.text)):
+        return Numbered(index, alone["number"], "", ("alone", block.depth))
     found = _LEADING.match(block.text)
     if not found or found.end() == len(block.text):
         return None

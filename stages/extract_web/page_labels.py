@@ -15,11 +15,12 @@ from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.induced_labels import add_records, add_turns
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
-from stages.extract_web.labels import Label, Part, find_label
+from stages.extract_web.labels import Label, Part, answer_after_letter, find_label
 from stages.extract_web.numbering import Numbered, numbered_blocks, runs, strip_number
+from stages.extract_web.threads import add_threads
 
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
-_QUESTION_WORD = re.compile(r"\W*q(?:uestion)?\b|\W*q\d", re.IGNORECASE)
+_QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _SERIES = re.compile(r"((?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.]*[#№]?\s*(\d{1,4})\W*")
 _STRUCTURE = re.compile(
     r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
@@ -39,12 +40,14 @@ NEAR = 3
 def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
-    _drop_weak_letters(page, labels)
+    _judge_weak_letters(page, labels)
     _drop_lone_feedback(page, labels)
+    _restore_values(page, labels)
     if not any(label and label.part in SOLVES for label in labels):
         add_records(page, labels)
     if page.marks:
         _add_marks(page, labels)
+    add_threads(page, labels)
     if not any(label and label.part in SOLVES for label in labels):
         add_turns(page, labels)
     if any(label and label.part in SOLVES for label in labels):
@@ -57,10 +60,16 @@ def page_labels(page: Page) -> list[Label | None]:
     return labels
 
 
-def _drop_weak_letters(page: Page, labels: list[Label | None]) -> None:
+def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
+    """`A.` answers a `Q.`; anywhere else, and before a `B.`, it is a choice."""
     last_question = False
     for index, label in enumerate(labels):
         if label is None:
+            following = page.blocks[index + 1].text if index + 1 < len(labels) else ""
+            rest = answer_after_letter(page.blocks[index].text, following) if last_question else None
+            if rest:
+                labels[index] = Label(Part.ANSWER, rest, "")
+                last_question = False
             continue
         if label.is_weak and not last_question:
             labels[index] = None
@@ -76,6 +85,30 @@ def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
              if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)]  # fmt: skip
     if len(found) == 1:
         labels[found[0]] = Label(Part.BOUNDARY, "", "")
+
+
+def _restore_values(page: Page, labels: list[Label | None]) -> None:
+    """`Ans. 12` may be the answer to exercise 12, or 12: a value where most answers of the page have no number, or
+    where nothing follows and the exercise before has another number."""
+    answers = [
+        index for index, label in enumerate(labels)
+        if label and label.part is Part.ANSWER and page.blocks[index].kind not in ("heading", "toggle", "term")
+    ]  # fmt: skip
+    numbered = [index for index in answers if labels[index].number]  # type: ignore[union-attr]
+    are_few = 2 * len(numbered) < len(answers)
+    own = ""
+    places = set(numbered)
+    for index, label in enumerate(labels):
+        if label is None:
+            continue
+        if label.part is Part.PROBLEM:
+            own = label.number
+        elif index in places:
+            after = labels[index + 1] if index + 1 < len(labels) else None
+            is_all = not label.rest and (after is None or after.part is Part.PROBLEM)
+            if (are_few and is_all) or (label.number != own and (are_few or (own and is_all))):
+                text = page.blocks[index].text
+                labels[index] = replace(label, number="", rest=text[text.find(label.number) :])
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:

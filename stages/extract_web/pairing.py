@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 
 from stages.extract_web.answer_keys import KeyedAnswers, apply_keys
 from stages.extract_web.blocks import Page
+from stages.extract_web.furniture import is_byline
 from stages.extract_web.instructions import ASKS, instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
 from stages.extract_web.page_labels import SOLVES, page_labels
-from stages.extract_web.sections import Section, find_sections, is_byline, section_text
+from stages.extract_web.sections import Section, find_sections, section_text
 
 _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
@@ -236,7 +237,8 @@ def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
         if not text:
             continue
         votes = _votes(page, section)
-        accepted = bool(_ACCEPTED.search(_label_text(page, section))) or any(
+        accepted = section.label.is_accepted or bool(_ACCEPTED.search(_label_text(page, section)))
+        accepted = accepted or any(
             mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items()
         )
         rank = (accepted, votes if votes is not None else 0)

@@ -10,30 +10,20 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stages.extract_web.blocks import Page
-from stages.extract_web.labels import Label, Part
-from stages.extract_web.markup import written_vote
-
-FURNITURE = re.compile(
-    r"(?:share (?:this|on)|copyright|©|all rights reserved|this work is licen[sc]ed|licen[sc]ed under|advertisement"
-    r"|sponsored|(?:posted|asked|answered|edited) (?:by|on|\d)|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
-    r"|sign (?:in|up)\b|log in\b|subscribe\b|back to (?:the )?(?:top|exercises?|problems?|questions?)\b"
-    r"|return to (?:the )?(?:top|exercises?|problems?|questions?)\b|(?:next|previous) (?:page|lesson|section)"
-    r"|was this helpful|report (?:an? )?(?:error|problem|post)|read more\b|download\b.{0,40}$"
-    r"|related (?:posts|articles|questions)|powered by|(?:posts|joined|location|reputation): \S|last edited\b"
-    r"|(?:reply|quote|report|like|flag|edit|permalink)$|add a comment|score: [+−-]?\d+$|\S+ (?:wrote|said):"
-    r"|sort(?:ed)? by\b|flag question$|mark(?:ed)? (?:[\d.]+ )?out of [\d.]+$|not (?:yet )?answered$|points?: [\d./]+$"
-    r"|(?:your|the) (?:answer|response) (?:is|was) (?:partially )?(?:in)?correct\W*$"
-    r"|(?:in|out) ?\[[\d ]{0,6}\]:?$|[–—-] ?\d{1,4} ?[–—-]$|step \d{1,2} of \d{1,2}$|(?:last )?(?:updated|modified)\b"
-    r"|page \d{1,4}(?: of \d{1,4})?$|~ ?[A-Za-z][\w. -]{1,30}$)",
-    re.IGNORECASE,
+from stages.extract_web.furniture import (
+    is_about_problem,
+    is_furniture,
+    repeated_first_line,
+    repeated_last_line,
 )
+from stages.extract_web.labels import Label, Part
+
 IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
 _WITHOUT_WORDS = re.compile(r"\{:[^{}\n]*\}")
 """Attribute lists that a Markdown converter left in the text."""
-MAX_FURNITURE_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,24 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             limit = exercise_end if index < exercise_end else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
         sections.append(Section(label.part, label, index, end, section_text(page, label, index, end)))
-    return sections
+    return _without_repeated(sections)
+
+
+def _without_repeated(sections: list[Section]) -> list[Section]:
+    """The sections without the line that most problems begin with or most solutions end in."""
+    problems = [section.text for section in sections if section.part is Part.PROBLEM]
+    solutions = [section.text for section in sections if section.part in (Part.SOLUTION, Part.ANSWER)]
+    first, last = repeated_first_line(problems), repeated_last_line(solutions)
+    if first is None and last is None:
+        return sections
+    return [
+        replace(section, text=section.text.removeprefix(f"{first}\n"))
+        if section.part is Part.PROBLEM and first is not None
+        else replace(section, text=section.text.removesuffix(f"\n{last}"))
+        if section.part in (Part.SOLUTION, Part.ANSWER) and last is not None
+        else section
+        for section in sections
+    ]
 
 
 def _extent(
@@ -131,19 +138,10 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
     for block in page.blocks[start + 1 : end]:
         if block.kind not in ("rule", "vote") and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)
+    if label.part is Part.PROBLEM:
+        about = next((i for i, line in enumerate(lines) if not is_about_problem(line)), 0)
+        lines = lines[about:]
     return without_descriptions("\n".join(lines).strip())
-
-
-def is_furniture(text: str) -> bool:
-    """True for a short text that sites put around their content: votes, dates, share links, licences."""
-    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(
-        FURNITURE.match(text) or written_vote(text) is not None
-    )
-
-
-def is_byline(text: str) -> bool:
-    """True for a short block with the name, posts or date of an author, or none at all."""
-    return len(text) <= MAX_FURNITURE_CHARACTERS and (not text or any(map(is_furniture, text.split("\n"))))
 
 
 def without_descriptions(text: str) -> str:

@@ -1,0 +1,96 @@
+"""Short texts that sites put around exercises: votes, dates, grades, share links, licences."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from stages.extract_web.instructions import ASKS
+from stages.extract_web.markup import written_vote
+
+FURNITURE = re.compile(
+    r"(?:share (?:this|on)|copyright|©|all rights reserved|this work is licen[sc]ed|licen[sc]ed under|advertisement"
+    r"|sponsored|(?:posted|asked|answered|edited) (?:by|on|\d)|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
+    r"|sign (?:in|up)\b|log in\b|subscribe\b|back to (?:the )?(?:top|exercises?|problems?|questions?)\b"
+    r"|return to (?:the )?(?:top|exercises?|problems?|questions?)\b|(?:next|previous) (?:page|lesson|section)"
+    r"|was this helpful|report (?:an? )?(?:error|problem|post)|read more\b|download\b.{0,40}$"
+    r"|related (?:posts|articles|questions)|powered by|(?:posts|joined|location|reputation): \S|last edited\b"
+    r"|(?:reply|quote|report|like|flag|edit|permalink)$|add a comment|score: [+−-]?\d+$|\S+ (?:wrote|said):"
+    r"|(?:up-?)?votes?$|sort(?:ed)? by\b|flag question$"
+    r"|mark(?:ed)? (?:[\d.]+ )?out of [\d.]+$|not (?:yet )?answered$|points?: [\d./]+$"
+    r"|(?:your|the) (?:answer|response) (?:is|was) (?:partially )?(?:in)?correct\W*$"
+    r"|(?:in|out) ?\[[\d ]{0,6}\]:?$|[–—-] ?\d{1,4} ?[–—-]$|step \d{1,2} of \d{1,2}$|(?:last )?(?:updated|modified)\b"
+    r"|page \d{1,4}(?: of \d{1,4})?$|~ ?[A-Za-z][\w. -]{1,30}$"
+    r"|(?:this )?(?:page|article|entry|post) (?:was |has been )?(?:last )?(?:edited|updated|modified|changed)\b"
+    r"|(?:retrieved from|categor(?:y|ies): |see also:? |filed under\b)"
+    r"|[\[(←↑^«‹⇑↩]{1,3} ?(?:back|top|up|return|home|next|prev(?:ious)?|contents|index)\b.{0,40}$|back to\b.{0,40}$"
+    r"|\W*(?:accepted|chosen|verified|best|top) (?:answer|solution|reply|response)\W*$"
+    r"|\W*(?:marked|chosen|selected|accepted) as (?:the |an? )?(?:best|correct|accepted|solution|answer)\b.{0,40}$"
+    r"|(?:on )?\d{0,2} ?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.? \d{1,4}\b.{0,12} \d{1,2}:\d\d"
+    r"\b.{0,12}$)",
+    re.IGNORECASE,
+)
+MAX_FURNITURE_CHARACTERS = 200
+_ABOUT_PROBLEM = re.compile(
+    r"\W*(?:(?:in)?complete|finished|(?:partially |not )?(?:in)?correct|(?:not (?:yet )?)?(?:answered|attempted)"
+    r"|answer saved|easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional"
+    r"|(?:non-?)?calculator"
+    r"|(?:difficulty|level|status|state|topics?|tags?|time|time limit|marks?|points?|grade|worth|type|source|skill"
+    r"|category|standard|objective|lesson|chapter|section|submitted|posted|due)\s*[:=]\s*.{1,40}"
+    r"|(?:worth )?\d{1,3}(?:\.\d+)? ?(?:points?|pts?|marks?|minutes?|mins?)(?: (?:possible|each|available|total))?"
+    r"|(?:mark(?:ed)? |grade |score )?\d{1,3}(?:\.\d+)? ?(?:/|out of) ?\d{1,3}(?:\.\d+)?(?: (?:points?|pts?|marks?))?"
+    r"|(?:marked|points?|marks?) out of \d{1,3}(?:\.\d+)?|[★☆⭐✩*•●○]{1,5})\W*",
+    re.IGNORECASE,
+)
+"""What stands between an exercise's label and its text: grades, states, difficulty."""
+MAX_ABOUT_CHARACTERS = 60
+MIN_REPEATED = 3
+MAX_REPEATED_CHARACTERS = 40
+_HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
+_TELLS = re.compile(
+    r"\W*(?:true|false|yes|no|none|undefined|fill|choose|select|match|circle|answers?|proof)\b", re.IGNORECASE
+)
+
+
+def is_furniture(text: str) -> bool:
+    """True for a short text that sites put around their content: votes, dates, share links, licences."""
+    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(
+        FURNITURE.match(text) or written_vote(text) is not None
+    )
+
+
+def is_byline(text: str) -> bool:
+    """True for a short block with the name, posts or date of an author, or none at all."""
+    return len(text) <= MAX_FURNITURE_CHARACTERS and (not text or any(map(is_furniture, text.split("\n"))))
+
+
+def is_about_problem(text: str) -> bool:
+    """True for what a site says about an exercise before its text: points, state, difficulty."""
+    return len(text) <= MAX_ABOUT_CHARACTERS and bool(_ABOUT_PROBLEM.fullmatch(text))
+
+
+def repeated_first_line(texts: Sequence[str]) -> str | None:
+    """The line that most of these problems begin with though they ask something after it; None where there is none."""
+    pairs = [text.split("\n", 1) for text in texts if "\n" in text]
+    line = _most_common([first for first, _ in pairs], len(texts))
+    if line is None or ASKS.search(line) or line[-1] in ".:?!":
+        return None
+    asking = sum(bool(ASKS.search(rest)) for first, rest in pairs if first == line)
+    return line if 2 * asking > sum(first == line for first, _ in pairs) else None
+
+
+def repeated_last_line(texts: Sequence[str]) -> str | None:
+    """The line that most of these solutions of several lines end in; None where there is none."""
+    lasts = [text.rpartition("\n")[2] for text in texts if "\n" in text]
+    return _most_common(lasts, len(lasts))
+
+
+def _most_common(lines: Sequence[str], total: int) -> str | None:
+    if len(lines) < MIN_REPEATED:
+        return None
+    line, count = Counter(lines).most_common(1)[0]
+    is_long = not 0 < len(line) <= MAX_REPEATED_CHARACTERS
+    if is_long or count < MIN_REPEATED or 2 * count <= total or _HAS_VALUE.search(line) or _TELLS.match(line):
+        return None
+    return line

@@ -1,0 +1,217 @@
+"""Threads whose posts no word calls answers: the first post asks, or what stands over them, and the others answer.
+
+Posts are boxes that the markup names so ("reply", "post", "message", schema.org's Comment), or as many boxes in a row
+as a heading over them counts ("3 Answers"). Nothing is labelled unless the threads show that they are about questions
+(votes, an accepted post, such a heading, replies named as such) and most of them ask something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stages.extract_web.blocks import Mark, Page
+from stages.extract_web.furniture import is_furniture
+from stages.extract_web.induced_labels import asks
+from stages.extract_web.labels import Label, Part
+
+_COUNTED = re.compile(r"\W*(\d{1,3})\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}", re.IGNORECASE)
+_ACCEPTED = re.compile(
+    r"\W*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
+    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}",
+    re.IGNORECASE,
+)
+NEAR = 4
+"""Blocks from a post's beginning or end in which it is said to be accepted."""
+MIN_ASKING = 0.5
+MAX_BOXES = 12
+"""Sizes of the first box that are tried against the counted number."""
+_SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
+
+
+@dataclass(slots=True)
+class _Thread:
+    start: int
+    """First block of what asks."""
+    asked_end: int
+    answers: list[Mark]
+    firsts: list[int]
+    """First block of each answer."""
+    is_counted: bool = False
+
+
+def add_threads(page: Page, labels: list[Label | None]) -> None:
+    """Labels the posts of the page's threads, each as an answer to what asks; posts that have labels stay as they are.
+    """
+    threads = _counted(page, labels) or _posted(page, labels)
+    threads = [thread for thread in threads if thread.firsts]
+    if not threads or _are_labelled(page, labels, threads):
+        return
+    if not any(_is_about_a_question(page, labels, thread) for thread in threads):
+        return
+    texts = ["\n".join(block.text for block in page.blocks[one.start : one.asked_end]) for one in threads]
+    if sum(map(asks, texts)) < MIN_ASKING * len(texts):
+        return
+    for thread in threads:
+        _label(page, labels, thread)
+
+
+def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
+    """Threads by headings that count their posts: as many boxes in a row after each."""
+    threads: list[_Thread] = []
+    last = 0
+    for index, block in enumerate(page.blocks):
+        found = _COUNTED.fullmatch(block.text) if len(block.text) <= 60 and block.kind == "heading" else None
+        if not found or not int(found[1]) or index < last:
+            continue
+        boxes = _boxes(page, index + 1, page.outer_end[index], int(found[1]))
+        start = _asking_start(page, labels, index, last)
+        if boxes and start < index:
+            marks = [Mark("reply", end) for _, end in boxes]
+            threads.append(_Thread(start, index, marks, [first for first, _ in boxes], True))
+            last = boxes[-1][1]
+    return threads
+
+
+def _boxes(page: Page, start: int, limit: int, count: int) -> list[tuple[int, int]]:
+    """That many containers in a row from `start`; empty where there are not."""
+    best: list[tuple[int, int]] = []
+    for first_end in page.spans.get(start, [])[:MAX_BOXES]:
+        boxes, end = [(start, first_end)], first_end
+        while len(boxes) < count and end < limit:
+            following = max((last for last in page.spans.get(end, []) if last <= limit), default=0)
+            if not following:
+                break
+            boxes.append((end, following))
+            end = following
+        if len(boxes) == count and end <= limit and (not best or end > best[-1][1]):
+            best = boxes
+    return best
+
+
+def _asking_start(page: Page, labels: Sequence[Label | None], end: int, last: int) -> int:
+    """Where the question that ends before `end` begins: at an exercise's label, else after the nearest heading."""
+    for index in range(end - 1, last - 1, -1):
+        label = labels[index]
+        if label and label.part is Part.PROBLEM:
+            return index
+        if label and label.part in _SOLVES:
+            return end
+        if page.blocks[index].kind in ("heading", "rule"):
+            return index + 1
+    return last
+
+
+def _posted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
+    """Threads of the posts that the markup names."""
+    posts = _outermost(page)
+    threads: list[_Thread] = []
+    last = 0
+    for place, (start, mark) in enumerate(posts):
+        previous = threads[-1] if threads else None
+        if previous and _goes_on(page, labels, previous, last, start, mark):
+            previous.answers.append(mark)
+            previous.firsts.append(start)
+        else:
+            asked = _asking_start(page, labels, start, last)
+            if any(_is_content(page, index) and not _is_title(page, labels, index) for index in range(asked, start)):
+                threads.append(_Thread(asked, start, [mark], [start]))
+            elif place + 1 < len(posts):
+                begins = asked if asked < start and labels[asked] else start
+                threads.append(_Thread(begins, mark.end, [], []))
+        last = mark.end
+    return threads
+
+
+def _goes_on(
+    page: Page, labels: Sequence[Label | None], thread: _Thread, last: int, start: int, mark: Mark
+) -> bool:
+    """True where the post at `start` stands in the thread: in the same box, no exercise or heading between."""
+    for index in range(last, min(start + 2, mark.end)):
+        label, block = labels[index], page.blocks[index]
+        if label and label.part is Part.PROBLEM:
+            return False
+        if block.kind == "heading" and not (label or _COUNTED.fullmatch(block.text)) and index < start:
+            return False
+    ends = [end for end in page.spans.get(thread.start, []) if end > last]
+    holds_first = ends[0] if ends else page.outer_end[thread.start]
+    return start < holds_first or not any(label for label in labels[last:start])
+
+
+def _outermost(page: Page) -> list[tuple[int, Mark]]:
+    """Posts that stand in no other and hold one at most: those with more are lists of posts."""
+    ordered = sorted(
+        ((start, mark) for start, marks in page.posts.items() for mark in marks),
+        key=lambda post: (post[0], -post[1].end),
+    )
+    held = [0] * len(ordered)
+    above: list[int] = []
+    parents: list[int | None] = []
+    for place, (start, _) in enumerate(ordered):
+        while above and ordered[above[-1]][1].end <= start:
+            above.pop()
+        parents.append(above[-1] if above else None)
+        above.append(place)
+    for place in range(len(ordered) - 1, -1, -1):
+        parent = parents[place]
+        if parent is not None:
+            held[parent] += max(1, held[place])
+    found: list[tuple[int, Mark]] = []
+    for place, post in enumerate(ordered):
+        inside = bool(found) and post[0] < found[-1][1].end
+        if held[place] <= 1 and not inside:
+            found.append(post)
+    return found
+
+
+def _is_content(page: Page, index: int) -> bool:
+    block = page.blocks[index]
+    return block.kind not in ("rule", "vote", "heading") and not is_furniture(block.text)
+
+
+def _is_title(page: Page, labels: Sequence[Label | None], index: int) -> bool:
+    label = labels[index]
+    return bool(label) and not label.rest
+
+
+def _are_labelled(page: Page, labels: Sequence[Label | None], threads: Sequence[_Thread]) -> bool:
+    """True where words or markup call at least half of the posts answers, or as many other parts of the page."""
+    solves = [label is not None and label.part in _SOLVES for label in labels]
+    posts = [pair for thread in threads for pair in zip(thread.firsts, thread.answers, strict=True)]
+    named = sum(any(solves[first : min(first + NEAR, mark.end)]) for first, mark in posts)
+    others = sum(is_one and not _accepts(page, index) for index, is_one in enumerate(solves))
+    return 2 * max(named, others) >= len(posts)
+
+
+def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Thread) -> bool:
+    if thread.is_counted or any(mark.part == "reply" or mark.is_accepted for mark in thread.answers):
+        return True
+    return any(
+        page.blocks[index].kind == "vote" or _accepts(page, index)
+        for first, mark in zip(thread.firsts, thread.answers, strict=True)
+        for index in range(first, mark.end)
+    )
+
+
+def _accepts(page: Page, index: int) -> bool:
+    text = page.blocks[index].text
+    return 0 < len(text) <= 60 and bool(_ACCEPTED.fullmatch(text))
+
+
+def _label(page: Page, labels: list[Label | None], thread: _Thread) -> None:
+    first = thread.start
+    if not (labels[first] and labels[first].part is Part.PROBLEM):
+        block = page.blocks[first]
+        rest = "" if block.kind in ("vote", "heading", "rule") or is_furniture(block.text) else block.text
+        labels[first] = Label(Part.PROBLEM, rest, "", end=thread.asked_end)
+    labels[first + 1 : thread.asked_end] = [None] * (thread.asked_end - first - 1)
+    for start, mark in zip(thread.firsts, thread.answers, strict=True):
+        ends = {*range(start, min(start + NEAR, mark.end)), *range(max(start, mark.end - NEAR), mark.end)}
+        accepted = mark.is_accepted or any(_accepts(page, index) for index in ends)
+        labels[start : mark.end] = [None] * (mark.end - start)
+        block = page.blocks[start]
+        is_text = block.kind not in ("vote", "heading", "rule") and not is_furniture(block.text)
+        is_text = is_text and not _accepts(page, start)
+        answer = Label(Part.ANSWER, block.text if is_text else "", "", end=mark.end)
+        labels[start] = replace(answer, is_accepted=accepted)
