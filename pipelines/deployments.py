@@ -44,12 +44,13 @@ from prefect.states import Cancelled, Crashed
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
+from pipelines.ended_runs import TAG
 from pipelines.gpu_slots import LIMIT, visible_gpus
 from pipelines.servers import READY
 from stages.foundations.command import run_stage
 from stages.foundations.scratch import PROJECT
 
-POOL, TAG = "retrace", "retrace"
+POOL = "retrace"
 
 AUTOMATION = "retrace: runs whose heartbeat stops are marked as crashed"
 SECONDS_OF_SILENCE = 100

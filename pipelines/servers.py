@@ -17,7 +17,9 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from pipelines.ended_runs import going_runs, tell_ended
 from pipelines.process_group import end_groups, environment, kept, terminated_as_interrupt
+from pipelines.project_lock import refusing_lock
 from stages.foundations.command import run_stage
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
@@ -30,18 +32,26 @@ READY = "the deployments are registered, the worker starts"
 
 
 def main() -> None:
-    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A worker that dies is replaced."""
-    prefect_port, mlflow_port = port("PREFECT_PORT", 4200), port("MLFLOW_PORT", 5000)
+    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A worker that dies is replaced.
+
+    UserError when a port is taken, or another `make ui` has the databases of this project.
+    """
     state = state_folder()
+    with refusing_lock(state / "locks" / "ui", f"another `make ui` runs on {state}: use that one, or end it"):
+        _serve(state, port("PREFECT_PORT", 4200), port("MLFLOW_PORT", 5000))
+
+
+def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     (state / "logs").mkdir(parents=True, exist_ok=True)
     started: dict[str, subprocess.Popen] = {}
+    api = f"http://{HOST}:{prefect_port}/api"
     settings = server_settings(state, prefect_port, mlflow_port)
     try:
         with terminated_as_interrupt():
             experiment_id = make_tracking_database(state)
             started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
-            wait_until_up(f"http://{HOST}:{prefect_port}/api/health", "prefect", started)
+            wait_until_up(f"{api}/health", "prefect", started)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
             settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
@@ -65,9 +75,10 @@ def main() -> None:
         print("\nending the servers", flush=True)
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
-        end_groups(
-            [started.pop("worker")] if "worker" in started else []
-        )  # while there are servers to tell it to
+        if "worker" in started:  # while there are servers to tell it to
+            runs = going_runs(api)
+            end_groups([started.pop("worker")])
+            tell_ended(api, runs)
         end_groups(list(started.values()))
 
 

@@ -1,11 +1,13 @@
 """`make ui` for real, started twice: deployments, the form in Chromium, cancel, retraining, what outlives a restart."""
 
+import http.server
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from contextlib import suppress
@@ -14,8 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.servers import port
+from pipelines.ended_runs import MESSAGE, going_runs, tell_ended
+from pipelines.project_lock import refusing_lock
+from pipelines.servers import main, port
 from stages.foundations.errors import UserError
+from stages.foundations.scratch import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
 from tests.fakes.running_ui import RunningUi, wait_until
 
@@ -40,6 +45,38 @@ def test_what_is_no_port_is_refused(monkeypatch, text):
     monkeypatch.setenv("MLFLOW_PORT", text)
     with pytest.raises(UserError, match=f"MLFLOW_PORT={text} is no port number"):
         port("MLFLOW_PORT", 5000)
+
+
+def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append((self.path, content))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps([{"id": "a"}, {"id": "b"}]).encode())
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    api = f"http://127.0.0.1:{server.server_port}/api"
+    tell_ended(api, going_runs(api))
+    server.shutdown()
+    assert [path for path, _ in asked] == ["/api/flow_runs/filter", *(f"/api/flow_runs/{n}/set_state" for n in "ab")]
+    assert asked[0][1]["deployments"] == {"tags": {"all_": ["retrace"]}}
+    assert asked[1][1]["force"] and "Start it and run this again" in asked[1][1]["state"]["message"]
+    server.server_close()
+    assert going_runs(api) == []
+    tell_ended(api, ["a"])
+
+
+def test_a_second_one_on_the_same_databases_is_refused(monkeypatch):
+    with refusing_lock(state_folder() / "locks" / "ui", "held"), pytest.raises(UserError, match="another `make ui`"):
+        main()
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +260,7 @@ class TestServers:
         after = flow_runs(ui)
         assert {run: state for run, state in runs.items() if run != running}.items() <= after.items()
         assert after[running] == "CRASHED", "it does not look as if it still ran"
+        assert ui.state_of(running)["message"] == MESSAGE
         again = ui.deployments()["retrain"]
         assert again["id"] == retrain["id"] and [one["active"] for one in again["schedules"]] == [True]
         assert len(ui.deployments()) == 4 and len(ui.ask("automations/filter")) == 1
