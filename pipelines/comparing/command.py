@@ -33,6 +33,9 @@ def compare(
     common: Annotated[
         bool, typer.Option("--common", help="where problems or samples differ, compare what all sides share")
     ] = False,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="leave out benchmark problems that a side's training data contain")
+    ] = False,
     problems: Annotated[
         int, typer.Option(min=0, help="problems won, and lost, shown of each pair and benchmark")
     ] = 20,
@@ -47,7 +50,7 @@ def compare(
     mistake of the caller.
     """
     try:
-        warning = _compare(what, chosen_families(metrics), all_pairs, common, problems, as_json, out)
+        warning = _compare(what, chosen_families(metrics), all_pairs, common, clean, problems, as_json, out)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -60,6 +63,7 @@ def _compare(
     families: list[str],
     all_pairs: bool,
     common: bool,
+    clean: bool,
     problems: int,
     as_json: bool,
     out: Path,
@@ -75,7 +79,7 @@ def _compare(
     from pipelines.named_file import write_named_file
 
     sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
-    findings = compare_sides(sides, families, common, all_pairs)
+    findings = compare_sides(sides, families, common, all_pairs, clean)
     if not findings.comparisons:
         raise UserError(f"none of the metrics {', '.join(families)} was sampled for all of {', '.join(what)}")
     write_named_file(out, render_page(findings, examples(findings, families, problems)), "--out")

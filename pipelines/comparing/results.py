@@ -80,11 +80,15 @@ class Findings:
     """What was left out so that all sides are measured on the same; empty when nothing was."""
     scores: dict[tuple[str, str], pandas.DataFrame]
     """(side, benchmark) -> scores of problems, averaged over seeds."""
+    is_clean: bool
+    """Problems that the training data of a side contain were left out."""
 
 
-def compare(sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool) -> Findings:
+def compare(
+    sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool, is_clean: bool = False
+) -> Findings:
     """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
-    benchmarks, restrictions = shared_benchmarks(sides, is_common)
+    benchmarks, restrictions = shared_benchmarks(sides, is_common, is_clean)
     by_seed = {
         (side.name, benchmark.name): [problem_scores(own, benchmark, families) for own in side.answers]
         for side in sides
@@ -110,6 +114,7 @@ def compare(sides: Sequence[Side], families: Sequence[str], is_common: bool, is_
         tuple(replace(one, corrected=value) for one, value in zip(found, corrected, strict=True)),
         tuple(restrictions),
         scores,
+        is_clean,
     )
 
 

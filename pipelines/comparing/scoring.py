@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy
 import pandas
 
-from pipelines.comparing.sides import Answers, Side
+from pipelines.comparing.sides import CONTAMINATION, Answers, Side
 from stages.algorithms.estimators import majority_at_k, pass_at_k
 from stages.foundations.errors import UserError
 from stages.grade.scores import CORRECT_VOTE, votes
@@ -30,6 +30,8 @@ class Benchmark:
     samples: int
     """Sampled responses of each problem; 0 when there are none."""
     is_greedy: bool
+    leaked: int
+    """Problems that all sides answered and the training data of one contain; left out where only clean ones count."""
 
     def metrics(self, families: Sequence[str]) -> list[str]:
         """Those of `families` that can be computed, by name: `avg_at_8`, `greedy`."""
@@ -40,16 +42,25 @@ class Benchmark:
         ]
 
 
-def shared_benchmarks(sides: Sequence[Side], is_common: bool) -> tuple[list[Benchmark], list[str]]:
+def shared_benchmarks(
+    sides: Sequence[Side], is_common: bool, is_clean: bool = False
+) -> tuple[list[Benchmark], list[str]]:
     """The benchmarks that all sides answered, and a line for each restriction to what they share.
 
-    UserError when they did not answer the same problems equally often (unless `is_common`), or share nothing.
+    With `is_clean` without the problems that the training data of a side contain. UserError when they did not answer
+    the same problems equally often (unless `is_common`), share nothing, or nobody knows what is clean.
     """
     tables = {f"{side.name}{_told_seed(own, side)}": own for side in sides for own in side.answers}
+    unknown = [label for label, own in tables.items() if own.leaked is None]
+    if is_clean and unknown:
+        raise UserError(
+            f"--clean: which problems the training data of {', '.join(unknown)} contain is not known: neither "
+            f"{CONTAMINATION} nor DVC's cache is there. Run `dvc pull {CONTAMINATION}` there, or leave --clean away"
+        )
     names = sorted({name for own in tables.values() for name in own.verdicts["benchmark"].unique()})
     found, differences = [], []
     for name in names:
-        benchmark, told = _shared(name, tables)
+        benchmark, told = _shared(name, tables, is_clean)
         differences += told
         if benchmark and benchmark.problems and (benchmark.samples or benchmark.is_greedy):
             found.append(benchmark)
@@ -62,7 +73,8 @@ def shared_benchmarks(sides: Sequence[Side], is_common: bool) -> tuple[list[Benc
         )
     if not found:
         raise UserError(
-            f"{', '.join(side.name for side in sides)} share no problem: there is nothing to compare"
+            f"{', '.join(side.name for side in sides)} share no {'clean ' if is_clean else ''}problem: there is "
+            "nothing to compare"
         )
     return found, differences
 
@@ -71,7 +83,7 @@ def _told_seed(own: Answers, side: Side) -> str:
     return f" seed {own.seed}" if len(side.answers) > 1 else ""
 
 
-def _shared(name: str, tables: dict[str, Answers]) -> tuple[Benchmark | None, list[str]]:
+def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benchmark | None, list[str]]:
     rows = {label: own.verdicts[own.verdicts["benchmark"] == name] for label, own in tables.items()}
     absent = [label for label, own in rows.items() if own.empty]
     if absent:
@@ -88,6 +100,8 @@ def _shared(name: str, tables: dict[str, Answers]) -> tuple[Benchmark | None, li
     if changed:
         told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
+    leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
+    shared -= leaked if is_clean else set()
     counts = {
         mode: {label: _fewest(own, mode, shared) for label, own in rows.items()}
         for mode in ("sampled", "greedy")
@@ -99,7 +113,7 @@ def _shared(name: str, tables: dict[str, Answers]) -> tuple[Benchmark | None, li
                 f"{name}: {mode} responses for each problem differ ({listed}); the first ones are compared"
             )
     samples, greedy = (min(counts[mode].values()) for mode in ("sampled", "greedy"))
-    return Benchmark(name, tuple(sorted(shared)), samples, greedy > 0), told
+    return Benchmark(name, tuple(sorted(shared)), samples, greedy > 0, len(leaked)), told
 
 
 def _problems(answers: Answers, rows: pandas.DataFrame, benchmark: str) -> _Problems:

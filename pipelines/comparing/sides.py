@@ -21,6 +21,7 @@ from pipelines.mirroring.places import Place, kept_place, place_at, working_plac
 from stages.foundations.errors import UserError
 from stages.foundations.tables import read_table, require_rows
 
+CONTAMINATION = "data/problems/contamination.parquet"
 KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 
@@ -37,6 +38,8 @@ class Answers:
     verdicts: pandas.DataFrame
     responses: pandas.DataFrame | None
     """None where only verdicts were kept and the cache has the responses no more."""
+    leaked: frozenset[tuple[str, str]] | None = None
+    """Benchmark and id of the problems that its training data contain; None where the table of them is gone."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +187,15 @@ def read_answers(place: Place, policy: str) -> Answers:
         digest=entry.outs.get(table, "") if entry else "",
         verdicts=verdicts,
         responses=_joined(verdicts, responses) if responses else None,
+        leaked=_leaked(place.file(CONTAMINATION)),
     )
+
+
+def _leaked(path: Path | None) -> frozenset[tuple[str, str]] | None:
+    if path is None:
+        return None
+    table = read_table(path, "contamination")
+    return frozenset(zip(table["benchmark"], table["benchmark_problem_id"], strict=True))
 
 
 def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:

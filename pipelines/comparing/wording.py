@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.comparing.results import FEWEST_PROBLEMS, LARGEST_P, Comparison, Findings
+from pipelines.comparing.scoring import Benchmark
 from stages.algorithms.estimators import Interval
 
 ABSENT = "–"
@@ -74,6 +75,7 @@ def notes(findings: Findings) -> list[str]:
     """What has to be known to read the table."""
     count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
     lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
+    lines += [line for one in findings.benchmarks if (line := _told_leaked(one, findings.is_clean))]
     lines += [
         "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
         f"p: sign-flip test over problems, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
@@ -86,6 +88,16 @@ def notes(findings: Findings) -> list[str]:
             "±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference."
         )
     return lines
+
+
+def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
+    """How many problems the training data contain; empty where none."""
+    if not benchmark.leaked:
+        return ""
+    if is_clean:
+        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} are in a side's training data, and left out."
+    count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
+    return f"{count} of {benchmark.name} are in a side's training data: --clean leaves them out."
 
 
 def text_table(findings: Findings) -> str:
@@ -124,13 +136,15 @@ def as_json(findings: Findings) -> dict[str, Any]:
         for side in findings.sides
     ]  # fmt: skip
     shared = [
-        {"name": one.name, "problems": len(one.problems), "samples": one.samples, "greedy": one.is_greedy}
+        {"name": one.name, "problems": len(one.problems), "samples": one.samples, "greedy": one.is_greedy,
+         "in_training_data": one.leaked}
         for one in findings.benchmarks
     ]
     return {
         "sides": sides,
         "benchmarks": shared,
         "restrictions": list(findings.restrictions),
+        "clean": findings.is_clean,
         "comparisons": [_as_json(one) for one in findings.comparisons],
     }
 

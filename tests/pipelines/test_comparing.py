@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pandas
 import pytest
@@ -110,6 +111,30 @@ def test_other_problems_are_refused_or_left_out_loudly():
     assert only(found).problems == 15
     assert any("RESTRICTED" in line and "5 of more's 20" in line for line in notes(found))
     assert "RESTRICTED" in text_table(found)
+
+
+def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
+    known = frozenset({("sums", "sums/3"), ("sums", "sums/4"), ("sums", "gone"), ("words", "sums/5")})
+
+    def with_leaks(name, leaked, chance):
+        own = side(name, answers([chance] * 20))
+        return Side(name, (replace(own.answers[0], leaked=leaked),))
+
+    sides = [with_leaks("a", known, 0.4), with_leaks("b", frozenset({("sums", "sums/4"), ("sums", "sums/9")}), 0.9)]
+    found = compare(sides, ["avg"], False, False)
+    assert only(found).problems == 20 and found.benchmarks[0].leaked == 3
+    assert "3 of 20 problems of sums are in a side's training data: --clean leaves them out." in notes(found)
+    cleaned = compare(sides, ["avg"], False, False, is_clean=True)
+    assert only(cleaned).problems == 17 and any(line.startswith("CLEAN: 3 problems of sums") for line in notes(cleaned))
+    assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["in_training_data"] == 3
+    untouched = [with_leaks(name, frozenset(), 0.5) for name in "ab"]
+    found = compare(untouched, ["avg"], False, False, is_clean=True)
+    assert only(found).problems == 20 and "training data" not in text_table(found)
+    everything = frozenset(("sums", f"sums/{number}") for number in range(20))
+    with pytest.raises(UserError, match="a, b share no clean problem"):
+        compare([sides[0], with_leaks("b", everything, 0.5)], ["avg"], False, False, is_clean=True)
+    with pytest.raises(UserError, match="--clean: which problems the training data of c contain is not known"):
+        compare([sides[0], side("c", answers([0.5] * 20))], ["avg"], False, False, is_clean=True)
 
 
 def test_a_problem_with_the_same_id_and_another_text_is_another_problem():
