@@ -52,11 +52,15 @@ class MlflowStore:
     def start(self, message: Mapping[str, Any], run_id: str) -> str:
         """Goes on with `run_id` where MLflow has it, else makes a run; returns its id.
 
-        Parameters are written once, at creation: MLflow refuses another value later.
+        Parameters are written once, at creation: MLflow refuses another value later. A run of the same start that is
+        there without being known was made by a delivery that was killed before it could note it: it is completed.
         """
         with _refusals():
             if run_id and self._continues(run_id):
                 return run_id
+            if begun := self._begun(message):
+                self._write_what_it_is_given(begun, message)
+                return begun
             source = {
                 "mlflow.source.name": f"stages.{message['tags']['stage']}",
                 "mlflow.source.type": "LOCAL",
@@ -70,9 +74,20 @@ class MlflowStore:
         run = self.client.create_run(
             self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags)
         )
-        self._write_params(run.info.run_id, message["params"])
-        self._write_inputs(run.info.run_id, message["inputs"])
+        self._write_what_it_is_given(run.info.run_id, message)
         return run.info.run_id
+
+    def _begun(self, message: Mapping[str, Any]) -> str:
+        wanted = (
+            f"tags.stage_hash = '{message['tags']['stage_hash']}' and attributes.start_time = {message['ms']}"
+        )
+        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return found[0].info.run_id if found else ""
+
+    def _write_what_it_is_given(self, run_id: str, message: Mapping[str, Any]) -> None:
+        """Parameters and inputs; writing the same once more changes nothing."""
+        self._write_params(run_id, message["params"])
+        self._write_inputs(run_id, message["inputs"])
 
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """Writes points; where MLflow refuses one, the others still arrive before `Refused` is raised."""

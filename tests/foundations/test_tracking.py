@@ -145,6 +145,25 @@ def test_a_killed_run_is_continued(state, whole_group):
     assert sorted(point.value for point in history) == list(range(20))
 
 
+def test_a_delivery_that_is_killed_while_it_makes_the_run_leaves_no_second_one(state, monkeypatch):
+    from stages.foundations.mlflow_store import MlflowStore
+
+    store = MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
+    inputs = {"train": {"path": "train.jsonl", "digest": dvc_md5(Path("train.jsonl"))}}
+    message = {"ms": 1_700_000_000_123, "name": "sft", "params": {"steps": 7}, "inputs": inputs,
+               "tags": {"stage": "sft", "stage_hash": "ab" * 32}}  # fmt: skip
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "_write_params", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.start(message, "")
+    run_id = store.start(message, "")
+    assert store.start(message, "") == run_id
+    client, (recorded,) = runs_in(state)
+    assert (recorded.info.run_id, recorded.data.params) == (run_id, {"steps": "7"})
+    assert len(client.get_run(run_id).inputs.dataset_inputs) == 1 and "attempts" not in recorded.data.tags
+    assert store.start({**message, "ms": message["ms"] + 1}, "") != run_id, "another execution is another run"
+
+
 def test_a_killed_stage_is_marked_killed(state):
     stage = start_stage(0, 10, 60)
     stage.stdout.readline()
