@@ -56,9 +56,10 @@ def make_work_folder(folder: Path) -> Path:
     return folder.resolve()
 
 
-def make_clone(folder: Path, recipe: str) -> Path:
-    """Clones this project's HEAD to `folder` with the recipe's parameters as its last commit; returns `folder`."""
+def make_clone(folder: Path, recipe: str, commit: str = "HEAD") -> Path:
+    """Clones this project to `folder`; returns it. The recipe's parameters are one more commit on top of `commit`."""
     subprocess.run(["git", "clone", "--quiet", str(PROJECT), str(folder)], check=True)
+    git(folder, "checkout", "--quiet", "--detach", git(PROJECT, "rev-parse", commit))
     if recipe == "miniature":
         use_miniature(folder, "laptop", LAPTOP)
     else:
@@ -70,7 +71,10 @@ def make_clone(folder: Path, recipe: str) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, check=True, text=True, capture_output=True)
+    """What git prints. UserError with its message when it fails."""
+    done = subprocess.run(["git", *arguments], cwd=folder, text=True, capture_output=True)
+    if done.returncode:
+        raise UserError(f"git {' '.join(arguments)} in {folder}: {done.stderr.strip()}")
     return done.stdout.strip()
 
 

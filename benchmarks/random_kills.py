@@ -230,8 +230,8 @@ class Operator:
 
 def run_kills(flags: argparse.Namespace, record: Record, work: Path) -> list[Check]:
     """Makes the clone, kills, and checks."""
-    wanted = recorded_outputs(flags.reference) if flags.reference else _undisturbed(work, flags.recipe)
-    project = make_clone(work / "project", flags.recipe)
+    wanted = recorded_outputs(flags.reference) if flags.reference else _undisturbed(work, flags)
+    project = make_clone(work / "project", flags.recipe, flags.commit)
     chance = random.Random(flags.seed)
     plan = Plan([stage.name for stage in stages_in_order(project)], flags.recipe, flags.kills, chance)
     ui, code = CloneUi(project), -1
@@ -254,9 +254,9 @@ def run_kills(flags: argparse.Namespace, record: Record, work: Path) -> list[Che
     ]
 
 
-def _undisturbed(work: Path, recipe: str) -> dict[str, str]:
+def _undisturbed(work: Path, flags: argparse.Namespace) -> dict[str, str]:
     say("an undisturbed run first, whose outputs are compared")
-    project = make_clone(work / "undisturbed", recipe)
+    project = make_clone(work / "undisturbed", flags.recipe, flags.commit)
     reproduce_undisturbed(project)
     return recorded_outputs(project / "dvc.lock")
 
@@ -283,7 +283,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--work", type=Path, required=True, help="a new folder: clone, records, logs")
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of moments and victims")
     parser.add_argument(
         "--recipe", choices=RECIPES, default="laptop", help="miniature: the same graph, small numbers"
@@ -291,6 +291,7 @@ def main() -> int:
     parser.add_argument(
         "--reference", type=Path, help="dvc.lock of an undisturbed run of this commit and recipe"
     )
+    parser.add_argument("--commit", default="HEAD", help="what is cloned")
     parser.add_argument(
         "--minutes", type=float, default=600.0, help="no kill later than this; then it runs to its end"
     )
@@ -301,8 +302,8 @@ def main() -> int:
         if flags.reference:
             recorded_outputs(flags.reference)
         work = make_work_folder(flags.work)
-        about = {name: str(value) for name, value in vars(flags).items()}
-        record = Record(work / "random_kills.json", {**about, "commit": git(PROJECT, "rev-parse", "HEAD")})
+        flags.commit = git(PROJECT, "rev-parse", flags.commit)
+        record = Record(work / "random_kills.json", {name: str(value) for name, value in vars(flags).items()})
         with terminated_as_interrupt():
             checks = run_kills(flags, record, work)
     except UserError as error:
