@@ -96,7 +96,7 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
 
 def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
     block = page.blocks[index]
-    is_title = block.kind in ("heading", "term", "toggle") or block.lead == block.text != ""
+    is_title = block.kind in ("heading", "term", "toggle", "paragraph")
     if not is_title or len(block.text) > MAX_HEADER_CHARACTERS or not _KEY.fullmatch(block.text):
         return False
     label = labels[index]

@@ -24,15 +24,16 @@ from stages.extract_web.mathml import name_of, names
 _NAMES_PANELS = re.compile(r"aria-labelledby|role=[\"']?tab\b|aria-label=", re.IGNORECASE)
 _HAS_RECORDS = re.compile(
     r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary"
-    r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?(?:accordion|faq|flash-?card|flip|collaps|toggle|term|reveal|spoiler|expand)",
+    r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?"
+    r"(?:accordion|faq|qa\b|quiz|flash-?card|flip|collaps|toggle|term|reveal|spoiler|expand)",
     re.IGNORECASE,
 )
 _HAS_POSTS = re.compile(
     r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)", re.IGNORECASE
 )
 _RECORD_WORDS = names(
-    "accordion faq faqs qa flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler term terms "
-    "definition reveal expand expandable disclosure details summary spoiler front back"
+    "accordion faq faqs qa quiz flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler "
+    "term terms definition reveal expand expandable disclosure details summary spoiler front back"
 )
 _OPENS = ("aria-controls", "aria-expanded", "data-target", "data-bs-target", "data-toggle", "data-bs-toggle")
 _WITHOUT_TEXT = names("script style noscript iframe svg select textarea input head template nav footer aside")

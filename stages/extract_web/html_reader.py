@@ -7,27 +7,32 @@ everywhere put into class, id and role ("sidebar", "share"), and by lists that c
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 
 from lxml import etree
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
 from stages.extract_web.html_hints import Hints, read_hints
-from stages.extract_web.html_tables import HEADINGS, MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
+from stages.extract_web.html_tables import (
+    HEADINGS,
+    MAX_LEAD_CHARACTERS,
+    column_names,
+    is_layout,
+    is_numbered,
+    rows_of,
+)
 from stages.extract_web.labels import (
     HIDES,
-    answer_after_letter,
     find_label,
-    is_question,
     is_solution_label,
     is_toggle_label,
     is_whole_label,
-    prefix_label,
 )
+from stages.extract_web.line_labels import labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
+    is_beside_text,
     is_head_of_hidden,
     is_marked_noise,
     is_rendering,
@@ -104,7 +109,7 @@ class _Walk:
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            first, *others = _labelled_lines(text) if "\n" in text else [text]
+            first, *others = labelled_lines(text) if "\n" in text else [text]
             lead = lead if first.startswith(lead) else ""
             depth = self.number_depth if self.number else self.depth
             self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))
@@ -219,7 +224,7 @@ class _Walk:
         elif name == "script" and MATH_SCRIPT.search(element.get("type") or ""):
             self.add(f" ${(element.text or '').strip()}$ ")
         elif name == "br":
-            self.add("\n")
+            self.line_break()
         elif name == "img":
             self.add(image_text(element))
         elif element in self.hints.records:
@@ -235,6 +240,12 @@ class _Walk:
                 self.container(element, depth)
         else:
             self.inline_child(element, name, depth)
+
+    def line_break(self) -> None:
+        """The second of two in a row ends the paragraph."""
+        if not self.is_blank and self.pieces[-1] == "\n":
+            self.flush()
+        self.add("\n")
 
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
         """An element within a line of text."""
@@ -253,7 +264,9 @@ class _Walk:
 
     def is_noise(self, element: _Element, name: str) -> bool:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
-        if name != "body" and is_marked_noise(element):
+        if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
+            return True
+        if name == "time" and self.hints.has_posts:
             return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
@@ -305,6 +318,10 @@ class _Walk:
         if names:
             for row in rows[1:]:
                 self.labelled_row(names, row)
+        elif is_numbered(rows):
+            for number, cell in rows:
+                self.page.blocks.append(Block(_cell_text(number), "paragraph"))
+                self.container(cell, 0)
         else:
             lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows]
             captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
@@ -319,23 +336,6 @@ class _Walk:
                 self.page.blocks.append(Block(name, "cell", 0, name))
                 self.container(cell, 0)
         self.page.close_container(start)
-
-
-def _labelled_lines(text: str) -> list[str]:
-    """The text, parted before each line that begins with a label of an exercise's part."""
-    pieces: list[str] = []
-    lines = text.split("\n")
-    asked = False
-    for line, following in pairwise([*lines, ""]):
-        if not pieces or is_whole_label(line) or prefix_label(line):
-            asked = is_question(line)
-            pieces.append(line)
-        elif asked and answer_after_letter(line, following):
-            asked = False
-            pieces.append(line)
-        else:
-            pieces[-1] += "\n" + line
-    return pieces
 
 
 def _cell_text(cell: _Element) -> str:

@@ -7,12 +7,15 @@ import re
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
+from stages.extract_web.instructions import ASKS
 from stages.extract_web.labels import is_worded_label
 from stages.extract_web.mathml import name_of, names
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 NAMES_A_PART = names("b strong div p span dt summary button")
 SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
+_NUMBER = re.compile(r"[(\[]?\d{1,4}[.:)\]]+")
+MIN_NUMBERED = 3
 LETTERS = {"q": "Question", "a": "Answer"}
 MAX_LEAD_CHARACTERS = 60
 
@@ -34,6 +37,15 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
         written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
     named = [name if is_worded_label(name) else "" for name in written]
     return named if sum(map(bool, named)) >= 2 else None
+
+
+def is_numbered(rows: list[list[_Element]]) -> bool:
+    """True for rows of a number with a sign and a text, half of which ask something."""
+    if len(rows) < MIN_NUMBERED or any(len(row) != 2 for row in rows):
+        return False
+    if not all(_NUMBER.fullmatch(tidy(" ".join(number.itertext()))) for number, _ in rows):
+        return False
+    return 2 * sum(bool(ASKS.search(" ".join(cell.itertext()))) for _, cell in rows) >= len(rows)
 
 
 def is_layout(table: _Element) -> bool:

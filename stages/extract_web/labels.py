@@ -8,7 +8,7 @@ the page's end, a list that is merely numbered) is decided in page_labels.py.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stages.extract_web.blocks import Block
@@ -131,7 +131,12 @@ def find_label(block: Block) -> Label | None:
     if block.kind in ("table", "rule", "vote") or not _FIRST_LETTERS.match(block.text):
         return None
     place = _PLACE.match(block.text) if block.kind == "heading" else None
-    whole = _whole_label(block.text[place.end() :] if place else block.text)
+    text = block.text[place.end() :] if place else block.text
+    first, _, others = text.partition("\n")
+    whole = _whole_label(first) if others and first == block.lead else None
+    if whole:
+        return replace(whole, rest=others)
+    whole = _whole_label(text)
     if whole:
         return whole
     if block.kind == "heading" and _COUNT.fullmatch(block.text):

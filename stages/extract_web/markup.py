@@ -9,6 +9,7 @@ import re
 
 from lxml.etree import _Element
 
+from stages.extract_web.labels import is_worded_label
 from stages.extract_web.mathml import name_of, names
 
 NOISE_WORDS = re.compile(
@@ -18,6 +19,15 @@ NOISE_WORDS = re.compile(
     r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
     re.IGNORECASE,
 )
+_BESIDE_WORDS = re.compile(
+    r"(?:^|[\s_-])(?:(?P<byline>author|creator|username|user-name|attribution|post-?(?:meta|time|infos?|date)|tagline"
+    r"|reactions?)|(?P<badge>badges?|chip|pill|difficulty)|(?P<unseen>sr-only|screen-reader(?:-\w+)?|visually-?hidden))"
+    r"(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+_LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL)
+MAX_BYLINE_CHARACTERS = 80
+MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
 _SCORE = re.compile(
     r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*", re.IGNORECASE
@@ -29,8 +39,8 @@ _WRITTEN_SCORE = re.compile(
 )
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
-    **dict.fromkeys(("solution", "soln"), "solution"),
-    **dict.fromkeys(("answer", "acceptedanswer", "suggestedanswer"), "answer"),
+    **dict.fromkeys(("solution", "soln", "explanation", "generalfeedback"), "solution"),
+    **dict.fromkeys(("answer", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
 _WRAPS_OR_NAMES = names(
@@ -68,6 +78,30 @@ def is_marked_noise(element: _Element) -> bool:
         (value := element.get(attribute)) and NOISE_WORDS.search(value)
         for attribute in ("class", "id", "role")
     )
+
+
+def is_beside_text(element: _Element) -> bool:
+    """True for a short element that says who wrote a text, when, or of what difficulty; for words that only screen
+    readers show and that label nothing; for a link back."""
+    if element.tag == "a" and (element.get("href") or "").startswith("#"):
+        return bool(_LEADS_BACK.fullmatch(_short(element, MAX_BADGE_CHARACTERS)))
+    given = element.get("class")
+    said = _BESIDE_WORDS.search(given) if given else None
+    if said is None:
+        return element.get("itemprop") == "author" and bool(_short(element, MAX_BYLINE_CHARACTERS))
+    text = _short(element, MAX_BYLINE_CHARACTERS)
+    if said["byline"] or is_worded_label(text):
+        return bool(said["byline"] and text)
+    is_words = len(text) <= MAX_BADGE_CHARACTERS and text.replace(" ", "").isalpha()
+    return bool(text) and (bool(said["unseen"]) or is_words)
+
+
+def _short(element: _Element, limit: int) -> str:
+    """The element's text, empty where it is longer than `limit`."""
+    if len(element) > 12:
+        return ""
+    text = " ".join("".join(element.itertext()).split())
+    return text if len(text) <= limit else ""
 
 
 def role(element: _Element) -> tuple[str, bool] | None:

@@ -29,6 +29,7 @@ _STRUCTURE = re.compile(
 )
 _PLURAL = re.compile(rf"\W*(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
+_ANSWER_IS = re.compile(r"the\s+(?:correct|right)\s+answer\s+(?:is|was)\s*:?\s*", re.IGNORECASE)
 MIN_SERIES = 3
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
@@ -155,7 +156,10 @@ def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: 
 def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> Label:
     block = page.blocks[start]
     is_title = block.kind == "heading" and mark.end - start > 1 and labels[start + 1] is None
+    following = page.marks.get(start + 1)
+    is_title = is_title and not (following and part is Part.PROBLEM and Part(following.part) in SOLVES)
     number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
+    rest = _ANSWER_IS.sub("", rest) if part in SOLVES else rest
     return Label(part, "" if is_title else rest, number or block.number, end=mark.end)
 
 

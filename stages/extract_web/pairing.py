@@ -79,6 +79,7 @@ def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[
         if section.part is Part.PROBLEM:
             owner = number
         elif section.part in SOLVES and number and number != owner and number in numbered:
+            owner = ""
             if section.text:
                 moved.setdefault(numbered[number].start, (section.part, section.text))
             kept.append(replace(section, part=Part.BOUNDARY))

@@ -79,7 +79,8 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             exercise_end = _extent(page, labels, index_of, index, total, _EXERCISES)
             end = index_of.next(index, exercise_end, _ALL)
         else:
-            limit = exercise_end if index < exercise_end else total
+            is_last = page.blocks[index].kind == "toggle" and index + 1 == exercise_end and not label.rest
+            limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
         sections.append(Section(label.part, label, index, end, section_text(page, label, index, end)))
     return _without_repeated(sections)
@@ -124,6 +125,9 @@ def _extent(
     if label.rest and label.part is Part.ANSWER:
         return index + 1
     end = min(stop, page.outer_end[index])
+    if block.kind == "toggle" and end == index + 1 < stop and not label.rest:
+        opened = [last for last in page.spans.get(end, []) if last <= stop]
+        return max(opened, default=end)
     for i in range(index + 1, end):
         other = page.blocks[i]
         is_boundary = other.kind == "heading" and (not block.level or other.level <= block.level)
