@@ -31,11 +31,12 @@ def main() -> None:
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
     """Take a recipe into use: params.yaml becomes its copy."""
-    from pipelines.recipes import clear_strays, use_recipe
+    from pipelines.params_lock import recipe_in_use
+    from pipelines.recipes import clear_strays
 
     try:
-        use_recipe(PROJECT, recipe)
-        clear_strays(PROJECT)
+        with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
+            clear_strays(PROJECT)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

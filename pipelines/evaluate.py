@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import yaml
 
 import pipelines.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 
 from pipelines.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.recipes import use_recipe
-from pipelines.reproduce import Hours, run_stages
+from pipelines.params_lock import recipe_in_use
+from pipelines.reproduce import Hours, named, project_folder, run_stages
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
 
 
 @flow(name="evaluate", flow_run_name="evaluate {policy}", log_prints=False, persist_result=False)
@@ -32,16 +30,15 @@ def evaluate(
         hours_per_stage: A stage that runs longer is stopped, and the flow fails.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = Path(project) if project else PROJECT
-    if recipe != AS_IT_IS:
-        use_recipe(root, recipe)
-    known = yaml.safe_load((root / "params.yaml").read_text()).get("policies", [])
-    if policy not in known:
-        raise UserError(
-            f"params.yaml measures no policy {policy!r}: choose one of {', '.join(known)}, or another recipe"
-        )
-    run_stages(root, hours_per_stage, targets=(f"grade@{policy}",))
-    metrics = json.loads((root / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
+    root = project_folder(project)
+    with recipe_in_use(root, named(recipe), get_run_logger().info):
+        known = yaml.safe_load((root / "params.yaml").read_text()).get("policies", [])
+        if policy not in known:
+            raise UserError(
+                f"params.yaml measures no policy {policy!r}: choose one of {', '.join(known)}, or another recipe"
+            )
+        run_stages(root, hours_per_stage, targets=(f"grade@{policy}",))
+        metrics = json.loads((root / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
     create_markdown_artifact(score_table(policy, metrics), key=f"scores-{policy.replace('_', '-')}",
                              description=f"Scores of policy {policy}")  # fmt: skip
 

@@ -24,19 +24,36 @@ def recipe_names(root: Path) -> list[str]:
 
 def use_recipe(root: Path, name: str) -> None:
     """Copies the recipe to params.yaml and remembers its name. UserError names the recipes there are."""
-    recipe = root / "pipelines" / "recipes" / f"{name}.yaml"
-    if name not in recipe_names(root):
-        raise UserError(f"unknown recipe {name!r}: there are {', '.join(recipe_names(root))}")
-    params = root / "params.yaml"
+    require_recipe(root, name)
+    recipe, params = _recipe_file(root, name), root / "params.yaml"
     if params.exists() and params.read_bytes() != recipe.read_bytes():
         _keep_edits(root, params)
     write_bytes_atomically(params, recipe.read_bytes())
     write_text_atomically(root / "state" / "recipe", name + "\n")
 
 
+def require_recipe(root: Path, name: str) -> None:
+    """UserError names the recipes there are."""
+    if name not in recipe_names(root):
+        known = ", ".join(recipe_names(root)) or f"none in {root / 'pipelines' / 'recipes'}"
+        raise UserError(f"unknown recipe {name!r}: there are {known}")
+
+
+def is_in_use(root: Path, name: str) -> bool:
+    """Whether the recipe was the last one taken into use, and params.yaml is still its copy."""
+    chosen, params = root / "state" / "recipe", root / "params.yaml"
+    if not chosen.exists() or chosen.read_text().strip() != name or not params.exists():
+        return False
+    return params.read_bytes() == _recipe_file(root, name).read_bytes()
+
+
+def _recipe_file(root: Path, name: str) -> Path:
+    return root / "pipelines" / "recipes" / f"{name}.yaml"
+
+
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, where the last such file can be found again."""
-    known = {(root / "pipelines" / "recipes" / f"{name}.yaml").read_bytes() for name in recipe_names(root)}
+    known = {_recipe_file(root, name).read_bytes() for name in recipe_names(root)}
     if params.read_bytes() not in known:
         write_bytes_atomically(root / "state" / "params.before.yaml", params.read_bytes())
         say("params.yaml had changes of its own: they are kept in state/params.before.yaml")

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import sys
 
+from pipelines.params_lock import recipe_in_use
 from pipelines.process_group import dvc, run_in_group, terminated_as_interrupt
 from pipelines.project_lock import project_lock
-from pipelines.recipes import clear_strays, parameters_changed, use_recipe
+from pipelines.recipes import clear_strays, parameters_changed
 from pipelines.schema import check_params
 from pipelines.sharing import pull_before_run, push_after_run
 from stages.foundations.command import run_stage
@@ -22,9 +23,8 @@ from stages.foundations.scratch import PROJECT
 
 def main() -> None:
     """Exits with DVC's code."""
-    with terminated_as_interrupt(), project_lock(PROJECT, say) as lock:
-        if sys.argv[1:]:
-            use_recipe(PROJECT, sys.argv[1])
+    recipe = sys.argv[1] if sys.argv[1:] else ""
+    with terminated_as_interrupt(), recipe_in_use(PROJECT, recipe, say), project_lock(PROJECT, say) as lock:
         if parameters_changed(PROJECT):
             check_params(PROJECT / "params.yaml")
         clear_strays(PROJECT)

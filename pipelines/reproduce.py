@@ -24,10 +24,11 @@ from pydantic import Field
 from pipelines.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.graph import stages_in_order
 from pipelines.mirroring.mirror import mirror
-from pipelines.process_group import terminated_as_interrupt
-from pipelines.recipes import clear_strays, parameters_changed, use_recipe
+from pipelines.params_lock import recipe_in_use
+from pipelines.process_group import TimedOut, terminated_as_interrupt
+from pipelines.recipes import clear_strays, parameters_changed
 from pipelines.sharing import pull_before_run, push_after_run
-from pipelines.stage_task import bring_up_to_date
+from pipelines.stage_task import StageFailed, bring_up_to_date
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -43,10 +44,22 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 48.0, 
         hours_per_stage: A stage that runs longer is stopped, and the flow fails.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = Path(project) if project else PROJECT
-    if recipe != AS_IT_IS:
-        use_recipe(root, recipe)
-    run_stages(root, hours_per_stage)
+    root = project_folder(project)
+    with recipe_in_use(root, named(recipe), get_run_logger().info):
+        run_stages(root, hours_per_stage)
+
+
+def project_folder(project: str) -> Path:
+    """The folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
+    root = Path(project).absolute() if project else PROJECT
+    if not (root / "dvc.yaml").is_file():
+        raise UserError(f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing")
+    return root
+
+
+def named(recipe: str) -> str:
+    """The recipe that a form's choice names; "" for the first choice."""
+    return "" if recipe == AS_IT_IS else recipe
 
 
 def run_stages(
@@ -86,11 +99,22 @@ def _mirror(root: Path, tell: Callable[[str], None]) -> None:
         tell(line)
 
 
-def main(argv: list[str]) -> None:
-    """Runs the flow once in this project or that of a folder; SIGTERM ends the stage with all its processes."""
-    with terminated_as_interrupt():
-        reproduce(project=argv[0] if argv else "")
+def main(argv: list[str]) -> int:
+    """Runs the flow once in this project or that of a folder; SIGTERM ends the stage with all its processes.
+
+    0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted.
+    """
+    try:
+        with terminated_as_interrupt():
+            reproduce(project=argv[0] if argv else "")
+    except (UserError, StageFailed, TimedOut) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UserError) else 1
+    except KeyboardInterrupt:
+        print("interrupted: nothing is left running; the next run goes on from here", file=sys.stderr)
+        return 130
+    return 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -69,6 +69,7 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
     remote = default_remote(root)
     if remote is None:
         return ()
+    tell(f"remote {remote.name} ({remote.url}): pulling what is missing here")
     code, last = _run(root, "pull")
     if code == UNREACHABLE:
         tell(
@@ -87,6 +88,7 @@ def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
     remote = default_remote(root)
     if remote is None:
         return True
+    tell(f"remote {remote.name} ({remote.url}): pushing what is new")
     code, last = _run(root, "push")
     if code:
         tell(
@@ -187,11 +189,14 @@ def _told(error: Exception) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """0 done, 1 failed, 3 the remote cannot be reached; the reason is the last line."""
+    """0 done, 1 failed, 2 an unknown action, 3 the remote cannot be reached; the reason is the last line."""
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
-    action, *rest = argv
+    action, *rest = argv or [""]
+    if action not in ("pull", "push", "check"):
+        print(f"unknown action {action!r}: pull, push or check", flush=True)
+        return 2
     code, said = 0, ""
     try:
         with Repo(rest[0] if rest else ".") as repo:

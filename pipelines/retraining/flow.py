@@ -27,7 +27,7 @@ from pipelines.ablating.checkouts import remove_checkout, worktree_environment
 from pipelines.choices import Policy, Recipe
 from pipelines.git import git, show
 from pipelines.project_lock import refusing_lock
-from pipelines.reproduce import Hours, run_stages
+from pipelines.reproduce import Hours, project_folder, run_stages
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement
@@ -43,7 +43,6 @@ from pipelines.retraining.worktree import (
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
 from stages.foundations.ledger import latest_runs
-from stages.foundations.scratch import PROJECT
 
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
@@ -69,7 +68,7 @@ def retrain(
         hours_per_stage: A stage that runs longer is stopped, and the flow fails.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = Path(project) if project else PROJECT
+    root = project_folder(project)
     with refusing_lock(retraining_folder(root), "another retraining runs: wait for it"):
         update_registry(root, recipe)
         champion = current(root, recipe)

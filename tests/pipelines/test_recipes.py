@@ -1,14 +1,16 @@
 """Taking a recipe into use, and what other recipes leave behind."""
 
 import json
+import threading
 
 import pytest
 from typer.testing import CliRunner
 
 from pipelines import recipes
 from pipelines.cli import app
+from pipelines.params_lock import recipe_in_use
 from pipelines.process_group import dvc, run_in_group
-from pipelines.recipes import clear_strays, use_recipe
+from pipelines.recipes import clear_strays, is_in_use, use_recipe
 from stages.foundations.errors import UserError
 
 
@@ -67,3 +69,25 @@ def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypat
 def test_retrace_use_exits_2_for_an_unknown_recipe():
     outcome = CliRunner().invoke(app, ["use", "no-such-recipe"])
     assert outcome.exit_code == 2 and "there are" in outcome.stderr and "laptop" in outcome.stderr
+
+
+def test_whoever_changes_the_parameters_waits_for_the_runs_that_use_them(dvc_project):
+    lines, order = [], []
+
+    def other():
+        with recipe_in_use(dvc_project, "other", lines.append):
+            order.append((dvc_project / "params.yaml").read_bytes())
+
+    with recipe_in_use(dvc_project, "laptop", lines.append), recipe_in_use(dvc_project, "", lines.append):
+        thread = threading.Thread(target=other)
+        thread.start()
+        with recipe_in_use(dvc_project, "laptop", lines.append):
+            thread.join(1.2)
+        assert thread.is_alive() and is_in_use(dvc_project, "laptop") and not order
+        order.append((dvc_project / "params.yaml").read_bytes())
+    thread.join(20)
+    recipes = [dvc_project / "pipelines" / "recipes" / f"{name}.yaml" for name in ("laptop", "other")]
+    assert order == [recipe.read_bytes() for recipe in recipes] and is_in_use(dvc_project, "other")
+    assert len(lines) == 1 and "recipe other: waiting for the runs that use another params.yaml" in lines[0]
+    with pytest.raises(UserError, match="unknown recipe 'none': there are laptop, other"):
+        recipe_in_use(dvc_project, "none", lines.append).__enter__()

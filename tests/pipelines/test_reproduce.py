@@ -89,6 +89,14 @@ def wait_for_logs(text):
 
 
 @pytest.mark.slow
+def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_path, capsys):
+    from pipelines.reproduce import main
+
+    assert main([str(tmp_path / "none")]) == 2
+    assert "is no DVC project of this machine" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
     from pipelines.reproduce import reproduce
     from pipelines.stage_task import StageFailed
@@ -139,14 +147,17 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
     (dvc_project / "first.py").write_text(SLEEPER)
     environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.reproduce", str(dvc_project)]
-    with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.DEVNULL) as flow:
+    with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:
         until = time.monotonic() + 60
         while not (dvc_project / "pid").exists():
             assert flow.poll() is None and time.monotonic() < until
             time.sleep(0.1)
         time.sleep(0.3)
         flow.send_signal(number)
-        assert flow.wait(30) != 0
+        told = flow.communicate(timeout=30)[1]
+        if number == signal.SIGTERM:
+            assert flow.returncode == 130 and told.endswith("the next run goes on from here\n"), told
+        assert flow.returncode != 0
     assert_gone(int((dvc_project / "pid").read_text()))
     (dvc_project / "first.py").write_text(working)
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120)

@@ -163,7 +163,7 @@ def test_what_the_remote_has_lost_is_computed(tmp_path, ran):
     second = clone(first, tmp_path / "second")
     shutil.rmtree(tmp_path / "store" / "files" / "md5" / dvc_md5(first / "data" / "responses" / "a.txt")[:2])
     told = repro(second)
-    assert "is computed" in told[0] and set(ran()) >= {"code", "respond"}
+    assert "is computed" in told[1] and set(ran()) >= {"code", "respond"}
     assert sorted(path.name for path in (second / "data" / "responses").iterdir()) == ["a.txt", "b.txt"]
     assert (second / "reports" / "index.html").read_text() == (first / "reports" / "index.html").read_text()
 
