@@ -36,6 +36,7 @@ from benchmarks.laptop_clone import (
     CloneUi,
     GaveUp,
     git,
+    last_lines,
     make_clone,
     make_work_folder,
     recorded_outputs,
@@ -157,7 +158,7 @@ class Operator:
         self.record.add("starts of make ui", reason=reason)
 
     def _last_words(self) -> str:
-        lines = [line for line in self.ui.printed_last().splitlines() if line.startswith("error:")]
+        lines = [line for line in last_lines(self.ui.log_file, 40).splitlines() if line.startswith("error:")]
         return lines[-1] if lines else f"exit code {self.ui.process.returncode}"
 
     def _see_to_the_flow(self) -> None:
