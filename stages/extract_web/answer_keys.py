@@ -97,15 +97,29 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
 def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
     block = page.blocks[index]
     is_title = block.kind in ("heading", "term", "toggle", "paragraph")
+    if _run_in(page, labels, index):
+        return True
     if not is_title or len(block.text) > MAX_HEADER_CHARACTERS or not _KEY.fullmatch(block.text):
         return False
     label = labels[index]
     return label is None or (label.part in SOLVES and not label.number and not label.rest)
 
 
+def _run_in(page: Page, labels: Sequence[Label | None], index: int) -> list[tuple[str, str]]:
+    """The entries that follow a key's emphasised title in the same paragraph."""
+    block, label = page.blocks[index], labels[index]
+    if not block.lead or block.lead == block.text or not _KEY.fullmatch(block.lead):
+        return []
+    return run_in_entries(label.rest if label else block.text[len(block.lead) :].lstrip(" .:-–—\n"))
+
+
 def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key | None:
     end = _region_end(page, labels, header)
-    part = Part.ANSWER if _ANSWERS.search(page.blocks[header].text) else Part.SOLUTION
+    block = page.blocks[header]
+    part = Part.ANSWER if _ANSWERS.search(block.lead or block.text) else Part.SOLUTION
+    listed = _run_in(page, labels, header)
+    if listed:
+        return _Key(header, header + 1, part, [[Entry(number, text) for number, text in listed]], [])
     found = _entries(page, labels, header + 1, end)
     longest = longest_ascending(numbered_blocks(page, header + 1, end)) if len(found) > 1 else []
     return _Key(header, end, part, found, _texts(page, [longest], end)[0]) if found else None

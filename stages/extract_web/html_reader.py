@@ -28,7 +28,7 @@ from stages.extract_web.labels import (
     is_toggle_label,
     is_whole_label,
 )
-from stages.extract_web.line_labels import labelled_lines
+from stages.extract_web.line_labels import answer_in_line, labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
@@ -59,7 +59,7 @@ BLOCKS = (
 )
 EMPHASIS = frozenset(["b", "strong", "em", "i", "u"])
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle", "th": "cell", "td": "cell"}
-LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number)(?:$|[\s_-])", re.IGNORECASE)
+LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
 MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
@@ -109,7 +109,7 @@ class _Walk:
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            first, *others = labelled_lines(text) if "\n" in text else [text]
+            first, *others = labelled_lines(text) if "\n" in text else answer_in_line(text, bool(self.number))
             lead = lead if first.startswith(lead) else ""
             depth = self.number_depth if self.number else self.depth
             self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))

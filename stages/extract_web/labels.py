@@ -57,6 +57,7 @@ _ABOUT = (
     r"|[★☆⭐]{1,5}|\d{1,3}(?:\.\d)?\s?(?:points?|pts?|marks?|min(?:utes?)?))(?!\w)){0,3}"
 )
 """What a site says about an exercise beside its number."""
+_ABOUT_FIRST = re.compile(rf"[(\[]{_ABOUT}[)\]][\s.:]*(?=\S)", re.IGNORECASE)
 _WHOLE = {
     part: re.compile(
         rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}{_ABOUT if part is Part.PROBLEM else ''}"
@@ -147,6 +148,8 @@ def find_label(block: Block) -> Label | None:
         leading = _whole_label(block.lead) or _bare_number(block.lead) or _weak_letter(block.lead)
         if leading:
             rest = block.text[len(block.lead) :].lstrip(" .:)-–—\n")
+            about = _ABOUT_FIRST.match(rest) if leading.part is Part.PROBLEM else None
+            rest = rest[about.end() :] if about else rest
             return Label(leading.part, rest, leading.number, leading.is_weak)
     if block.kind in ("heading", "term") or block.lead == block.text:
         bare = _bare_number(block.text) or _weak_letter(block.text)

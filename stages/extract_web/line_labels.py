@@ -9,6 +9,12 @@ from itertools import pairwise
 from stages.extract_web.labels import answer_after_letter, is_question, is_whole_label, prefix_label
 
 _NUMBERED = re.compile(r"(?:#\s?)?[(\[]?(\d{1,4})[.):\]]+(?:\s+(?=\S)|(?=[^\d\s]))")
+_BEGINS = re.compile(r"(?:[^\W\d]{1,12}\.?\s?)?[(\[#]?\d{1,4}(?:\.\d{1,3})?[.):\]]+\s")
+_IN_LINE = re.compile(
+    r"(?<=[.?!:)\]$])\s+(?=(?:Answer|Solution|Ans|Soln|Sol|ANSWER|SOLUTION|ANS)\s?(?:[:.]|[:.]?\s?[–—-])\s)"
+    r"|\s*[(\[](?=(?:Answer|Ans|ANS|ANSWER)\s?[:.=]\s?[^()\[\]]{1,60}[)\]]$)"
+)
+"""Where an answer begins within the line of its exercise: after a sentence, or in brackets at the end."""
 MIN_NUMBERED = 3
 """Numbers that lines must count through to be parted there."""
 
@@ -29,6 +35,17 @@ def labelled_lines(text: str) -> list[str]:
         else:
             pieces[-1] += "\n" + line
     return pieces
+
+
+def answer_in_line(text: str, is_item: bool) -> list[str]:
+    """A numbered exercise and the answer that the same line goes on with; one piece where there is none."""
+    place = _IN_LINE.search(text) if "ns" in text or "ol" in text or "NS" in text or "OL" in text else None
+    if not place or not place.start() or "\n" in text or not (is_item or _BEGINS.match(text)):
+        return [text]
+    answer = text[place.end() :]
+    if text[: place.end()].rstrip()[-1:] in "([":
+        answer = answer.rstrip(")]")
+    return [text[: place.start()], answer]
 
 
 def _counted(lines: Sequence[str]) -> frozenset[int]:

@@ -39,8 +39,8 @@ _WRITTEN_SCORE = re.compile(
 )
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
-    **dict.fromkeys(("solution", "soln", "explanation", "generalfeedback"), "solution"),
-    **dict.fromkeys(("answer", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"),
+    **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
+    **dict.fromkeys(("answer", "ans", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
 _WRAPS_OR_NAMES = names(

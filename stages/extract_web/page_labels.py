@@ -91,23 +91,24 @@ def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
 def _restore_values(page: Page, labels: list[Label | None]) -> None:
     """`Ans. 12` may be the answer to exercise 12, or 12: a value where most answers of the page have no number, or
     where nothing follows and the exercise before has another number."""
-    answers = [
+    plain = [
         index for index, label in enumerate(labels)
-        if label and label.part is Part.ANSWER and page.blocks[index].kind not in ("heading", "toggle", "term")
+        if label and label.part in SOLVES and page.blocks[index].kind not in ("heading", "toggle", "term")
     ]  # fmt: skip
-    numbered = [index for index in answers if labels[index].number]  # type: ignore[union-attr]
-    are_few = 2 * len(numbered) < len(answers)
+    answers = [labels[index] for index in plain if labels[index].part is Part.ANSWER]  # type: ignore[union-attr]
+    are_few = 2 * sum(bool(label and label.number) for label in answers) < len(answers)
+    places = set(plain)
     own = ""
-    places = set(numbered)
     for index, label in enumerate(labels):
         if label is None:
             continue
         if label.part is Part.PROBLEM:
             own = label.number
-        elif index in places:
-            after = labels[index + 1] if index + 1 < len(labels) else None
-            is_all = not label.rest and (after is None or after.part is Part.PROBLEM)
-            if (are_few and is_all) or (label.number != own and (are_few or (own and is_all))):
+        elif index in places and label.number:
+            after = labels[index + 1] if index + 1 < len(labels) else label
+            is_all = not label.rest and after is not None and (after is label or after.part is Part.PROBLEM)
+            is_few = are_few and label.part is Part.ANSWER
+            if (is_few and is_all) or (label.number != own and (is_few or (own and is_all))):
                 text = page.blocks[index].text
                 labels[index] = replace(label, number="", rest=text[text.find(label.number) :])
 
@@ -117,7 +118,7 @@ def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
     if page.quoted:
         return
     for index, label in enumerate(labels):
-        if label and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
+        if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
             labels[index] = None
 
 

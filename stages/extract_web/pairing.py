@@ -18,6 +18,7 @@ from stages.extract_web.furniture import is_byline
 from stages.extract_web.instructions import ASKS, instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
+from stages.extract_web.numbering import strip_number
 from stages.extract_web.page_labels import SOLVES, page_labels
 from stages.extract_web.sections import Section, find_sections, section_text
 
@@ -179,7 +180,8 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
     text = section_text(page, Label(Part.PROBLEM, "", ""), start - 1, section.start)
     if not text:
         return None
-    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", ""), start, section.start, text)
+    number, text = strip_number(text) if page.blocks[start].kind == "heading" else ("", text)
+    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", number), start, section.start, text)
 
 
 def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:

@@ -21,6 +21,8 @@ from stages.extract_web.furniture import (
 )
 from stages.extract_web.labels import Label, Part
 
+MIN_ALIKE = 2
+"""Solutions of one paragraph each that tell how long the last one is."""
 IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
 _WITHOUT_WORDS = re.compile(r"\{:[^{}\n]*\}")
 """Attribute lists that a Markdown converter left in the text."""
@@ -83,7 +85,22 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
         sections.append(Section(label.part, label, index, end, section_text(page, label, index, end)))
-    return _without_repeated(sections)
+    return _without_repeated(_without_ending(page, sections))
+
+
+def _without_ending(page: Page, sections: list[Section]) -> list[Section]:
+    """The last solution without what follows on a flat page, where every other solution is one paragraph."""
+    solutions = [place for place, section in enumerate(sections) if section.part in (Part.SOLUTION, Part.ANSWER)]
+    if len(solutions) <= MIN_ALIKE or not sections[solutions[-1]].label.rest:
+        return sections
+    if any(sections[place].end - sections[place].start > 1 for place in solutions[:-1]):
+        return sections
+    last = sections[solutions[-1]]
+    if last.label.end is not None or page.outer_end[last.start] == last.end < len(page.blocks):
+        return sections
+    text = section_text(page, last.label, last.start, last.start + 1)
+    sections[solutions[-1]] = replace(last, end=last.start + 1, text=text)
+    return sections
 
 
 def _without_repeated(sections: list[Section]) -> list[Section]:
