@@ -2,7 +2,7 @@
 
 What MLflow holds by design (stages/foundations/tracking.py, delivery.py): an attempt that was killed leaves a run
 marked KILLED, and the next attempt at the same work goes on with that run, which ends as FINISHED. A stage that was
-completed, and whose DVC was killed before it wrote that down, is completed again and has a run for each. So in the end
+completed, and killed (or its DVC) before DVC wrote that down, is completed again and has a run for each. So in the end
 every run is FINISHED, and there are as many as completed executions, of which the kept logs (state/runs/) tell.
 """
 
@@ -76,7 +76,7 @@ def check_mlflow(project: Path) -> Check:
     for key in sorted({*finished, *completed, *recorded}):
         if finished[key] != completed[key] or finished[key] < recorded[key]:
             check.differences.append(
-                f"{names.get(key, '?')} ({key[:16]}): {finished[key]} FINISHED runs, {completed[key]} kept logs, "
+                f"{names.get(key, '?')} ({key[:16]}): {finished[key]} FINISHED runs, {completed[key]} in kept logs, "
                 f"{recorded[key]} lines of the ledger"
             )
     waiting = sorted((state / "scratch").glob("*/tracking.jsonl"))
@@ -105,15 +105,16 @@ def stage_runs(state: Path) -> list[Any]:
 
 
 def completed_executions(state: Path) -> Counter[str]:
-    """Kept logs that end as FINISHED, by stage hash."""
+    """Executions that ended as FINISHED in kept logs, by stage hash; the log of one may hold another before it."""
     from stages.foundations.kept_logs import kept_logs, read_log
 
     found: Counter[str] = Counter()
     for place in kept_logs(state):
         messages = read_log(place)
         start = next(one for one in messages if one["kind"] == "start")
-        ends = [one["status"] for one in messages if one["kind"] == "end"]
-        found[start["tags"]["stage_hash"]] += ends[-1:] == ["FINISHED"]
+        found[start["tags"]["stage_hash"]] += sum(
+            one["kind"] == "end" and one["status"] == "FINISHED" for one in messages
+        )
     return found
 
 
