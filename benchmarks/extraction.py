@@ -21,6 +21,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.extraction_blind import FIRST_BLIND
+from benchmarks.extraction_blind_more import SECOND_BLIND
 from benchmarks.extraction_held_out import FIRST, SECOND
 from benchmarks.extraction_sites import FOURTH, THIRD
 from benchmarks.extraction_styles import STYLES, Gold, render
@@ -33,6 +35,7 @@ DOCUMENTS = {
 }  # fmt: skip
 GROUPS = {
     "developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD, "held out 4": FOURTH,
+    "blind 1": FIRST_BLIND, "blind 2": SECOND_BLIND,
 }  # fmt: skip
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24

@@ -162,7 +162,10 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
 
 
 def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry]]:
-    following = dict(pairwise([*sorted(one.index for run in found for one in run), end]))
+    places = sorted(one.index for run in found for one in run)
+    last = places[-1] if places else end
+    end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
+    following = dict(pairwise([*places, end]))
 
     def entry(one: Numbered) -> Entry:
         text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])

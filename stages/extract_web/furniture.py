@@ -19,6 +19,8 @@ FURNITURE = re.compile(
     r"|(?:reply|quote|report|like|flag|edit|permalink)$|add a comment|score: [+−-]?\d+$|\S+ (?:wrote|said):"
     r"|(?:thanks?|helpful|likes?|reactions?)\W*\d+$|(?:expert[- ])?verified(?: answer)?$"
     r"|[\[(]\d{1,2} ?(?:marks?|pts?)[\])]$|(?:up-?)?votes?$|sort(?:ed)? by\b|flag question$"
+    r"|#\d{1,5}$|(?:this |the )?(?:page|site) (?:is |was )?(?:maintained|created|designed|hosted)\b|also read\b.{0,60}$"
+    r"|no (?:replies|comments|responses|answers)\b.{0,12}\byet\b|be the first to\b.{0,30}$"
     r"|mark(?:ed)? (?:[\d.]+ )?out of [\d.]+$|not (?:yet )?answered$|points?: [\d./]+$"
     r"|(?:your|the) (?:answer|response) (?:is|was) (?:partially )?(?:in)?correct\W*$"
     r"|(?:in|out) ?\[[\d ]{0,6}\]:?$|[–—-] ?\d{1,4} ?[–—-]$|step \d{1,2} of \d{1,2}$|(?:last )?(?:updated|modified)\b"
@@ -46,6 +48,17 @@ _ABOUT_PROBLEM = re.compile(
 )
 """What stands between an exercise's label and its text: grades, states, difficulty."""
 MAX_ABOUT_CHARACTERS = 60
+_PLACEHOLDER = re.compile(
+    r"(?:this|the) (?:problem|exercise|question|section|article)\b.{0,20}"
+    r"\b(?:needs|has no|lacks|does not (?:yet )?have)\b.{0,40}\b(?:solutions?|answers?)\b"
+    r"|no (?:solutions?|answers?)\b.{0,30}\b(?:yet|available|provided|posted|submitted)\b"
+    r"|(?:the )?(?:solutions?|answers?)\b.{0,20}\b(?:coming|to be (?:added|posted|written|announced)"
+    r"|not (?:yet )?(?:available|provided|posted|written)|will be (?:added|posted|available))\b"
+    r"|coming soon\b|(?:tba|tbd|to ?do)\W*$",
+    re.IGNORECASE,
+)
+_OPENS = re.compile(r"the\s+(?:correct|right)\s+answers?\s+(?:is|are|was)\s*:\s*", re.IGNORECASE)
+MAX_PLACEHOLDER_CHARACTERS = 160
 MIN_REPEATED = 3
 MAX_REPEATED_CHARACTERS = 40
 _HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
@@ -69,6 +82,17 @@ def is_byline(text: str) -> bool:
 def is_about_problem(text: str) -> bool:
     """True for what a site says about an exercise before its text: points, state, difficulty."""
     return len(text) <= MAX_ABOUT_CHARACTERS and bool(_ABOUT_PROBLEM.fullmatch(text))
+
+
+def without_opening(text: str) -> str:
+    """A solution without the words by which a quiz gives it away."""
+    found = _OPENS.match(text)
+    return text[found.end() :] if found and found.end() < len(text) else text
+
+
+def is_placeholder(text: str) -> bool:
+    """True for what stands in a solution's place until somebody writes one."""
+    return len(text) <= MAX_PLACEHOLDER_CHARACTERS and bool(_PLACEHOLDER.match(text.lstrip(" -–—[(*")))
 
 
 def repeated_first_line(texts: Sequence[str]) -> str | None:

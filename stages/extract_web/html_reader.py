@@ -35,6 +35,7 @@ from stages.extract_web.markup import (
     is_beside_text,
     is_head_of_hidden,
     is_marked_noise,
+    is_page_form,
     is_rendering,
     is_sheet,
     is_toggle,
@@ -51,7 +52,7 @@ DROPPED = names(
 )
 BLOCKS = (
     names(
-        "address article blockquote body button caption center dd details div dl dt fieldset figcaption "
+        "address article blockquote body button form caption center dd details div dl dt fieldset figcaption "
         "figure header hgroup hr html legend li main menu ol p pre section summary table tbody td tfoot th "
         "thead tr ul"
     )
@@ -103,6 +104,7 @@ class _Walk:
         self.next_ordinal: int | None = None
         self.depth = self.number_depth = 0
         self.effort = effort
+        self.is_bracketed = False
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
@@ -123,6 +125,8 @@ class _Walk:
 
     def add(self, text: str) -> None:
         """Appends to the block in progress."""
+        if self.is_bracketed and text.strip():
+            text, self.is_bracketed = text.lstrip().removeprefix("]").removeprefix(")"), False
         self.pieces.append(text)
         self.is_blank = self.is_blank and not text.strip()
 
@@ -232,7 +236,7 @@ class _Walk:
         elif name not in DROPPED and (score := vote(element)) is not None:
             self.flush()
             self.page.blocks.append(Block("", "vote", score))
-        elif name in DROPPED or self.is_noise(element, name):
+        elif (name in DROPPED and not is_page_form(element)) or self.is_noise(element, name):
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:
@@ -297,10 +301,20 @@ class _Walk:
         is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
         if not is_label and name != "button":
             return False
+        if is_label:
+            self.open_bracket()
         self.flush()
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
         return True
+
+    def open_bracket(self) -> None:
+        """`[show answer]`: the bracket belongs to the label that stands in it, and so does the one that closes it."""
+        while self.pieces and not self.pieces[-1].strip():
+            self.pieces.pop()
+        if self.pieces and self.pieces[-1].rstrip()[-1] in "[(":
+            self.pieces[-1] = self.pieces[-1].rstrip()[:-1]
+            self.is_bracketed = True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
         """x<sup>2</sup> as x^2: without the mark it would read x2."""

@@ -7,7 +7,8 @@ Boxes that repeat with two parts (html_hints.py finds them), and two emphasised 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
+from itertools import pairwise
 
 from stages.extract_web.blocks import Page
 from stages.extract_web.instructions import ASKS
@@ -17,7 +18,11 @@ from stages.extract_web.numbering import strip_number
 _NO_LETTER = re.compile(r"[\W\d_]+")
 _NUMBER = re.compile(r"\d{1,4}")
 _CALCULATES = re.compile(r"\d|[=√∫∑π]")
+_LETTERS = re.compile(r"([A-Z][A-Za-z]?)\W?(\d{1,4})\W?")
 MIN_TURNS = 3
+MIN_AFTER = 0.7
+"""Share of the repeated openings that come after an exercise."""
+MAX_LETTERS = 9
 MAX_LEAD_CHARACTERS = 40
 MIN_ASKING = 0.5
 
@@ -66,6 +71,53 @@ def add_turns(page: Page, labels: list[Label | None]) -> None:
         number = _NUMBER.search(page.blocks[index].lead)
         part = Part.PROBLEM if lead == first else Part.SOLUTION
         labels[index] = Label(part, _rest(page, index), number[0] if number and part is Part.PROBLEM else "")
+
+
+def add_toggles(page: Page, labels: list[Label | None]) -> None:
+    """Labels what opens a part again and again with the same words ("Show me how"), each time after an exercise: one
+    with a label, or on pages without any label a text that asks."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for index, block in enumerate(page.blocks):
+        if block.kind == "toggle" and labels[index] is None and len(block.text) <= MAX_LEAD_CHARACTERS:
+            places[block.text.lower()].append(index)
+    often = [found for found in places.values() if len(found) >= MIN_TURNS]
+    if not often:
+        return
+    latest: list[Part | None] = []
+    part: Part | None = None
+    for label in labels:
+        latest.append(part)
+        part = label.part if label and label.part is not Part.ASIDE else part
+    is_bare = not any(label and label.part in (Part.PROBLEM, Part.SOLUTION, Part.ANSWER) for label in labels)
+    for found in often:
+        if is_bare:
+            after = sum(bool(ASKS.search(page.blocks[index - 1].text)) for index in found if index)
+        else:
+            after = sum(latest[index] is Part.PROBLEM for index in found)
+        if after >= MIN_AFTER * len(found):
+            for index in found:
+                labels[index] = Label(Part.SOLUTION, "", "")
+
+
+def add_letters(page: Page, labels: list[Label | None]) -> None:
+    """Labels titles of a letter or two and a number that come in pairs: `P1`, `S1`, `P2`, `S2`."""
+    titles = []
+    for index, block in enumerate(page.blocks):
+        title = block.lead or (block.text if block.kind in ("heading", "term") else "")
+        found = _LETTERS.fullmatch(title) if 0 < len(title) <= MAX_LETTERS else None
+        if found:
+            titles.append((index, found[1], found[2], title))
+    common = [letters for letters, count in Counter(one[1] for one in titles).most_common(2) if count >= MIN_TURNS]
+    if len(common) < 2:
+        return
+    titles = [one for one in titles if one[1] in common]
+    first = titles[0][1]
+    seconds = [(before, one) for before, one in pairwise(titles) if one[1] != first]
+    if not all(before[1] == first and before[2] == one[2] for before, one in seconds):
+        return
+    for index, letters, number, title in titles:
+        rest = page.blocks[index].text[len(title) :].lstrip(" .:)-–—\n")
+        labels[index] = Label(Part.PROBLEM if letters == first else Part.SOLUTION, rest, number)
 
 
 def _rest(page: Page, index: int) -> str:

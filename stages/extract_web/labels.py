@@ -47,7 +47,7 @@ class Label:
 _WORDS = {Part(part): words for part, words in WORDS.items()}
 _BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|#\s*)?"
 _NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_NUMBER for part in Part} | {
-    Part.PROBLEM: r"(?:\.(?=\s?\d))?" + _BEFORE_NUMBER
+    Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER
 }
 """What may stand between a label and its number. After "Solution." a number is what is found: only abbreviations of
 solutions and answers go on ("Sol. 12")."""

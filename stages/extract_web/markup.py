@@ -9,7 +9,7 @@ import re
 
 from lxml.etree import _Element
 
-from stages.extract_web.labels import is_worded_label
+from stages.extract_web.labels import is_toggle_label, is_worded_label
 from stages.extract_web.mathml import name_of, names
 
 NOISE_WORDS = re.compile(
@@ -26,6 +26,9 @@ _BESIDE_WORDS = re.compile(
     re.IGNORECASE,
 )
 _LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL)
+_HEADS = names("h1 h2 h3 h4 h5 h6")
+_CONTROLS = names("select textarea label button script style option legend noscript")
+MIN_PAGE_FORM_CHARACTERS = 250
 MAX_BYLINE_CHARACTERS = 80
 MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
@@ -94,6 +97,25 @@ def is_beside_text(element: _Element) -> bool:
         return bool(said["byline"] and text)
     is_words = len(text) <= MAX_BADGE_CHARACTERS and text.replace(" ", "").isalpha()
     return bool(text) and (bool(said["unseen"]) or is_words)
+
+
+def is_page_form(element: _Element) -> bool:
+    """True for a form that holds the page's content, as quizzes and whole pages of some software do: the heading of an
+    exercise, or much text that is no control's."""
+    if element.tag != "form":
+        return False
+    characters, stack = 0, [element]
+    while stack and characters < MIN_PAGE_FORM_CHARACTERS:
+        inner = stack.pop()
+        characters += len((inner.text or "").strip())
+        title = _short(inner, MAX_BYLINE_CHARACTERS) if inner.tag in _HEADS else ""
+        if title and is_worded_label(title) and not is_toggle_label(title):
+            return True
+        for child in inner:
+            characters += len((child.tail or "").strip())
+            if isinstance(child.tag, str) and child.tag not in _CONTROLS:
+                stack.append(child)
+    return characters >= MIN_PAGE_FORM_CHARACTERS
 
 
 def _short(element: _Element, limit: int) -> str:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from stages.extract_web.blocks import Mark, Page
-from stages.extract_web.induced_labels import add_records, add_turns
+from stages.extract_web.induced_labels import add_letters, add_records, add_toggles, add_turns
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels import Label, Part, answer_after_letter, find_label
@@ -29,7 +29,6 @@ _STRUCTURE = re.compile(
 )
 _PLURAL = re.compile(rf"\W*(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
-_ANSWER_IS = re.compile(r"the\s+(?:correct|right)\s+answer\s+(?:is|was)\s*:?\s*", re.IGNORECASE)
 MIN_SERIES = 3
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
@@ -50,7 +49,9 @@ def page_labels(page: Page) -> list[Label | None]:
         _add_marks(page, labels)
     add_threads(page, labels)
     if not any(label and label.part in SOLVES for label in labels):
+        add_letters(page, labels)
         add_turns(page, labels)
+    add_toggles(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_series(page, labels)
         _add_numbered_run(page, labels)
@@ -160,7 +161,6 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
     following = page.marks.get(start + 1)
     is_title = is_title and not (following and part is Part.PROBLEM and Part(following.part) in SOLVES)
     number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
-    rest = _ANSWER_IS.sub("", rest) if part in SOLVES else rest
     return Label(part, "" if is_title else rest, number or block.number, end=mark.end)
 
 
@@ -226,13 +226,16 @@ def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
 
 
 def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
-    """Problem labels that stand over several exercises: in the plural ("Practice Problems"), or a lone unnumbered
-    heading."""
+    """Problem labels that stand over several exercises: in the plural ("Practice Problems"), or unnumbered headings of
+    which at most one is followed by a solution."""
     plain = [
         index
         for index, label in enumerate(labels)
         if label and label.part is Part.PROBLEM and not label.rest and not label.number and label.end is None
     ]
     plural = [index for index in plain if _PLURAL.fullmatch(page.blocks[index].text)]
-    others = [index for index in plain if index not in plural]
-    return plural + (others if len(others) == 1 and page.blocks[others[0]].kind == "heading" else [])
+    headings = [index for index in plain if index not in plural and page.blocks[index].kind == "heading"]
+    solved = [index for index in headings if _followed(labels, [index])]
+    others = len(plain) - len(plural) - len(headings)
+    unsolved = [index for index in headings if index not in solved]
+    return plural + unsolved + (solved if len(solved) == 1 and not others else [])

@@ -16,8 +16,10 @@ from stages.extract_web.blocks import Page
 from stages.extract_web.furniture import (
     is_about_problem,
     is_furniture,
+    is_placeholder,
     repeated_first_line,
     repeated_last_line,
+    without_opening,
 )
 from stages.extract_web.labels import Label, Part
 
@@ -160,9 +162,12 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
         if block.kind not in ("rule", "vote") and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)
     if label.part is Part.PROBLEM:
-        about = next((i for i, line in enumerate(lines) if not is_about_problem(line)), 0)
-        lines = lines[about:]
-    return without_descriptions("\n".join(lines).strip())
+        said = [i for i, line in enumerate(lines) if not is_about_problem(line)]
+        lines = lines[said[0] : said[-1] + 1] if said else lines
+    text = without_descriptions("\n".join(lines).strip())
+    if label.part in (Part.SOLUTION, Part.ANSWER):
+        return "" if is_placeholder(text) else without_opening(text)
+    return text
 
 
 def without_descriptions(text: str) -> str:

@@ -179,6 +179,10 @@ def _are_labelled(page: Page, labels: Sequence[Label | None], threads: Sequence[
     """True where words or markup call at least half of the posts answers, or as many other parts of the page."""
     solves = [label is not None and label.part in _SOLVES for label in labels]
     posts = [pair for thread in threads for pair in zip(thread.firsts, thread.answers, strict=True)]
+    for first, mark in posts:
+        end = _mark_at_end(page, labels, first, mark.end)
+        if end is not None:
+            solves[end] = False
     named = sum(any(solves[first : min(first + NEAR, mark.end)]) for first, mark in posts)
     others = sum(is_one and not _accepts(page, index) for index, is_one in enumerate(solves))
     return 2 * max(named, others) >= len(posts)
@@ -186,6 +190,9 @@ def _are_labelled(page: Page, labels: Sequence[Label | None], threads: Sequence[
 
 def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Thread) -> bool:
     if thread.is_counted or any(mark.part == "reply" or mark.is_accepted for mark in thread.answers):
+        return True
+    posts = zip(thread.firsts, thread.answers, strict=True)
+    if any(_mark_at_end(page, labels, first, mark.end) is not None for first, mark in posts):
         return True
     return any(
         page.blocks[index].kind == "vote" or _accepts(page, index)
@@ -199,6 +206,17 @@ def _accepts(page: Page, index: int) -> bool:
     return 0 < len(text) <= 60 and bool(_ACCEPTED.fullmatch(text))
 
 
+def _mark_at_end(page: Page, labels: Sequence[Label | None], first: int, end: int) -> int | None:
+    """The place of a label of a solution that ends the post: it says that the post is the solution."""
+    for index in range(end - 1, max(first, end - 1 - NEAR), -1):
+        label = labels[index]
+        if label and label.part in _SOLVES and not label.rest:
+            return index
+        if _is_content(page, index):
+            return None
+    return None
+
+
 def _label(page: Page, labels: list[Label | None], thread: _Thread) -> None:
     first = thread.start
     if not (labels[first] and labels[first].part is Part.PROBLEM):
@@ -208,10 +226,13 @@ def _label(page: Page, labels: list[Label | None], thread: _Thread) -> None:
     labels[first + 1 : thread.asked_end] = [None] * (thread.asked_end - first - 1)
     for start, mark in zip(thread.firsts, thread.answers, strict=True):
         ends = {*range(start, min(start + NEAR, mark.end)), *range(max(start, mark.end - NEAR), mark.end)}
-        accepted = mark.is_accepted or any(_accepts(page, index) for index in ends)
+        last = _mark_at_end(page, labels, start, mark.end)
+        accepted = mark.is_accepted or last is not None or any(_accepts(page, index) for index in ends)
         labels[start : mark.end] = [None] * (mark.end - start)
         block = page.blocks[start]
         is_text = block.kind not in ("vote", "heading", "rule") and not is_furniture(block.text)
         is_text = is_text and not _accepts(page, start)
-        answer = Label(Part.ANSWER, block.text if is_text else "", "", end=mark.end)
+        answer = Label(Part.ANSWER, block.text if is_text else "", "", end=mark.end if last is None else last)
         labels[start] = replace(answer, is_accepted=accepted)
+        if last is not None and last > start:
+            labels[last] = Label(Part.ASIDE, "", "", end=mark.end)

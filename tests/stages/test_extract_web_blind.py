@@ -1,0 +1,170 @@
+"""extract_web on what sites write around exercises: grades, badges, threads, keys, lines, placeholders."""
+
+import pytest
+
+from stages.extract_web.extraction import extract_page
+from stages.extract_web.furniture import (
+    is_about_problem,
+    is_placeholder,
+    repeated_first_line,
+    repeated_last_line,
+)
+from stages.extract_web.line_labels import answer_in_line, labelled_lines
+
+SUMS = ((1, "Find the sum of 11 and 12.", "It is 23, as 1+2=3."), (2, "What is 3-1?", "2"), (3, "Explain why.", None),
+        (4, "Solve $x^2=4$.", "Both roots count: $x=2$ or $x=-2$."))  # fmt: skip
+SOLVED = [(problem, solution) for _, problem, solution in SUMS if solution]
+
+
+def pairs(middle):
+    content = f"<html><body><h1>Lesson 4</h1><p>Some practice follows, take your time.</p>{middle}</body></html>"
+    page = {"page_id": "p", "url": "", "format": "html", "content": content, "licence": ""}
+    return [(row["problem"], row["solution"]) for row in extract_page(page, 40)[0] if row["solution"]]
+
+
+def each(problem, solution, end=""):
+    """Every exercise by the same forms; those without a solution leave `solution` out."""
+    return "".join(
+        problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n) for n, p, s in SUMS
+    )
+
+
+def key(problem, title, entry):
+    asked = "".join(problem.format(n=n, p=p) for n, p, _ in SUMS)
+    return asked + title + "".join(entry.format(n=n, s=s) for n, _, s in SUMS if s)
+
+
+AROUND = {
+    "badge in the label": each("<div><p>Exercise 2.{n} <span class=badge>stretch</span></p><p>{p}</p>",
+                               "<details><summary>Solution</summary>{s}</details>", "</div>"),
+    "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
+    "points before": each("<h3>Problem {n}</h3><p>(3 points)</p><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
+    "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
+    "level in a list after": "<ol>" + each("<li><p>{p}</p><ul><li>Level: hard</li>", "<li>Solution. {s}</li>",
+                                           "</ul></li>") + "</ol>",
+    "the same words after each solution": each("<h3>Problem {n}</h3><p>{p}</p>",
+                                               "<h4>Solution</h4><p>{s}</p><p>Posted in Algebra</p>"),
+    "edited": each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
+    + "<div>This page was last edited on Mar 3, 2019.</div>",
+    "words for screen readers": each("<div><p><span class=sr-only>Tip</span>Your turn {n}</p><p>{p}</p>",
+                                     "<details><summary>Answer</summary>{s}</details>", "</div>"),
+    "no solution yet": "".join(
+        f"<h2>Problem {n}</h2><p>{p}</p><h3>Solution</h3><p>{s or 'This problem needs a solution. Add one.'}</p>"
+        for n, p, s in SUMS
+    ),
+}  # fmt: skip
+QUIZ = (
+    "<form><div class=que><h3>Question {n}</h3><div class=state>Correct</div>"
+    "<div class=grade>Mark 1.00 out of 1.00</div><h4>Question text</h4><p>{p}</p>"
+)
+REVIEWS = {
+    "feedback": each(QUIZ, "<h4>Feedback</h4><div class=generalfeedback>{s}</div>", "</div></form>"),
+    "feedback without a head": each(QUIZ, "<div class=generalfeedback>{s}</div>", "</div></form>"),
+    "right answer": each(QUIZ, "<div class=rightanswer>The correct answer is: {s}</div>", "</div></form>"),
+}
+LINES = {
+    "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
+    "numbers part exercises": "<div>" + each("{n}. {p}", "<br>Answer: {s}", "<br>") + "</div>",
+    "a letter answers": each("<p>Q{n}: {p}", "<br>A. {s}", "</p>"),
+    "a letter answers in its own paragraph": each("<p>Q{n}: {p}</p>", "<p>A. {s}</p>"),
+    "the label on a line of its own": "<div>" + each("<b>Question {n}</b><br>{p}<br>", "<b>Solution</b><br>{s}<br>",
+                                                   "<br>") + "</div>",
+    "in brackets": each("<p>{n}. {p}", " (Ans: {s})", "</p>"),
+    "in the same line": each("<p>Que {n}. {p}", " Answer: {s}", "</p>"),
+    "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
+    "a toggle at the paragraph's end": each("<p>{n}. {p} [<a href='javascript:t()'>Answer</a>]</p>", "<div>{s}</div>"),
+    "a letter and a number": "<dl>" + each("<dt>P{n}</dt><dd>{p}</dd>", "<dt>S{n}</dt><dd>{s}</dd>") + "</dl>",
+    "openings nobody foresaw": each("<div><p>Task {n}</p><p>{p}</p></div>",
+                                    "<details><summary>Show me how</summary>{s}</details>"),
+}  # fmt: skip
+KEYS = {
+    "numbers alone": key("<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>",
+                         "<p><b>{n})</b> {s}</p>"),
+    "plain title": key("<p>{n}) {p}</p>", "<hr><center><font size=+1>Answers to the Exercises</font></center>",
+                       "<p>{n}) {s}</p>"),
+    "rows": "<table>" + key("<tr><td>{n}.</td><td>{p}</td></tr>", "</table><h3>Answers</h3>", "<p>{n}. {s}</p>"),
+    "run in after the title": key("<p>{n}. {p}</p>", "<p><b>Answers:</b> ", " {n}. {s}"),
+    "without a title": key("<p><b>{n}.</b> {p}</p>", "<hr>", "<p><b>Answer {n}.</b> {s}</p>"),
+    "links there and back": key("<p>{n}. {p}<br>[<a href='#a{n}'>see answer</a>]</p>", "<hr><p><b>ANSWERS</b></p>",
+                                "<p>{n}. {s} <a href='#q{n}'>Back</a></p>") + "<hr><p>Written by hand.</p>",
+    "numbers in bold": key("<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [*AROUND.values(), *REVIEWS.values(), *LINES.values(), *KEYS.values()],
+                         ids=[*AROUND, *REVIEWS, *LINES, *KEYS])  # fmt: skip
+def test_exercises_and_nothing_else(page):
+    assert pairs(page) == SOLVED
+
+
+POST = "<div class='reply'><div class=vote-count>{v}</div><p class=author>{u}</p><p>{s}</p>{mark}</div>"
+THREADS = {
+    "counted": ("<div><h2>Problem {n}</h2><p>{p}</p><h3>2 Replies</h3>", "reply", "box", "", ""),
+    "named": ("<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>", "", "", "", ""),
+    "accepted": ("<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>", "{v}", "99", "", "<p>✔ Accepted</p>"),
+    "marked at the end": ("<div><h1>Help</h1><div class=reply>#1<p>{p}</p></div>", "", "", "", "<p>✓ Solution</p>"),
+}
+
+
+@pytest.mark.parametrize("name", THREADS)
+def test_threads_without_a_word_for_answer(name):
+    begin, old, new, plain, mark = THREADS[name]
+    form = POST.replace(old, new) if old else POST
+    wrong = "I am not sure, maybe draw it?"
+    page = "".join(
+        begin.format(n=n, p=p)
+        + (form.format(v=1, u="bob", s=wrong, mark=plain) + form.format(v=9, u="ann", s=s, mark=mark) if s else "")
+        + "</div>"
+        for n, p, s in SUMS
+    )
+    assert pairs(page) == SOLVED
+
+
+def test_posts_that_ask_nothing_are_no_threads():
+    post = "<div class=post><h2>News</h2><p>The shop is open again.</p></div>"
+    assert pairs(post * 4) == []
+    plain = "<div class=post><p>Hello all.</p></div>"
+    assert pairs(plain * 4) == []
+
+
+def test_choices_are_no_answers():
+    page = "<p>Q1. What is 1+1?<br>A. 2<br>B. 3<br>Ans: A</p>" * 2
+    assert pairs(page)[0] == ("What is 1+1?\nA. 2\nB. 3", "A")
+
+
+def test_the_last_solution_ends_where_all_others_do():
+    page = each("<p><b>Problem {n}.</b> {p}</p>", "<p><b>Solution.</b> {s}</p>")
+    assert pairs(page + "<p>I hope these helped. See you next week!</p>") == SOLVED
+
+
+def test_a_form_of_controls_is_left_out():
+    page = each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
+    form = "<form><label>Your solution</label><input><p>Be kind.</p><button>Send</button></form>"
+    assert pairs(page + form) == SOLVED
+
+
+def test_lines():
+    assert labelled_lines("1. a\n2. b\nand c\n3. d") == ["1. a", "2. b\nand c", "3. d"]
+    assert labelled_lines("1. a\n2. b") == ["1. a\n2. b"]
+    assert answer_in_line("1. Add 2. Answer: 3", False) == ["1. Add 2.", "Answer: 3"]
+    assert answer_in_line("Some say so. Answer: 3", False) == ["Some say so. Answer: 3"]
+
+
+def test_lines_that_repeat():
+    assert repeated_last_line(["a\nShare", "b\nShare", "c\nShare"]) == "Share"
+    assert repeated_last_line(["a\nso $x=1$", "b\nso $x=1$", "c\nso $x=1$"]) is None
+    assert repeated_first_line(["Fluency\nFind a.", "Fluency\nFind b.", "Fluency\nFind c."]) == "Fluency"
+    assert repeated_first_line(["Simplify\n$a$", "Simplify\n$b$", "Simplify\n$c$"]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("Mark 1.00 out of 1.00", True), ("Level: hard", True), ("★★", True), ("Hard work pays.", False)],
+)
+def test_what_stands_beside_a_problem(text, expected):
+    assert is_about_problem(text) is expected
+
+
+def test_no_solution_may_be_the_answer():
+    assert is_placeholder("No solution yet.")
+    assert not is_placeholder("No solution.")
