@@ -35,6 +35,8 @@ FURNITURE = re.compile(
     re.IGNORECASE,
 )
 MAX_FURNITURE_CHARACTERS = 200
+_SEPARATORS = " |·•/"
+"""What is left of a row of links before its last entry."""
 _ABOUT_PROBLEM = re.compile(
     r"\W*(?:(?:in)?complete|finished|(?:partially |not )?(?:in)?correct|(?:not (?:yet )?)?(?:answered|attempted)"
     r"|answer saved|easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional"
@@ -57,8 +59,19 @@ _PLACEHOLDER = re.compile(
     r"|coming soon\b|(?:tba|tbd|to ?do)\W*$",
     re.IGNORECASE,
 )
+MIN_OF_EVERY = 0.8
+"""Share of the solved exercises that end in a line which is furniture although no unsolved one shows it."""
+_WORD = re.compile("[a-z]{3,}")
+_MAY_ANSWER = re.compile(
+    r"[=$\\^<>≤≥≈∑√π%°]|\b(?:is|are|was|were|be|has|have|equals?|answers?|solutions?|therefore|thus|hence|so|true|false|yes|no|not"
+    r"|choose|choice|option|round(?:ed)?|about|approximately|undefined)\b"
+)
+"""Signs and words of a result."""
 _OPENS = re.compile(r"the\s+(?:correct|right)\s+answers?\s+(?:is|are|was)\s*:\s*", re.IGNORECASE)
 MAX_PLACEHOLDER_CHARACTERS = 160
+_DIFFERS = re.compile(
+    r"\d+|\b(?:jan|feb|mar|apr|may|june?|july?|aug|sep|sept|oct|nov|dec)[a-z]{0,6}\b|\b[a-z]\b", re.IGNORECASE
+)
 MIN_REPEATED = 3
 MAX_REPEATED_CHARACTERS = 40
 _HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
@@ -70,7 +83,7 @@ _TELLS = re.compile(
 def is_furniture(text: str) -> bool:
     """True for a short text that sites put around their content: votes, dates, share links, licences."""
     return len(text) <= MAX_FURNITURE_CHARACTERS and bool(
-        FURNITURE.match(text) or written_vote(text) is not None
+        FURNITURE.match(text.lstrip(_SEPARATORS)) or written_vote(text) is not None
     )
 
 
@@ -103,6 +116,25 @@ def repeated_first_line(texts: Sequence[str]) -> str | None:
         return None
     asking = sum(bool(ASKS.search(rest)) for first, rest in pairs if first == line)
     return line if 2 * asking > sum(first == line for first, _ in pairs) else None
+
+
+def line_form(line: str) -> str:
+    """A line without what may differ each time that a site writes it: digits, months, single letters, case."""
+    return _DIFFERS.sub("#", line).lower() if len(line) <= MAX_FURNITURE_CHARACTERS else ""
+
+
+def repeated_form(unsolved: Sequence[str], every: Sequence[str]) -> str | None:
+    """The form of line in which most exercises end, the unsolved ones among them; None where there is none."""
+    if len(every) < MIN_REPEATED:
+        return None
+    form, count = Counter(every).most_common(1)[0]
+    if count < MIN_REPEATED or 2 * count <= len(every) or not re.search("[a-z]{3}", form):
+        return None
+    if unsolved.count(form) >= 2:
+        return form
+    solved = len(every) - len(unsolved)
+    is_of_every = count - unsolved.count(form) >= MIN_OF_EVERY * solved > MIN_REPEATED
+    return form if is_of_every and len(_WORD.findall(form)) >= 2 and not _MAY_ANSWER.search(form) else None
 
 
 def repeated_last_line(texts: Sequence[str]) -> str | None:

@@ -68,7 +68,8 @@ _WHOLE = {
 }
 _PREFIX = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}\s*(?:[:：)\]–—-]|\.(?!\d))|[:：)]|\.(?=\s)|\s[–—-](?=\s))\s*",
+        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}{_TAIL if part is Part.PROBLEM else ''}\s*(?:[:：)\]–—-]|\.(?!\d))"
+        r"|[:：)]|\.(?=\s)|\s[–—-](?=\s))\s*",
         re.IGNORECASE,
     )
     for part, words in _WORDS.items()
@@ -137,6 +138,10 @@ def find_label(block: Block) -> Label | None:
     whole = _whole_label(first) if others and first == block.lead else None
     if whole:
         return replace(whole, rest=others)
+    if len(block.lead) < len(text) and block.lead[-1:] in (".", ":"):
+        leading = _whole_label(block.lead)  # of "**Sol.** 38" the number is what was found
+        if leading and leading.part in (Part.SOLUTION, Part.ANSWER) and not leading.number:
+            return replace(leading, rest=block.text[len(block.lead) :].lstrip(" .:)-–—\n"))
     whole = _whole_label(text)
     if whole:
         return whole
@@ -193,7 +198,8 @@ def prefix_label(text: str) -> Label | None:
         return Label(Part.ANSWER, text[letter.end() :], letter["number"] or "")
     capitals = _NUMBERED_CAPITALS.match(text)
     if capitals:
-        return Label(Part.PROBLEM, text[capitals.end() :], capitals["number"])
+        about = _ABOUT_FIRST.match(text, capitals.end())
+        return Label(Part.PROBLEM, text[about.end() if about else capitals.end() :], capitals["number"])
     for part, pattern in _PREFIX.items():
         found = pattern.match(text)
         if found and found.end() < len(text):

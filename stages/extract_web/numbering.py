@@ -39,7 +39,7 @@ class Numbered:
 
 def leading_number(block: Block, index: int) -> Numbered | None:
     """The number that a list shows before the block or that its text begins with."""
-    if block.kind not in ("paragraph", "item", "cell"):
+    if block.kind not in ("paragraph", "item", "cell", "term"):
         return None
     if block.number:
         return Numbered(index, block.number, block.text, ("list", block.depth))

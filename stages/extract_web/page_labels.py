@@ -21,7 +21,11 @@ from stages.extract_web.threads import add_threads
 
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 _QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
-_SERIES = re.compile(r"((?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.]*[#№]?\s*(\d{1,4})\W*")
+_SERIES = re.compile(
+    r"((?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.]*(?:no\.?\s*)?[#№]?\s*(\d{1,4}(?:[.-]\d{1,4}){0,2})"
+    r"(?:\s+of\s+\d{1,4})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}\W*",
+    re.IGNORECASE,
+)
 _STRUCTURE = re.compile(
     r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
     r"|case|method|way|page|day|week|row|column|comment|reply|post|level|grade|year|version|volume|line|equation|eq)$",
@@ -131,7 +135,8 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
             kept.pop()
         label = labels[start]
         if label:
-            if label.part is part or {label.part, part} <= SOLVES:
+            is_title = mark.end == start + 1 and not label.rest
+            if not is_title and (label.part is part or {label.part, part} <= SOLVES):
                 labels[start] = replace(label, end=mark.end)
                 kept.append((start, mark))
             continue

@@ -17,7 +17,9 @@ from stages.extract_web.furniture import (
     is_about_problem,
     is_furniture,
     is_placeholder,
+    line_form,
     repeated_first_line,
+    repeated_form,
     repeated_last_line,
     without_opening,
 )
@@ -87,7 +89,7 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
         sections.append(Section(label.part, label, index, end, section_text(page, label, index, end)))
-    return _without_repeated(_without_ending(page, sections))
+    return _without_repeated(_without_furniture(_without_ending(page, sections)))
 
 
 def _without_ending(page: Page, sections: list[Section]) -> list[Section]:
@@ -103,6 +105,29 @@ def _without_ending(page: Page, sections: list[Section]) -> list[Section]:
     text = section_text(page, last.label, last.start, last.start + 1)
     sections[solutions[-1]] = replace(last, end=last.start + 1, text=text)
     return sections
+
+
+def _without_furniture(sections: list[Section]) -> list[Section]:
+    """The sections without the line in which most exercises end, solved ones and unsolved ones: it is no answer."""
+    tails: dict[int, bool] = {}
+    last, is_solved = None, False
+    for place, section in enumerate([*sections, None]):
+        if section is None or section.part in (Part.PROBLEM, Part.BOUNDARY):
+            if last is not None:
+                tails[last] = is_solved
+            last, is_solved = (place, False) if section and section.part is Part.PROBLEM else (None, False)
+        elif last is not None and section.text and section.part is not Part.ASIDE:
+            last, is_solved = place, True
+    lines = {place: line_form(sections[place].text.rpartition("\n")[2]) for place in tails}
+    form = repeated_form([line for place, line in lines.items() if not tails[place]], list(lines.values()))
+    if form is None:
+        return sections
+    kept = list(sections)
+    for place, line in lines.items():
+        before = sections[place].text.rpartition("\n")[0]
+        if line == form and before:
+            kept[place] = replace(sections[place], text=before)
+    return kept
 
 
 def _without_repeated(sections: list[Section]) -> list[Section]:
