@@ -24,11 +24,9 @@ from stages.extract_web.html_tables import (
 from stages.extract_web.labels import (
     HIDES,
     find_label,
-    is_solution_label,
     is_toggle_label,
-    is_whole_label,
 )
-from stages.extract_web.line_labels import answer_in_line, labelled_lines
+from stages.extract_web.line_labels import answer_in_line, begins_line, labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
@@ -69,7 +67,6 @@ POST_BOXES = names("div article section li tr td table dd")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
-NUMBER_WITH_SIGN = re.compile(r"[(\[]?\d{1,4}[.):\]]+")
 MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
 
@@ -257,7 +254,7 @@ class _Walk:
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif _is_emphasis(element, name) and (self.is_blank or self.begins_line(element)):
+        elif _is_emphasis(element, name) and (self.is_blank or begins_line(self.pieces, element)):
             if not self.is_blank:
                 self.flush()
             first = len(self.pieces)
@@ -281,19 +278,6 @@ class _Walk:
         text = "".join(element.itertext()).strip()
         self.effort -= len(text) + len(links)
         return linked > BOX_OF_LINKS_SHARE * len(text)
-
-    def begins_line(self, element: _Element) -> bool:
-        """True for a label that stands emphasised at the beginning of a line of the block in progress; within a line
-        only that of a solution, with a colon."""
-        before = next((piece for piece in reversed(self.pieces) if piece.strip(" ")), "")
-        text = tidy("".join(element.itertext())) if len(element) < 10 else ""
-        if not before.endswith("\n"):
-            sign = text[-1:] if text[-1:] in ":." else (element.tail or "").lstrip()[:1]
-            is_short = sign == ":" and 3 < len(text) <= MAX_LEAD_CHARACTERS
-            return is_short and before.rstrip()[-1:] not in ("(", "[") and is_solution_label(text.rstrip(":"))
-        return 0 < len(text) <= MAX_LEAD_CHARACTERS and (
-            is_whole_label(text) or is_whole_label(text + ":") or bool(NUMBER_WITH_SIGN.fullmatch(text))
-        )
 
     def toggle(self, element: _Element, name: str) -> bool:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""

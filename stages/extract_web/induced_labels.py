@@ -74,8 +74,8 @@ def add_turns(page: Page, labels: list[Label | None]) -> None:
 
 
 def add_toggles(page: Page, labels: list[Label | None]) -> None:
-    """Labels what opens a part again and again with the same words ("Show me how"), each time after an exercise: one
-    with a label, or on pages without any label a text that asks."""
+    """Labels what opens a part again and again in the same words ("Show me how"), mostly after an exercise of its own.
+    """
     places: dict[str, list[int]] = defaultdict(list)
     for index, block in enumerate(page.blocks):
         if block.kind == "toggle" and labels[index] is None and len(block.text) <= MAX_LEAD_CHARACTERS:
@@ -83,17 +83,14 @@ def add_toggles(page: Page, labels: list[Label | None]) -> None:
     often = [found for found in places.values() if len(found) >= MIN_TURNS]
     if not often:
         return
-    latest: list[Part | None] = []
-    part: Part | None = None
-    for label in labels:
-        latest.append(part)
-        part = label.part if label and label.part is not Part.ASIDE else part
-    is_bare = not any(label and label.part in (Part.PROBLEM, Part.SOLUTION, Part.ANSWER) for label in labels)
+    latest: list[int | None] = []
+    problem: int | None = None
+    for index, label in enumerate(labels):
+        latest.append(problem)
+        if label and label.part is not Part.ASIDE:
+            problem = index if label.part is Part.PROBLEM else None
     for found in often:
-        if is_bare:
-            after = sum(bool(ASKS.search(page.blocks[index - 1].text)) for index in found if index)
-        else:
-            after = sum(latest[index] is Part.PROBLEM for index in found)
+        after = len({latest[index] for index in found} - {None})
         if after >= MIN_AFTER * len(found):
             for index in found:
                 labels[index] = Label(Part.SOLUTION, "", "")

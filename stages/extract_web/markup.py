@@ -6,6 +6,7 @@ Only words of the trade count, wherever a site puts them (class, id, role, micro
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from lxml.etree import _Element
 
@@ -29,6 +30,9 @@ _LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\sâ†‘â†
 _HEADS = names("h1 h2 h3 h4 h5 h6")
 _CONTROLS = names("select textarea label button script style option legend noscript")
 MIN_PAGE_FORM_CHARACTERS = 250
+MAX_SEEN = 2_000
+MAX_PIECES = 40
+MAX_PIECE_CHARACTERS = 1_000
 MAX_BYLINE_CHARACTERS = 80
 MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
@@ -104,9 +108,10 @@ def is_page_form(element: _Element) -> bool:
     exercise, or much text that is no control's."""
     if element.tag != "form":
         return False
-    characters, stack = 0, [element]
-    while stack and characters < MIN_PAGE_FORM_CHARACTERS:
+    characters, seen, stack = 0, 0, [element]
+    while stack and characters < MIN_PAGE_FORM_CHARACTERS and seen < MAX_SEEN:
         inner = stack.pop()
+        seen += 1
         characters += len((inner.text or "").strip())
         title = _short(inner, MAX_BYLINE_CHARACTERS) if inner.tag in _HEADS else ""
         if title and is_worded_label(title) and not is_toggle_label(title):
@@ -120,9 +125,10 @@ def is_page_form(element: _Element) -> bool:
 
 def _short(element: _Element, limit: int) -> str:
     """The element's text, empty where it is longer than `limit`."""
-    if len(element) > 12:
+    pieces = list(islice(element.itertext(), MAX_PIECES + 1))
+    if len(pieces) > MAX_PIECES or any(len(piece) > MAX_PIECE_CHARACTERS for piece in pieces):
         return ""
-    text = " ".join("".join(element.itertext()).split())
+    text = " ".join("".join(pieces).split())
     return text if len(text) <= limit else ""
 
 

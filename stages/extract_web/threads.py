@@ -25,6 +25,8 @@ _ACCEPTED = re.compile(
 NEAR = 4
 """Blocks from a post's beginning or end in which it is said to be accepted."""
 MIN_ASKING = 0.5
+MAX_EFFORT = 100_000
+"""Posts that the headings of a page may announce, taken together: each is looked for."""
 MAX_BOXES = 12
 """Sizes of the first box that are tried against the counted number."""
 _SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
@@ -61,10 +63,12 @@ def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
     """Threads by headings that count their posts: as many boxes in a row after each."""
     threads: list[_Thread] = []
     last = 0
+    effort = MAX_EFFORT
     for index, block in enumerate(page.blocks):
         found = _COUNTED.fullmatch(block.text) if len(block.text) <= 60 and block.kind == "heading" else None
-        if not found or not int(found[1]) or index < last:
+        if not found or not int(found[1]) or index < last or effort <= 0:
             continue
+        effort -= int(found[1])
         boxes = _boxes(page, index + 1, page.outer_end[index], int(found[1]))
         start = _asking_start(page, labels, index, last)
         if boxes and start < index:

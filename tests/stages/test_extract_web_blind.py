@@ -127,6 +127,11 @@ def test_posts_that_ask_nothing_are_no_threads():
     assert pairs(plain * 4) == []
 
 
+def test_openings_that_follow_no_exercise_each_are_no_solutions():
+    options = "<p>--check</p><details><summary>History</summary>Since 1.0</details>" * 5
+    assert pairs("<h2>Example 1</h2><p>Run it.</p>" + options) == []
+
+
 def test_choices_are_no_answers():
     page = "<p>Q1. What is 1+1?<br>A. 2<br>B. 3<br>Ans: A</p>" * 2
     assert pairs(page)[0] == ("What is 1+1?\nA. 2\nB. 3", "A")
