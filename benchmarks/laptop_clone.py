@@ -58,7 +58,7 @@ def make_work_folder(folder: Path) -> Path:
 
 def make_clone(folder: Path, recipe: str, commit: str = "HEAD") -> Path:
     """Clones this project to `folder`; returns it. The recipe's parameters are one more commit on top of `commit`."""
-    subprocess.run(["git", "clone", "--quiet", str(PROJECT), str(folder)], check=True)
+    git(PROJECT, "-c", "advice.detachedHead=false", "clone", "--quiet", str(PROJECT), str(folder))
     git(folder, "checkout", "--quiet", "--detach", git(PROJECT, "rev-parse", commit))
     if recipe == "miniature":
         use_miniature(folder, "laptop", LAPTOP)

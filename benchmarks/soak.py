@@ -207,11 +207,12 @@ def tell(found: Sequence[Growth], problems: Sequence[str], runs: int) -> None:
     for one in found:
         slope = f"{one.slope:+.3f} ({one.low:+.3f} to {one.high:+.3f})"
         print(f"| {one.name:22} | {one.first:11.0f} | {one.last:11.0f} | {slope:>38} | {one.verdict:7} |")
-    if not found:
-        print(f"{runs} runs are too few for a slope: {FEWEST_RUNS} are needed")
-    failed = [one.name for one in found if one.verdict == "FAILED"]
     for line in problems:
         print(f"FAILED: {line}")
+    if not found:
+        print(f"{runs} runs are too few for a slope, growth is not judged: {FEWEST_RUNS} are needed")
+        return
+    failed = [one.name for one in found if one.verdict == "FAILED"]
     print(f"{runs} runs: " + (f"FAILED: growth of {', '.join(failed)}" if failed else "nothing judged grows"))
 
 
