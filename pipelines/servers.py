@@ -8,13 +8,14 @@ Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, runnin
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pipelines.ended_runs import going_runs, tell_ended
@@ -26,6 +27,8 @@ from stages.foundations.scratch import PROJECT, state_folder
 
 HOST = "127.0.0.1"
 SECONDS_TO_START = 180.0
+LONGEST_LOG = 20 * 2**20
+"""Bytes. Prefect 3.7 tells of a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
 WORKER = ["-m", "pipelines.deployments"]
 READY = "the deployments are registered, the worker starts"
 """What the worker says when it may be counted on (deployments.py)."""
@@ -64,6 +67,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}\nCtrl-C ends both.", flush=True)
             while True:
                 time.sleep(1)
+                shorten_logs(state, started)
                 if started["worker"].poll() is not None and is_ready():
                     print(
                         "the worker has ended: another one takes its place, its runs are marked as crashed",
@@ -151,9 +155,28 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
     path = state_folder() / "logs" / f"{name}.log"
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
-    with open(path, "w") as log:
+    with open(path, "a") as log:  # appending, so that it may be cut while it is written
         return subprocess.Popen(kept([sys.executable, *arguments]), cwd=PROJECT, env=settings, stdout=log,
                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+
+
+def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) -> None:
+    """Moves what a log of more than `longest` bytes holds to <name>.before.log; its process goes on writing.
+
+    Lines that are written in this very moment are lost.
+    """
+    for name in names:
+        path = state / "logs" / f"{name}.log"
+        if path.stat().st_size <= longest:
+            continue
+        was_ready = is_ready()
+        before = path.with_name(f"{name}.before.log")
+        shutil.copyfile(path, before)
+        os.truncate(path, 0)
+        with open(path, "a") as log:
+            log.write(f"(what came before is in {before})\n")
+            if name == "worker" and was_ready:
+                log.write(f"{READY}\n")
 
 
 def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:

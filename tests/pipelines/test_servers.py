@@ -17,8 +17,9 @@ import psutil
 import pytest
 
 from pipelines.ended_runs import MESSAGE, going_runs, tell_ended
+from pipelines.process_group import end_groups
 from pipelines.project_lock import refusing_lock
-from pipelines.servers import main, port
+from pipelines.servers import READY, is_ready, main, port, shorten_logs, start
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
@@ -77,6 +78,35 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
 def test_a_second_one_on_the_same_databases_is_refused(monkeypatch):
     with refusing_lock(state_folder() / "locks" / "ui", "held"), pytest.raises(UserError, match="another `make ui`"):
         main()
+
+
+NOISY = """
+import pathlib, sys, time
+print(sys.argv[1], "x" * 3000, flush=True)
+while not pathlib.Path(sys.argv[2]).exists():
+    time.sleep(0.05)
+print("after", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_log_that_grows_is_cut_while_its_process_writes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path))
+    (tmp_path / "logs").mkdir()
+    process = start("worker", ["-c", NOISY, READY, str(tmp_path / "go")], dict(os.environ))
+    log, before = tmp_path / "logs" / "worker.log", tmp_path / "logs" / "worker.before.log"
+    try:
+        wait_until(lambda: log.stat().st_size > 3000, 20)
+        shorten_logs(tmp_path, ["worker"], longest=10_000)
+        assert not before.exists()
+        shorten_logs(tmp_path, ["worker"], longest=3000)
+        assert "x" * 3000 in before.read_text() and log.stat().st_size < 1000
+        (tmp_path / "go").touch()
+        wait_until(lambda: "after" in log.read_text(), 20)
+        lines = log.read_bytes().splitlines()
+        assert lines[-1] == b"after" and is_ready(), "and it is still known that the worker came so far"
+    finally:
+        end_groups([process])
 
 
 @pytest.fixture(scope="module")
