@@ -11,7 +11,8 @@ from stages.extract_web.markup import written_vote
 
 FURNITURE = re.compile(
     r"(?:share (?:this|on)|copyright|©|all rights reserved|this work is licen[sc]ed|licen[sc]ed under|advertisement"
-    r"|sponsored|(?:posted|asked|answered|edited) (?:by|on|\d)|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
+    r"|sponsored|(?:posted|asked|answered|edited|replied) (?:by|on|\d)"
+    r"|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
     r"|sign (?:in|up)\b|log in\b|subscribe\b|back to (?:the )?(?:top|exercises?|problems?|questions?)\b"
     r"|return to (?:the )?(?:top|exercises?|problems?|questions?)\b|(?:next|previous) (?:page|lesson|section)"
     r"|was this helpful|report (?:an? )?(?:error|problem|post)|read more\b|download\b.{0,40}$"
@@ -31,7 +32,10 @@ FURNITURE = re.compile(
     r"|\W*(?:accepted|chosen|verified|best|top) (?:answer|solution|reply|response)\W*$"
     r"|\W*(?:marked|chosen|selected|accepted) as (?:the |an? )?(?:best|correct|accepted|solution|answer)\b.{0,40}$"
     r"|(?:on )?\d{0,2} ?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.? \d{1,4}\b.{0,12} \d{1,2}:\d\d"
-    r"\b.{0,12}$)",
+    r"\b.{0,12}$"
+    r"|(?:posted|asked|answered|edited|replied|updated) [^.?!]{0,24}\d[^.?!]{0,12} by \S.{0,40}$"
+    r"|[\w.@ -]{1,40} (?:replied|answered|posted|commented|asked|wrote)(?: (?:on|at) .{0,24}\d.{0,16}|.{0,24} ago\W*)$"
+    r"|[^.?!=$]{1,60}[·•|][^?!=$]{0,80}(?:\b[\d,.]+k? (?:views?|repl(?:y|ies)|posts?)|\b(?:19|20)\d\d|\bago)\W*$)",
     re.IGNORECASE,
 )
 MAX_FURNITURE_CHARACTERS = 200

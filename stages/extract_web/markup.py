@@ -37,8 +37,11 @@ MAX_BYLINE_CHARACTERS = 80
 MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
 _SCORE = re.compile(
-    r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*", re.IGNORECASE
+    r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*(?P<accepted>accepted\W*)?",
+    re.IGNORECASE,
 )
+ACCEPTED_SCORE = 1_000_000
+"""What an accepted answer's score is raised by where the mark stands beside it: more than any votes."""
 _WRITTEN_SCORE = re.compile(
     r"\W*(?:(?:score|votes|rating)\s*:\s*([+−-]?\d{1,6})|([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)"
     r"|[▲△👍⬆↑]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",
@@ -154,8 +157,18 @@ def post(element: _Element) -> tuple[str, bool] | None:
     words = frozenset(tokens(" ".join(given)))
     if kind not in _POST_TYPES and (_POSTS.isdisjoint(words) or not _AROUND_POSTS.isdisjoint(words)):
         return None
+    if kind not in _POST_TYPES and _is_part_of_box(element):
+        return None
     is_reply = kind == "comment" or not _REPLIES.isdisjoint(words)
     return "reply" if is_reply else "post", not _ACCEPTED_POST.isdisjoint(words)
+
+
+def _is_part_of_box(element: _Element) -> bool:
+    """True for `reply-body` in `reply`: the name goes on from that of a post's box around it."""
+    own = (element.get("class") or "").split()
+    around = (name for box in islice(element.iterancestors(), 3) for name in (box.get("class") or "").split())
+    posts = [name for name in around if not _POSTS.isdisjoint(tokens(name))]
+    return any(one.startswith((f"{name}-", f"{name}_")) for name in posts for one in own)
 
 
 def _part_of_words(words: list[str]) -> str | None:
@@ -179,7 +192,9 @@ def vote(element: _Element) -> int | None:
     if not text or len(text) > 30:
         return None
     found = _SCORE.fullmatch(" ".join(text.split()))
-    return int(found[1].replace("−", "-")) if found else None
+    if not found:
+        return None
+    return int(found[1].replace("−", "-")) + (ACCEPTED_SCORE if found["accepted"] else 0)
 
 
 def written_vote(text: str) -> int | None:

@@ -129,6 +129,7 @@ def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
 
 def _add_marks(page: Page, labels: list[Label | None]) -> None:
     kept: list[tuple[int, Mark]] = []
+    boxed = {mark.part for start, mark in page.marks.items() if mark.end > start + 1}
     for start, mark in sorted(page.marks.items()):
         part = Part(mark.part)
         while kept and kept[-1][1].end <= start:
@@ -136,6 +137,7 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
         label = labels[start]
         if label:
             is_title = mark.end == start + 1 and not label.rest
+            is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
             if not is_title and (label.part is part or {label.part, part} <= SOLVES):
                 labels[start] = replace(label, end=mark.end)
                 kept.append((start, mark))

@@ -18,7 +18,7 @@ from stages.extract_web.labels import Label, Part
 
 _COUNTED = re.compile(r"\W*(\d{1,3})\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}", re.IGNORECASE)
 _ACCEPTED = re.compile(
-    r"\W*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
+    r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
     r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}",
     re.IGNORECASE,
 )
@@ -95,13 +95,16 @@ def _boxes(page: Page, start: int, limit: int, count: int) -> list[tuple[int, in
 
 
 def _asking_start(page: Page, labels: Sequence[Label | None], end: int, last: int) -> int:
-    """Where the question that ends before `end` begins: at an exercise's label, else after the nearest heading."""
+    """Where the question that ends before `end` begins: at an exercise's label, else with the box that goes on after
+    it, else after the nearest heading."""
     for index in range(end - 1, last - 1, -1):
         label = labels[index]
         if label and label.part is Part.PROBLEM:
             return index
         if label and label.part in _SOLVES:
             return end
+        if any(stop > end for stop in page.spans.get(index, ())) and index > last:
+            return index
         if page.blocks[index].kind in ("heading", "rule"):
             return index + 1
     return last
@@ -137,6 +140,9 @@ def _goes_on(
         if label and label.part is Part.PROBLEM:
             return False
         if block.kind == "heading" and not (label or _COUNTED.fullmatch(block.text)) and index < start:
+            return False
+        goes_beyond = index < start and any(end >= mark.end for end in page.spans.get(index, ()))
+        if goes_beyond and asks("\n".join(one.text for one in page.blocks[index:start])):
             return False
     ends = [end for end in page.spans.get(thread.start, []) if end > last]
     holds_first = ends[0] if ends else page.outer_end[thread.start]
