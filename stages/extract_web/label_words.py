@@ -48,7 +48,7 @@ KEYS = (
 WORDS = {
     "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
     r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
-    r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*\d)"
+    r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*(?:no\.?\s*)?\d)"
     r"|check\s+your\s+(?:understanding|knowledge)|(?:concept|quick|knowledge)\s+check|test\s+yourself"
     rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
     r"|prob|ques|que(?=[\s.]*\d)|qn(?=[\s.]*\d)|ex|q(?:\.?\s?no(?=\W{0,3}\d))?)",

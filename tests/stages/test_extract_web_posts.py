@@ -8,7 +8,8 @@ WRONG = "I would guess 99."
 def thread(n, problem, replies):
     body = "".join(
         f"<li class='reply'><div class='reply-head'><b>{name}</b> replied on Oct {day}, 2021</div>"
-        f"<div class='reply-body'><p>{text}</p></div><div class='reply-foot'><button>▲</button> {votes} votes <button>▼</button></div></li>"
+        f"<div class='reply-body'><p>{text}</p></div>"
+        f"<div class='reply-foot'><button>▲</button> {votes} votes <button>▼</button></div></li>"
         for name, day, text, votes in replies
     )
     return (
