@@ -29,13 +29,13 @@ FURNITURE = re.compile(
     r"|(?:this )?(?:page|article|entry|post) (?:was |has been )?(?:last )?(?:edited|updated|modified|changed)\b"
     r"|(?:retrieved from|categor(?:y|ies): |see also:? |filed under\b)"
     r"|[\[(←↑^«‹⇑↩]{1,3} ?(?:back|top|up|return|home|next|prev(?:ious)?|contents|index)\b.{0,40}$|back to\b.{0,40}$"
-    r"|\W*(?:accepted|chosen|verified|best|top) (?:answer|solution|reply|response)\W*$"
+    r"|\W*(?:accepted|chosen|verified|best|top) (?:answer|solution|reply|response)\W*$|[✓✔✅☑\uFE0F\s]+$"
     r"|\W*(?:marked|chosen|selected|accepted) as (?:the |an? )?(?:best|correct|accepted|solution|answer)\b.{0,40}$"
     r"|(?:on )?\d{0,2} ?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.? \d{1,4}\b.{0,12} \d{1,2}:\d\d"
     r"\b.{0,12}$"
     r"|(?:posted|asked|answered|edited|replied|updated) [^.?!]{0,24}\d[^.?!]{0,12} by \S.{0,40}$"
     r"|[\w.@ -]{1,40} (?:replied|answered|posted|commented|asked|wrote)(?: (?:on|at) .{0,24}\d.{0,16}|.{0,24} ago\W*)$"
-    r"|[^.?!=$]{1,60}[·•|][^?!=$]{0,80}(?:\b[\d,.]+k? (?:views?|repl(?:y|ies)|posts?)|\b(?:19|20)\d\d|\bago)\W*$)",
+    r"|[^?!=$]{1,60}[·•|][^?!=$]{0,80}(?:\b[\d,.]+k? (?:views?|repl(?:y|ies)|posts?)|\b(?:19|20)\d\d|\bago)\W*$)",
     re.IGNORECASE,
 )
 MAX_FURNITURE_CHARACTERS = 200

@@ -97,6 +97,7 @@ _PLACE = re.compile(
 """Where an exercise stands, before its own label in a heading: "Chapter 3, Problem 12"."""
 _COUNT = re.compile(
     r"\d{1,4}\s+(?:answers?|solutions?|repl(?:y|ies)|responses?|comments?)\W*"
+    r"|(?:answers?|solutions?|replies|responses?|comments?)\s*[:(]\s*\d{1,4}\W*"
     r"|no\s+(?:answers|replies|responses)\s+yet\W*",
     re.IGNORECASE,
 )

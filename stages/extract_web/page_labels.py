@@ -28,10 +28,11 @@ _SERIES = re.compile(
 )
 _STRUCTURE = re.compile(
     r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
-    r"|case|method|way|page|day|week|row|column|comment|reply|post|level|grade|year|version|volume|line|equation|eq)$",
+    r"|case|method|way|page|day|week|row|column|comments?|reply|replies|answers|responses|post|level|grade|year|version|volume|line|equation|eq)$",
     re.IGNORECASE,
 )
 _PLURAL = re.compile(rf"\W*(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})\W*", re.IGNORECASE)
+_ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
 MIN_SERIES = 3
 MAX_RUNS = 50
@@ -46,6 +47,7 @@ def page_labels(page: Page) -> list[Label | None]:
     labels = [find_label(block) for block in page.blocks]
     _judge_weak_letters(page, labels)
     _drop_lone_feedback(page, labels)
+    _drop_titles_of_posts(page, labels)
     _restore_values(page, labels)
     if not any(label and label.part in SOLVES for label in labels):
         add_records(page, labels)
@@ -91,6 +93,16 @@ def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
              if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)]  # fmt: skip
     if len(found) == 1:
         labels[found[0]] = Label(Part.BOUNDARY, "", "")
+
+
+def _drop_titles_of_posts(page: Page, labels: list[Label | None]) -> None:
+    """"Answers" over boxes that are posts, or are marked as answers themselves, is the title of their list."""
+    for index, label in enumerate(labels):
+        if label and label.part in SOLVES and not label.rest and page.blocks[index].kind == "heading":
+            mark = page.marks.get(index + 1)
+            is_box = bool(mark) and Part(mark.part) in SOLVES
+            if (is_box or index + 1 in page.posts) and _ANSWERS.fullmatch(page.blocks[index].text):
+                labels[index] = Label(Part.ASIDE, "", "")
 
 
 def _restore_values(page: Page, labels: list[Label | None]) -> None:

@@ -21,6 +21,7 @@ from stages.extract_web.markup import written_vote
 from stages.extract_web.numbering import strip_number
 from stages.extract_web.page_labels import SOLVES, page_labels
 from stages.extract_web.sections import Section, find_sections, section_text
+from stages.extract_web.threads import NEAR, accepts
 
 _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
@@ -244,6 +245,8 @@ def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
         accepted = accepted or any(
             mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items()
         )
+        near = {*range(section.start, section.start + NEAR), *range(section.end - NEAR, section.end)}
+        accepted = accepted or any(section.start <= i < section.end and accepts(page, i) for i in near)
         rank = (accepted, votes if votes is not None else 0)
         if (accepted or rank[1] >= 0) and (best is None or rank > best[0]):
             best = rank, text

@@ -182,7 +182,7 @@ def _extent(
 
 def section_text(page: Page, label: Label, start: int, end: int) -> str:
     """The governed text, one block a paragraph, list items with a dash, site furniture left out."""
-    lines = [label.rest] if label.rest else []
+    lines = [label.rest] if label.rest and not is_furniture(label.rest) else []
     for block in page.blocks[start + 1 : end]:
         if block.kind not in ("rule", "vote") and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)

@@ -16,10 +16,14 @@ from stages.extract_web.furniture import is_furniture
 from stages.extract_web.induced_labels import asks
 from stages.extract_web.labels import Label, Part
 
-_COUNTED = re.compile(r"\W*(\d{1,3})\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}", re.IGNORECASE)
+_COUNTED = re.compile(
+    r"\W*(?:(\d{1,3})\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}"
+    r"|(?:answers?|solutions?|replies|responses?)\s*[:(]\s*(\d{1,3})\W*)",
+    re.IGNORECASE,
+)
 _ACCEPTED = re.compile(
     r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
-    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}",
+    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+",
     re.IGNORECASE,
 )
 NEAR = 4
@@ -48,7 +52,9 @@ def add_threads(page: Page, labels: list[Label | None]) -> None:
     """
     threads = _counted(page, labels) or _posted(page, labels)
     threads = [thread for thread in threads if thread.firsts]
-    if not threads or _are_labelled(page, labels, threads):
+    if not threads:
+        return
+    if _are_labelled(page, labels, threads):
         return
     if not any(_is_about_a_question(page, labels, thread) for thread in threads):
         return
@@ -56,7 +62,8 @@ def add_threads(page: Page, labels: list[Label | None]) -> None:
     if sum(map(asks, texts)) < MIN_ASKING * len(texts):
         return
     for thread in threads:
-        _label(page, labels, thread)
+        _label_question(page, labels, thread)
+        _label_answers(page, labels, thread)
 
 
 def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
@@ -66,10 +73,11 @@ def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
     effort = MAX_EFFORT
     for index, block in enumerate(page.blocks):
         found = _COUNTED.fullmatch(block.text) if len(block.text) <= 60 and block.kind == "heading" else None
-        if not found or not int(found[1]) or index < last or effort <= 0:
+        count = int(found[1] or found[2]) if found else 0
+        if not count or index < last or effort <= 0:
             continue
-        effort -= int(found[1])
-        boxes = _boxes(page, index + 1, page.outer_end[index], int(found[1]))
+        effort -= count
+        boxes = _boxes(page, index + 1, page.outer_end[index], count)
         start = _asking_start(page, labels, index, last)
         if boxes and start < index:
             marks = [Mark("reply", end) for _, end in boxes]
@@ -113,15 +121,18 @@ def _asking_start(page: Page, labels: Sequence[Label | None], end: int, last: in
 def _posted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
     """Threads of the posts that the markup names."""
     posts = _outermost(page)
+    are_replies_named = {mark.part for _, mark in posts} == {"post", "reply"}
     threads: list[_Thread] = []
     last = 0
     for place, (start, mark) in enumerate(posts):
         previous = threads[-1] if threads else None
-        if previous and _goes_on(page, labels, previous, last, start, mark):
+        begins_anew = are_replies_named and mark.part == "post"
+        if previous and not begins_anew and _goes_on(page, labels, previous, last, start, mark):
             previous.answers.append(mark)
             previous.firsts.append(start)
         else:
-            asked = _asking_start(page, labels, start, last)
+            opens_box = begins_anew and any(mark.end < end < len(page.blocks) for end in page.spans.get(start, ()))
+            asked = start if opens_box else _asking_start(page, labels, start, last)
             if any(_is_content(page, index) and not _is_title(page, labels, index) for index in range(asked, start)):
                 threads.append(_Thread(asked, start, [mark], [start]))
             elif place + 1 < len(posts):
@@ -144,6 +155,8 @@ def _goes_on(
         goes_beyond = index < start and any(end >= mark.end for end in page.spans.get(index, ()))
         if goes_beyond and asks("\n".join(one.text for one in page.blocks[index:start])):
             return False
+    if thread.firsts and any(thread.firsts[0] < end <= last for end in page.spans.get(thread.start, ())):
+        return False
     ends = [end for end in page.spans.get(thread.start, []) if end > last]
     holds_first = ends[0] if ends else page.outer_end[thread.start]
     return start < holds_first or not any(label for label in labels[last:start])
@@ -193,8 +206,12 @@ def _are_labelled(page: Page, labels: Sequence[Label | None], threads: Sequence[
         end = _mark_at_end(page, labels, first, mark.end)
         if end is not None:
             solves[end] = False
-    named = sum(any(solves[first : min(first + NEAR, mark.end)]) for first, mark in posts)
-    others = sum(is_one and not _accepts(page, index) for index, is_one in enumerate(solves))
+    titled = [
+        is_one and (page.blocks[index].kind == "heading" or not accepts(page, index))
+        for index, is_one in enumerate(solves)
+    ]
+    named = sum(any(titled[first : min(first + NEAR, mark.end)]) for first, mark in posts)
+    others = sum(is_one and not accepts(page, index) for index, is_one in enumerate(solves))
     return 2 * max(named, others) >= len(posts)
 
 
@@ -205,13 +222,14 @@ def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Th
     if any(_mark_at_end(page, labels, first, mark.end) is not None for first, mark in posts):
         return True
     return any(
-        page.blocks[index].kind == "vote" or _accepts(page, index)
+        page.blocks[index].kind == "vote" or accepts(page, index)
         for first, mark in zip(thread.firsts, thread.answers, strict=True)
         for index in range(first, mark.end)
     )
 
 
-def _accepts(page: Page, index: int) -> bool:
+def accepts(page: Page, index: int) -> bool:
+    """True for a block that says of the post around it that it was chosen."""
     text = page.blocks[index].text
     return 0 < len(text) <= 60 and bool(_ACCEPTED.fullmatch(text))
 
@@ -227,21 +245,24 @@ def _mark_at_end(page: Page, labels: Sequence[Label | None], first: int, end: in
     return None
 
 
-def _label(page: Page, labels: list[Label | None], thread: _Thread) -> None:
+def _label_question(page: Page, labels: list[Label | None], thread: _Thread) -> None:
     first = thread.start
     if not (labels[first] and labels[first].part is Part.PROBLEM):
         block = page.blocks[first]
         rest = "" if block.kind in ("vote", "heading", "rule") or is_furniture(block.text) else block.text
         labels[first] = Label(Part.PROBLEM, rest, "", end=thread.asked_end)
     labels[first + 1 : thread.asked_end] = [None] * (thread.asked_end - first - 1)
+
+
+def _label_answers(page: Page, labels: list[Label | None], thread: _Thread) -> None:
     for start, mark in zip(thread.firsts, thread.answers, strict=True):
         ends = {*range(start, min(start + NEAR, mark.end)), *range(max(start, mark.end - NEAR), mark.end)}
         last = _mark_at_end(page, labels, start, mark.end)
-        accepted = mark.is_accepted or last is not None or any(_accepts(page, index) for index in ends)
+        accepted = mark.is_accepted or last is not None or any(accepts(page, index) for index in ends)
         labels[start : mark.end] = [None] * (mark.end - start)
         block = page.blocks[start]
         is_text = block.kind not in ("vote", "heading", "rule") and not is_furniture(block.text)
-        is_text = is_text and not _accepts(page, start)
+        is_text = is_text and not accepts(page, start)
         answer = Label(Part.ANSWER, block.text if is_text else "", "", end=mark.end if last is None else last)
         labels[start] = replace(answer, is_accepted=accepted)
         if last is not None and last > start:

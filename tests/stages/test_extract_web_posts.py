@@ -52,3 +52,35 @@ def test_an_empty_box_of_an_answer_stays_empty():
         for n, problem, solution in ASKED
     )  # fmt: skip
     assert pairs(page) == EXPECTED
+
+
+def test_a_check_mark_alone_chooses_and_is_no_text():
+    def reply(votes, mark, text):
+        return f"<div class='answer'>{mark}<div class='author'>ana</div><p>{text}</p><p>Score: {votes}</p></div>"
+
+    page = "".join(
+        f"<div class='thread'><div class='question'><p>{problem}</p></div><h3>Replies (2)</h3>"
+        + (reply(9, "", WRONG) + reply(2, "<div title='accepted'>✔</div>", solution) if solution else "") + "</div>"
+        for n, problem, solution in ASKED
+    )  # fmt: skip
+    assert pairs(page) == EXPECTED
+
+
+def test_the_first_post_asks_where_replies_have_a_name_of_their_own():
+    page = "".join(
+        f"<section class='topic'><div class='post op'><p>{problem}</p></div>"
+        + (f"<div class='reply'><div class='score'>1</div><p>{WRONG}</p></div>"
+           f"<div class='reply'><div class='score'>7</div><p>{solution}</p></div>" if solution else "") + "</section>"
+        for n, problem, solution in ASKED
+    )  # fmt: skip
+    assert pairs(page) == EXPECTED
+
+
+def test_a_plain_title_over_posts_is_no_answer():
+    page = "".join(
+        f"<div class='question'><p>{problem}</p></div>"
+        + (f"<h3>Answers</h3><div class='answer'><p>{WRONG}</p><p>3 votes</p></div>"
+           f"<div class='answer'><p>{solution}</p><p>8 votes</p></div>" if solution else "")
+        for n, problem, solution in ASKED
+    )  # fmt: skip
+    assert pairs(page) == EXPECTED
