@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.extraction_blind import FIRST_BLIND
+from benchmarks.extraction_blind_fifth import FIFTH_BLIND
 from benchmarks.extraction_blind_fourth import FOURTH_BLIND
 from benchmarks.extraction_blind_more import SECOND_BLIND
 from benchmarks.extraction_blind_third import THIRD_BLIND
@@ -38,7 +39,7 @@ DOCUMENTS = {
 GROUPS = {
     "developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD, "held out 4": FOURTH,
     "blind 1": FIRST_BLIND, "blind 2": SECOND_BLIND,
-    "blind 3": THIRD_BLIND, "blind 4": FOURTH_BLIND,
+    "blind 3": THIRD_BLIND, "blind 4": FOURTH_BLIND, "blind 5": FIFTH_BLIND,
 }  # fmt: skip
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24
