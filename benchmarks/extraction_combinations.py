@@ -171,6 +171,8 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    if not (arguments.data / "pages").is_dir():
+        parser.error(f"--data {arguments.data} has no folder pages: name the folder that holds the books' gold")
     rng = random.Random(arguments.seed)
     pages = gold_pages(arguments.data)
     seen: dict[tuple[str, str], list[bool]] = defaultdict(list)

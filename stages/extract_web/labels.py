@@ -95,6 +95,8 @@ _PLACE = re.compile(
     re.IGNORECASE,
 )
 """Where an exercise stands, before its own label in a heading: "Chapter 3, Problem 12"."""
+_EDIT_LINK = re.compile(r"\s+[\[(]?\s*(?:edit(?:\s+source)?|permalink)\s*[\])]?\s*$", re.IGNORECASE)
+"""What software puts behind a heading."""
 _COUNT = re.compile(
     r"\d{1,4}\s+(?:answers?|solutions?|repl(?:y|ies)|responses?|comments?)\W*"
     r"|(?:answers?|solutions?|replies|responses?|comments?)\s*[:(]\s*\d{1,4}\W*"
@@ -135,6 +137,7 @@ def find_label(block: Block) -> Label | None:
         return None
     place = _PLACE.match(block.text) if block.kind == "heading" else None
     text = block.text[place.end() :] if place else block.text
+    text = _EDIT_LINK.sub("", text) if block.kind == "heading" else text
     first, _, others = text.partition("\n")
     whole = _whole_label(first) if others and first == block.lead else None
     if whole:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from stages.extract_web.extraction import extract_page
 from stages.extract_web.furniture import line_form, repeated_form
 from tests.stages.test_extract_web_blind import SOLVED, SUMS, each, pairs
 
@@ -11,6 +12,8 @@ MARKED = {
     "class on the title": each("<h3 class='problem'>Problem {n}</h3><p>{p}</p>",
                                "<h4 class='solution'>Solution</h4><p>{s}</p>"),
     "id on the title": each("<h3 id='q-{n}'>Problem {n}</h3><p>{p}</p>", "<h4 id='q-{n}-ans'>Answer</h4><p>{s}</p>"),
+    "edit link in a marked title": each("<h3 class='problem'>Problem {n} <a href='/e'>edit</a></h3><p>{p}</p>",
+                                        "<h4>Solution</h4><p>{s}</p>"),
     "remark before the sign": each("<p><span>Question {n} (3 points).</span> {p}</p>", "<p><b>Working:</b> {s}</p>"),
     "counted": each("<p><span>Puzzle {n} of 24.</span> {p}</p>", "<p><b>Working:</b> {s}</p>"),
     "level in brackets": each("<p><span>Exercise {n} [easy].</span> {p}</p>", "<p><b>Working:</b> {s}</p>"),
@@ -44,3 +47,10 @@ def test_the_same_kind_of_result_in_all_solutions_is_no_furniture():
     assert repeated_form([], [line_form(f"$x = {n}$") for n in range(9)]) is None
     assert repeated_form([], [line_form(f"link to this item, level {letter}") for letter in "ABCABCA"])
     assert repeated_form(["report"] * 2, ["report"] * 7 + ["other"]) == "report"
+
+
+def test_a_lone_exercise_with_an_edit_link_in_its_title_is_one_exercise():
+    page = "<h3 class='problem'>Problem 1 <a href='/e'>edit</a></h3><p>Find 1+1.</p><h4>Answer</h4><p>It is 2.</p>"
+    content = f"<html><body><h1>Unit 3</h1>{page}</body></html>"
+    row = {"page_id": "p", "url": "", "format": "html", "content": content, "licence": ""}
+    assert [(one["problem"], one["solution"]) for one in extract_page(row, 40)[0]] == [("Find 1+1.", "It is 2.")]
