@@ -1,8 +1,15 @@
-"""The whole graph with real DVC, at miniature size: what runs again, and what does not."""
+"""The whole graph with real DVC, at miniature size: what runs again, and what faults from outside leave whole.
 
+One file, because the one cold run serves all of it: the faults happen to a copy of the finished project. Full and
+read-only disks are file systems of their own (tmpfs, a read-only bind mount), which needs the right to mount.
+"""
+
+import hashlib
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
@@ -20,6 +27,8 @@ from tests.fakes.miniature import (
 )
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+TMPFS_BYTES = 192 << 20
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +51,55 @@ def edit_params(project, name, value):
     path.write_text(yaml.safe_dump(params, sort_keys=False))
 
 
+def mounted(*arguments):
+    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
+
+
+@pytest.fixture(scope="module")
+def small_disk(project, tmp_path_factory):
+    """A copy of the finished project on a small file system of its own."""
+    place = tmp_path_factory.mktemp("small_disk")
+    mounted("-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "none", place)
+    try:
+        yield shutil.copytree(project, place / "project", symlinks=True)
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def commands(folder):
+    """Stage name and command of every stage but `code`, in an order in which they can run."""
+    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
+    return {name: stage["cmd"] for name, stage in stages.items() if name != "code"}
+
+
+def outputs_on_disk(folder):
+    """Hash of every output's bytes as they are (not as dvc.lock has them)."""
+    found = {}
+    for out in output_hashes(folder):
+        path = folder / out
+        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        for file in files:
+            found[str(file.relative_to(folder))] = hashlib.md5(file.read_bytes()).hexdigest()
+    return found
+
+
+def run_stage(folder, command):
+    return subprocess.run(
+        command, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+    )
+
+
+def fill(folder):
+    with open(folder / "filler", "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"0" * (1 << 20))
+        except OSError:
+            return
+
+
 def test_the_report_is_there_and_a_second_run_runs_only_code(project):
     assert "rl_2" in (project / "reports" / "index.html").read_text()
     assert stages_run(dvc(project, "repro")) == ["code"]
@@ -53,6 +111,87 @@ def test_metrics_and_plots_are_known_to_dvc(project):
     assert "metrics/grade/rl_1.json" in dvc(project, "metrics", "diff")
     dvc(project, "plots", "show", "-o", "plots")
     assert "rl_round_rl_1_csv" in (project / "plots" / "index.html").read_text()
+
+
+def test_forced_runs_give_equal_hashes(project):
+    before = output_hashes(project)
+    assert len(stages_run(dvc(project, "repro", "--force"))) > 15
+    assert output_hashes(project) == before
+
+
+def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk):
+    before = outputs_on_disk(small_disk)
+    for name, command in commands(small_disk).items():
+        fill(small_disk)
+        done = run_stage(small_disk, command)
+        (small_disk / "filler").unlink()
+        assert done.returncode == 1, (name, done.stderr)
+        assert "no disk space left at" in done.stderr and "Traceback" not in done.stderr, (name, done.stderr)
+        assert outputs_on_disk(small_disk) == before, name
+        assert not list(small_disk.rglob("*.partial")), name
+
+
+def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_disk):
+    before = output_hashes(small_disk)
+    (small_disk / "data" / "problems" / "train.parquet").unlink()
+    fill(small_disk)
+    printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False)
+    (small_disk / "filler").unlink()
+    assert "space left" in printed
+    dvc(small_disk, "repro")
+    assert output_hashes(small_disk) == before == output_hashes(small_disk)
+
+
+def test_a_read_only_data_folder_is_told(small_disk):
+    data = small_disk / "data"
+    mounted("--bind", data, data)
+    try:
+        mounted("-o", "remount,ro,bind", data)
+        done = run_stage(small_disk, commands(small_disk)["curate"])
+    finally:
+        subprocess.run(["umount", str(data)], check=True)
+    assert done.returncode == 1 and "read-only file system" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_corrupted_cache_object_is_made_again(small_disk):
+    before = output_hashes(small_disk)
+    name = "data/problems/train.parquet"
+    md5 = before[name]
+    cached = small_disk / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+    whole = cached.read_bytes()
+    (small_disk / name).unlink()
+    os.chmod(cached, 0o644)
+    cached.write_bytes(whole[:-100])
+    dvc(small_disk, "repro")
+    assert output_hashes(small_disk) == before
+    assert (small_disk / name).read_bytes() == whole == cached.read_bytes()
+
+
+def test_a_half_written_table_is_made_again(small_disk):
+    before = output_hashes(small_disk)
+    name = small_disk / "data" / "demonstrations" / "train.parquet"
+    whole = name.read_bytes()
+    name.unlink()
+    name.write_bytes(whole[: len(whole) // 2])
+    done = run_stage(small_disk, commands(small_disk)["sft"])
+    assert done.returncode == 2 and "is not a readable Parquet file" in done.stderr and "dvc repro" in done.stderr
+    dvc(small_disk, "repro")
+    assert output_hashes(small_disk) == before and name.read_bytes() == whole
+
+
+def test_two_at_once_in_one_clone_wait_for_each_other(small_disk):
+    before = output_hashes(small_disk)
+    for name in ("data/policies/sft", "data/responses/rl_1.parquet"):
+        path = small_disk / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    command = [sys.executable, "-m", "pipelines.repro"]
+    both = [
+        subprocess.Popen(command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for _ in range(2)
+    ]
+    printed = [process.communicate()[0].decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0], printed
+    assert output_hashes(small_disk) == before
 
 
 def test_comments_and_docstrings_run_nothing_again(project):
@@ -77,12 +216,6 @@ def test_a_change_of_a_round_runs_what_starts_from_it(project):
     assert set(stages_run(dvc(project, "repro"))) == {"code", "rl_round@rl_2", "respond@rl_2", "grade@rl_2", "report"}
     edit_params(project, "rl_rounds.rl_2.warmup_steps", 2)
     assert stages_run(dvc(project, "repro")) == ["code"]
-
-
-def test_forced_runs_give_equal_hashes(project):
-    before = output_hashes(project)
-    assert len(stages_run(dvc(project, "repro", "--force"))) > 15
-    assert output_hashes(project) == before
 
 
 @pytest.mark.parametrize(("victim", "shell", "warmup_steps"), [("dvc", "/bin/sh", 3), ("stage", "/bin/bash", 4)])
