@@ -1,13 +1,14 @@
 """Runs a command and leaves no process of it behind, whatever session or parent that process has chosen.
 
-    python pipelines/keeper.py COMMAND [ARGUMENT...]
+    python pipelines/keeper.py STARTER COMMAND [ARGUMENT...]
 
 vLLM's engine, Ray's daemons and torchrun's workers start sessions of their own, so a signal to the command's group does
 not reach them, and when their parent dies they would belong to init. The keeper is a "child subreaper" (prctl(2)):
 every process below it whose parent dies becomes its child. All that is alive below it is therefore the family of
 the command. It ends the family when the command has ended, when it is asked to end, and when the process that started
-it dies. Linux only; elsewhere the command is run and its group is ended. Standard library only, and no import of
-ours: it is started by its path, from any folder and with any version of the project.
+it dies, whose id is STARTER: also when that happens before Python has loaded this file. Linux only; elsewhere the
+command is run and its group is ended. Standard library only, and no import of ours: it is started by its path, from
+any folder and with any version of the project.
 
 Exit code: the command's, 128 + n when signal n ended the command, 143 when the keeper was asked to end.
 """
@@ -30,17 +31,18 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def main(command: list[str]) -> int:
+def main(starter: int, command: list[str]) -> int:
     """Runs `command` to its end or ours; returns the exit code of the table above."""
-    parent = os.getppid()
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {*ENDING, signal.SIGCHLD})
+    if os.getppid() != starter:  # the signal above tells of no death before it was asked for
+        return 128 + signal.SIGTERM
     pid = start(command)
     code = None
     while code is None:
         got = signal.sigtimedwait({*ENDING, signal.SIGCHLD}, SECONDS_BETWEEN_LOOKS)
-        if (got is not None and got.si_signo in ENDING) or os.getppid() != parent:
+        if (got is not None and got.si_signo in ENDING) or os.getppid() != starter:
             code = 128 + signal.SIGTERM
         else:
             code = reap().get(pid)
@@ -128,6 +130,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: keeper.py COMMAND [ARGUMENT...]")
-    sys.exit(main(sys.argv[1:]))
+    if len(sys.argv) < 3 or not sys.argv[1].isdecimal():
+        sys.exit("usage: keeper.py STARTER COMMAND [ARGUMENT...]")
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

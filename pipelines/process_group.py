@@ -61,10 +61,12 @@ def run_in_group(
 
 
 def kept(command: Sequence[str | Path]) -> list[str]:
-    """The command under a keeper; one that has a keeper is returned as it is."""
+    """The command under a keeper that ends with this process; a command that has a keeper gets no second one."""
     words = [str(word) for word in command]
     keeper = [sys.executable, "-S", "-E", str(KEEPER)]
-    return words if words[: len(keeper)] == keeper else [*keeper, *words]
+    if words[: len(keeper)] == keeper:
+        words = words[len(keeper) + 1 :]
+    return [*keeper, str(os.getpid()), *words]
 
 
 def dvc(*arguments: str) -> list[str]:

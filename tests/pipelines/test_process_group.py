@@ -100,6 +100,20 @@ def test_they_end_when_the_caller_is_killed_outright(tmp_path):
         assert not any(is_running(pid) for pid in pids)
 
 
+# A caller that is killed as soon as it has started its command: the keeper has not been loaded by then.
+HASTY = """
+import os, signal, subprocess, sys
+from pipelines.process_group import kept
+subprocess.Popen(kept([sys.executable, "-c", "import time; print('it lives', flush=True); time.sleep(60)"]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_command_whose_caller_dies_before_its_keeper_is_loaded_never_runs():
+    done = subprocess.run([sys.executable, "-c", HASTY], cwd=PROJECT, stdout=subprocess.PIPE, timeout=20)
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
+
+
 def test_a_lock_is_held_for_the_command_and_not_by_it(tmp_path):
     with open(tmp_path / "lock", "w") as lock, open(tmp_path / "lock") as other:
         fcntl.flock(lock, fcntl.LOCK_EX)
