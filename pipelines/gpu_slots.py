@@ -1,7 +1,8 @@
-"""GPUs for a stage: a lock file for each GPU under the state folder, and the numbers of those that were free.
+"""GPUs for a stage: a lock file for each GPU of the machine, and the numbers of those that were free.
 
-Prefect's concurrency limit `gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be
-lost while their owner runs. The lock is the last word: the kernel drops it when no process of the stage is left.
+The locks belong to the user, not to a clone: two clones on one machine share its GPUs. Prefect's concurrency limit
+`gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be lost while their owner runs.
+The lock is the last word: the kernel drops it when no process of the stage is left.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
 
 LIMIT = "gpu"
 """Name of the concurrency limit in Prefect."""
@@ -45,11 +49,20 @@ def visible_gpus() -> list[str]:
     return sorted(found, key=int)
 
 
+def lock_folder() -> Path:
+    """Where the locks of this user lie, whatever clone asks: `retrace-<uid>` in the folder for temporary files.
+
+    `$XDG_RUNTIME_DIR` would be no such place: services, containers and cron have none, and a logout removes it.
+    """
+    return Path(tempfile.gettempdir()) / f"retrace-{os.getuid()}"
+
+
 @contextmanager
 def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[Slots]:
     """Waits until `wanted` GPUs are free, says so while it waits, and locks them.
 
-    No GPU on the machine, or none wanted: nothing is locked. UserError when there are GPUs, but fewer than wanted.
+    No GPU on the machine, or none wanted: nothing is locked. UserError when there are GPUs, but fewer than wanted, and
+    when the folder of the locks is another user's.
     """
     gpus = visible_gpus()
     if not wanted or not gpus:
@@ -60,7 +73,7 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
             f"{wanted} GPUs are wanted (launch.train), and this machine shows {len(gpus)} ({', '.join(gpus)}): "
             "lower --nproc-per-node, or run on another work pool"
         )
-    locks.mkdir(parents=True, exist_ok=True)
+    _make_private(locks)
     held = _wait(wanted, gpus, locks, say)
     try:
         yield Slots(tuple(held), tuple(lock.fileno() for lock in held.values()))
@@ -69,12 +82,23 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
             lock.close()  # not LOCK_UN: the keeper of a stage that is still ending holds it too
 
 
+def _make_private(folder: Path) -> None:
+    """Makes the folder for this user alone: anybody may make what they like in the folder for temporary files."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise UserError(
+            f"{folder}, where the locks of this user's GPUs lie, is a link or belongs to another user: remove it, "
+            "or name another folder for temporary files (TMPDIR)"
+        )
+
+
 def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], None]) -> dict[str, IO[str]]:
     said = -SECONDS_BETWEEN_LINES
     while True:
         held: dict[str, IO[str]] = {}
         for gpu in gpus:
-            if len(held) < wanted and (lock := _try(locks / f"gpu-{gpu}.lock")):
+            if len(held) < wanted and (lock := _try(_file(locks, gpu))):
                 held[gpu] = lock
         if len(held) == wanted:
             return held
@@ -82,7 +106,8 @@ def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], No
             lock.close()
         if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
             said = time.monotonic()
-            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(gpus, locks)}")
+            busy = [gpu for gpu in gpus if gpu not in held]
+            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
         time.sleep(SECONDS_BETWEEN_TRIES)
 
 
@@ -93,15 +118,22 @@ def _try(path: Path) -> IO[str] | None:
     except BlockingIOError:
         lock.close()
         return None
+    if not os.fstat(lock.fileno()).st_nlink:  # a cleaner of temporary files has just removed it
+        lock.close()
+        return None
     lock.truncate(0)
-    lock.write(str(os.getpid()))
+    lock.write(f"{os.getpid()} of {PROJECT}")
     lock.flush()
     return lock
 
 
 def _holders(gpus: Sequence[str], locks: Path) -> str:
-    told = [f"{gpu} is held by process {pid}" for gpu in gpus if (pid := _read(locks / f"gpu-{gpu}.lock"))]
+    told = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
     return ", ".join(told) or "another flow is about to take them"
+
+
+def _file(locks: Path, gpu: str) -> Path:
+    return locks / f"gpu-{gpu.replace('/', '-')}.lock"  # the name of a part of a GPU (MIG) may have slashes
 
 
 def _read(path: Path) -> str:

@@ -20,14 +20,13 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.concurrency.sync import concurrency
 
-from pipelines.gpu_slots import LIMIT, Slots, gpu_slots, visible_gpus
+from pipelines.gpu_slots import LIMIT, Slots, gpu_slots, lock_folder, visible_gpus
 from pipelines.graph import DvcStage
 from pipelines.process_group import TimedOut, dvc, environment, run_in_group
 from pipelines.project_lock import project_lock
 from pipelines.stage_page import StagePage, describe, mlflow_search
 from pipelines.task_log import TaskLog
 from pipelines.usage import Usage, watched
-from stages.foundations.scratch import state_folder
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/foundations/progress.py)."""
@@ -108,7 +107,7 @@ def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
     """The GPUs, first queued by Prefect and then locked on this machine."""
     is_queued = 0 < stage.gpus <= len(visible_gpus())
     queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
-    with queue if is_queued else nullcontext(), gpu_slots(stage.gpus, state_folder() / "locks", say) as slots:
+    with queue if is_queued else nullcontext(), gpu_slots(stage.gpus, lock_folder(), say) as slots:
         yield slots
 
 

@@ -17,12 +17,11 @@ from typing import Any
 
 from pipelines.ablating.checkouts import worktree_environment
 from pipelines.git import git
-from pipelines.gpu_slots import gpu_slots
+from pipelines.gpu_slots import gpu_slots, lock_folder
 from pipelines.process_group import run_in_group
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
 from pipelines.retraining.tables import Measurement
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import state_folder
 
 CONTAMINATION = "data/problems/contamination.parquet"
 
@@ -64,7 +63,7 @@ def champion_measurement(
     for name, gpus in (("respond", 1), ("grade", 0)):
         command = _moved(own[f"{name}@{policy}"]["cmd"], moved)
         surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
-        with gpu_slots(gpus, state_folder() / "locks", on_line) as slots:
+        with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:
                 surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
             shell = ["/bin/sh", "-c", command]

@@ -1,5 +1,6 @@
 """What prefect.yaml deploys, the forms, the GPUs that a task takes, and what a task tells; no server."""
 
+import os
 import threading
 import time
 
@@ -8,7 +9,7 @@ import yaml
 
 from pipelines.ablating.definition import ablation_names
 from pipelines.choices import policy_names
-from pipelines.gpu_slots import gpu_slots, visible_gpus
+from pipelines.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.graph import stages_in_order
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
@@ -76,6 +77,35 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
             assert got == []
         waiting.join(10)
     assert got == [("1",)]
+
+
+def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("RETRACE_GPUS", "0,MIG-GPU-5/1/0")
+    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    lines, got = [], []
+
+    def other_clone():
+        with gpu_slots(1, lock_folder(), lines.append) as slots:
+            got.append(slots.gpus)
+
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "one"))
+    with gpu_slots(2, lock_folder(), lines.append):
+        monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
+        waiting = threading.Thread(target=other_clone)
+        waiting.start()
+        time.sleep(0.2)
+        assert got == [] and f"0 is held by process {os.getpid()} of {PROJECT}" in lines[0]
+    waiting.join(10)
+    assert got == [("0",)] and lock_folder().stat().st_mode & 0o777 == 0o700
+
+
+def test_a_lock_folder_that_somebody_else_made_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("RETRACE_GPUS", "0")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "locks").symlink_to(tmp_path / "theirs")
+    with pytest.raises(UserError, match="is a link or belongs to another user"):
+        gpu_slots(1, tmp_path / "locks", print).__enter__()
 
 
 def test_all_or_nothing(tmp_path, monkeypatch):
