@@ -33,8 +33,8 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
         try:
             messages = read_log(place)
             start = next(message for message in messages if message["kind"] == "start")
-            stage_hash, ms = start["tags"]["stage_hash"], start["ms"]
-        except (OSError, EOFError, zlib.error, KeyError, StopIteration) as error:
+            stage_hash, ms = start["tags"]["stage_hash"], int(start["ms"])
+        except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError, StopIteration) as error:
             problems.append(f"{place} is not readable ({type(error).__name__}): its numbers stay out")
             continue
         if not has_run(store, stage_hash, ms):
@@ -45,7 +45,7 @@ def replay_kept(store: MlflowStore, state: Path) -> tuple[int, list[str]]:
 
 def has_run(store: MlflowStore, stage_hash: str, ms: int) -> bool:
     """True when MLflow has a run with this stage hash that started at `ms`."""
-    wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {int(ms)}"
+    wanted = f"tags.stage_hash = '{stage_hash}' and attributes.start_time = {ms}"
     return bool(store.client.search_runs([store.experiment_id], wanted, max_results=1))
 
 

@@ -28,10 +28,13 @@ def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:
 
 
 def kept_logs(state: Path) -> list[Path]:
-    """The kept logs, oldest first."""
-    return sorted(
-        (state / "runs").glob("*.jsonl.gz"), key=lambda path: (int(path.name.partition("-")[0]), path.name)
-    )
+    """The kept logs, oldest first; files with names of another form, which somebody laid there, come last."""
+
+    def place_in_time(path: Path) -> tuple[bool, int, str]:
+        start = path.name.partition("-")[0]
+        return not start.isdecimal(), int(start) if start.isdecimal() else 0, path.name
+
+    return sorted((state / "runs").glob("*.jsonl.gz"), key=place_in_time)
 
 
 def read_log(place: Path) -> list[dict[str, Any]]:

@@ -260,10 +260,14 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     broken = bytearray(gzip.compress(b'{"kind": "start"}' * 50, mtime=0))
     broken[12:20] = b"\xff" * 8
     (project / "state" / "runs" / "2-cd.jsonl.gz").write_bytes(bytes(broken))
+    strays = {"notes": b"not ours", "3-ef": b'{"kind": "start", "tags": 7}', "copy": b'{"kind": "start", "ms": "?"}'}
+    for name, line in strays.items():
+        (project / "state" / "runs" / f"{name}.jsonl.gz").write_bytes(gzip.compress(line))
+    assert [path.name[:2] for path in kept_logs(project / "state")] == ["1-", "2-", "3-", "co", "no"]
     (project / "state" / "comparisons").mkdir()
     (project / "state" / "comparisons" / "x.json").write_text("{")
     report = mirror(project, project / "state")
-    assert report.mirrored == len(STAGES) and len(report.problems) == 3
+    assert report.mirrored == len(STAGES) and len(report.problems) == 3 + len(strays)
     (project / "dvc.lock").write_text("stages: [")
     assert "not readable" in " ".join(mirror(project, project / "state").problems)
 
