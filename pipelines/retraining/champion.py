@@ -10,6 +10,7 @@ may be lost: `update_registry` writes it again from the tags.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from pipelines.git import git, git_as_someone, has_revision, show
+from pipelines.recipes import recipe_names
 from pipelines.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 
@@ -58,10 +60,13 @@ def moving_tag(recipe: str) -> str:
 
 def promotions(root: Path, recipe: str) -> list[Champion]:
     """All that were ever promoted, oldest first."""
-    form = "%(contents:body)%00"
-    listed = git(root, "for-each-ref", f"--format={form}", f"refs/tags/{moving_tag(recipe)}-v*")
-    found = [_read(text) for text in listed.split("\0")]
-    return sorted((one for one in found if one and one.recipe == recipe), key=lambda one: one.version)
+    return sorted((one for one in _promoted(root) if one.recipe == recipe), key=lambda one: one.version)
+
+
+def _promoted(root: Path) -> list[Champion]:
+    """The promotions of all recipes."""
+    listed = git(root, "for-each-ref", "--format=%(contents:body)%00", f"refs/tags/{moving_tag('*')}-v*")
+    return [one for text in listed.split("\0") if (one := _read(text))]
 
 
 def _read(message: str) -> Champion | None:
@@ -105,13 +110,19 @@ def make_current(root: Path, champion: Champion) -> None:
 def update_registry(root: Path, recipe: str) -> str:
     """Registers every promotion that MLflow lacks and sets the alias; returns what changed, "" when nothing did.
 
-    UserError when MLflow cannot be reached.
+    Does nothing with RETRACE_TRACKING=off. UserError when MLflow cannot be reached.
     """
+    if is_tracking_off():
+        return ""
     every, now = promotions(root, recipe), current(root, recipe)
     if now is None:
         return ""
     with mlflow_faults("git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"):
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
+
+
+def is_tracking_off() -> bool:
+    return os.environ.get("RETRACE_TRACKING") == "off"
 
 
 def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion], now: Champion) -> str:
@@ -176,18 +187,22 @@ def locked_outs(root: Path, commit: str) -> dict[str, str]:
 def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None]) -> None:
     """Makes the champion before the last promotion champion again, or version `to`; says what it did.
 
-    Repeating it changes nothing. UserError when there was none before, or no version `to`.
+    Repeating it changes nothing. UserError when there was none before, no version `to`, or no champion of that name.
     """
     every, now = promotions(root, recipe), current(root, recipe)
-    if not every or now is None:
-        raise UserError(f"recipe {recipe} has no champion yet: the flow retrain promotes the first")
+    if not every:
+        raise UserError(_no_champion(root, recipe))
     last = every[-1]
+    known = ", ".join(f"v{one.version}" for one in every)
+    if now is None and to is None:
+        raise UserError(
+            f"the tag {moving_tag(recipe)} is gone: say with --to which champion it is to name, there are {known}"
+        )
     target = last.before if to is None else to
     if target is None:
         raise UserError(f"there is no champion of {recipe} before {last.told()}: it is the first")
     found = next((one for one in every if one.version == target), None)
     if found is None:
-        known = ", ".join(f"v{one.version}" for one in every)
         raise UserError(f"recipe {recipe} has no champion v{target}: there are {known}")
     if now == found:
         mended = update_registry(root, recipe)
@@ -197,5 +212,19 @@ def roll_back(root: Path, recipe: str, to: int | None, say: Callable[[str], None
         )
         return
     make_current(root, found)
-    say(f"the champion of {recipe} was {now.told()}")
-    say(f"and now is {found.told()}: tag {moving_tag(recipe)} and MLflow's alias retrace-{recipe}@{ALIAS}")
+    alias = f"MLflow's alias retrace-{recipe}@{ALIAS}"
+    if now is not None:
+        say(f"the champion of {recipe} was {now.told()}")
+    say(
+        f"and now is {found.told()}: tag {moving_tag(recipe)}"
+        + (f"; RETRACE_TRACKING=off leaves {alias} as it was" if is_tracking_off() else f" and {alias}")
+    )
+
+
+def _no_champion(root: Path, recipe: str) -> str:
+    recipes, crowned = recipe_names(root), sorted({one.recipe for one in _promoted(root)})
+    if recipes and recipe not in recipes:
+        told = f"unknown recipe {recipe!r}: there are {', '.join(recipes)}"
+    else:
+        told = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
+    return f"{told}; champions have {', '.join(crowned)}" if crowned else told

@@ -189,6 +189,7 @@ def repository(tmp_path, monkeypatch, tracking):
     folder.mkdir()
     monkeypatch.setattr("pipelines.retraining.rollback.PROJECT", folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
+    monkeypatch.delenv("RETRACE_TRACKING")
     for command in (["init", "-q"], *(["commit", "-q", "--allow-empty", "-m", name] for name in "ab")):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=folder, check=True)
     return folder
@@ -266,6 +267,37 @@ def test_without_mlflow_the_tag_moves_and_the_message_says_how_mlflow_is_told(re
     assert current(repository, "lonely").version == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
     assert "mended in MLflow: alias champion" in invoke("lonely").output
+
+
+def test_with_tracking_off_git_alone_is_told(repository, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    for version in (1, 2):
+        promote(repository, promotion(repository, version, version - 1 or None, recipe="quiet"))
+    done = invoke("quiet")
+    assert done.exit_code == 0 and "RETRACE_TRACKING=off leaves MLflow's alias retrace-quiet@champion" in done.output
+    assert current(repository, "quiet").version == 1 and "champion of quiet already\n" in invoke("quiet").output
+
+
+def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    (repository / "pipelines" / "recipes").mkdir(parents=True)
+    for name in ("laptop", "small"):
+        (repository / "pipelines" / "recipes" / f"{name}.yaml").touch()
+    promote(repository, promotion(repository, 1, None, recipe="small"))
+    done = invoke("smal")
+    assert done.exit_code == 2 and "unknown recipe 'smal': there are laptop, small; champions have small" in done.output
+    done = invoke("laptop")
+    assert "recipe laptop has no champion yet" in done.output and "champions have small" in done.output
+
+
+def test_a_moving_tag_that_is_gone_is_set_again(repository, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    promote(repository, promotion(repository, 1, None))
+    subprocess.run(["git", "tag", "-d", "champion-laptop"], cwd=repository, check=True)
+    done = invoke("laptop")
+    assert done.exit_code == 2 and "the tag champion-laptop is gone: say with --to" in done.output
+    assert invoke("laptop", "--to", "1").exit_code == 0 and current(repository, "laptop").version == 1
 
 
 def test_a_tag_that_only_looks_like_a_promotion_is_passed_over(repository):

@@ -341,6 +341,6 @@ def roll_back(project, ui):
     """`retrace rollback` as it runs in a copy of the program whose project is `project`."""
     script = f"import stages.foundations.scratch as s; from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
     script += "from pipelines.cli import app; app()"
-    environment = {**os.environ, "RETRACE_STATE": str(ui.state)}
+    environment = {**os.environ, "RETRACE_STATE": str(ui.state), "RETRACE_TRACKING": "on"}
     return subprocess.run([sys.executable, "-c", script, "rollback", "laptop"], env=environment, text=True,
                           capture_output=True, cwd=ROOT)  # fmt: skip
