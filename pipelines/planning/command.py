@@ -54,12 +54,24 @@ def plan(
             gpu, gpus, replicas, price, model, config, prompt_tokens, response_share, drawn, benchmark_problems,
             measured, mfu, bandwidth_share,
         )  # fmt: skip
+        _refuse_gpu_options(question)
         made = make_plan(PROJECT, recipe, question)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
     raise typer.Exit(1 if made.problems else 0)
+
+
+def _refuse_gpu_options(question: Question) -> None:
+    """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
+    told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
+    given = " and ".join(name for name, is_given in told.items() if is_given)
+    if given and question.gpu.lower() == "cpu":
+        raise UserError(
+            f"{given} needs the GPU's name, and --gpu cpu (the default) plans for this machine's CPU: add --gpu H100, "
+            f"or leave {given} out"
+        )
 
 
 def as_dict(made: Plan) -> dict[str, Any]:

@@ -233,6 +233,9 @@ def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tm
     assert {"training_weights", "training_optimizer", "sampling_kv_cache"} <= set(memory["rl_round@rl_1"])
     assert run(app, ["plan", "nothing"]).exit_code == 2
     assert "there are A100" in run(app, ["plan", "laptop", "--gpu", "Z80"]).output
+    for words in (["--gpu", "cpu", "--gpus", "8"], ["--gpus", "8"], ["--replicas", "2"], ["--price", "1"]):
+        refused = run(app, ["plan", "laptop", *words])
+        assert refused.exit_code == 2 and f"{words[-2]} needs the GPU's name" in refused.output, words
     assert "DAPO Qwen2.5-32B" in run(app, ["plan", "--published"]).stdout
 
 
