@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pipelines.addresses import without_password
 from pipelines.ended_runs import going_runs, tell_ended
 from pipelines.process_group import end_groups, environment, kept, terminated_as_interrupt
 from pipelines.project_lock import refusing_lock
@@ -56,7 +57,9 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"{api}/health", "prefect", started)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
-            settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
+            elsewhere = tracking_server()
+            if not elsewhere:
+                settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
             wait_until_ready(started)
             print(
@@ -64,7 +67,10 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             )
             # The bare address opens MLflow on its pages for agents' traces.
             runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
-            print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}\nCtrl-C ends both.", flush=True)
+            print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}", flush=True)
+            if elsewhere:
+                print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
+            print("Ctrl-C ends both.", flush=True)
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
@@ -126,8 +132,20 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
         "DO_NOT_TRACK": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "RETRACE_MLFLOW_URL": f"http://{HOST}:{mlflow_port}",
+        "RETRACE_MLFLOW_URL": _shown_tracking(mlflow_port),
     }
+
+
+def _shown_tracking(mlflow_port: int) -> str:
+    """The address in links to runs. One that is set beside a foreign server is how a browser reaches that."""
+    elsewhere = tracking_server()
+    return (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
+
+
+def tracking_server() -> str:
+    """The server to which `$MLFLOW_TRACKING_URI` sends what flows track; "" when that is our own database."""
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return without_password(address) if address.startswith(("http://", "https://")) else ""
 
 
 def make_tracking_database(state: Path) -> str:

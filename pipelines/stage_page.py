@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from pipelines.addresses import without_password
 from pipelines.graph import DvcStage
 from pipelines.usage import Usage
 from stages.foundations.ledger import latest_runs
@@ -66,16 +67,18 @@ def mlflow_link(run: Mapping[str, str]) -> str:
 
 
 def mlflow_search(stage: str) -> str:
-    """Address of all runs of a stage in MLflow; MLflow's start page where its experiment is not known."""
-    experiment = os.environ.get("RETRACE_MLFLOW_EXPERIMENT")
-    base = _base() or "http://127.0.0.1:5000"
-    if not experiment:
+    """Address of all runs of a stage in MLflow; "" where no server is known.
+
+    MLflow's start page where its experiment is not known.
+    """
+    experiment, base = os.environ.get("RETRACE_MLFLOW_EXPERIMENT"), _base()
+    if not experiment or not base:
         return base
     search = quote(f"tags.`dvc.stage` = '{stage}'")
     return f"{base}/#/experiments/{experiment}/runs?searchFilter={search}&{TRAINING_PAGES}"
 
 
 def _base() -> str:
-    """`RETRACE_MLFLOW_URL` is the address of the server that `make ui` started."""
+    """The server's address, "" for none: `RETRACE_MLFLOW_URL` is that of the server that `make ui` started."""
     base = os.environ.get("RETRACE_MLFLOW_URL") or os.environ.get("MLFLOW_TRACKING_URI", "")
-    return base.rstrip("/") if base.startswith("http") else ""
+    return without_password(base.rstrip("/")) if base.startswith("http") else ""

@@ -63,9 +63,8 @@ def bring_up_to_date(
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
     surroundings = dict(env or environment())
-    create_link_artifact(
-        mlflow_search(stage.name), f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}"
-    )
+    if address := mlflow_search(stage.name):
+        create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
     with _slots(stage, logger.info) as slots:
         if slots.gpus:
             surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)

@@ -11,6 +11,7 @@ from pipelines.ablating.definition import ablation_names
 from pipelines.choices import policy_names
 from pipelines.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.graph import stages_in_order
+from pipelines.servers import server_settings
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -186,6 +187,36 @@ def test_progress_is_read_from_the_lines():
     assert progress("    3 runs left, about 2 min") is None
     assert progress("mini: 4 of 8 runs to do, 2 at once") is None
     assert progress("    3 runs left, about 2 min") == 25.0
+
+
+def test_the_link_to_mlflow_is_the_servers_address_or_none(monkeypatch):
+    from pipelines.stage_page import mlflow_search
+
+    for name in ("RETRACE_MLFLOW_URL", "RETRACE_MLFLOW_EXPERIMENT", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    assert mlflow_search("sft") == "", "nobody knows of a server"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///state/mlflow.db")
+    assert mlflow_search("sft") == ""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@tracking/")
+    assert mlflow_search("sft") == "https://me@tracking"
+    monkeypatch.setenv("RETRACE_MLFLOW_URL", "http://127.0.0.1:5001")
+    monkeypatch.setenv("RETRACE_MLFLOW_EXPERIMENT", "7")
+    assert mlflow_search("sft").startswith("http://127.0.0.1:5001/#/experiments/7/runs?searchFilter=tags.%60dvc.stage")
+
+
+def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):
+    monkeypatch.delenv("RETRACE_MLFLOW_URL", raising=False)
+
+    def shown():
+        return server_settings(tmp_path, 4201, 5001)["RETRACE_MLFLOW_URL"]
+
+    assert shown() == "http://127.0.0.1:5001"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@team:5000")
+    assert shown() == "http://me@team:5000"
+    monkeypatch.setenv("RETRACE_MLFLOW_URL", "https://team/mlflow")
+    assert shown() == "https://team/mlflow"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    assert shown() == "http://127.0.0.1:5001"
 
 
 def test_scores_stand_with_their_intervals():
