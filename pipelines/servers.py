@@ -57,20 +57,11 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"{api}/health", "prefect", started)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
-            elsewhere = tracking_server()
-            if not elsewhere:
+            if not tracking_server():
                 settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
             wait_until_ready(started)
-            print(
-                f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run"
-            )
-            # The bare address opens MLflow on its pages for agents' traces.
-            runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
-            print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}", flush=True)
-            if elsewhere:
-                print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
-            print("Ctrl-C ends both.", flush=True)
+            print_addresses(prefect_port, mlflow_port, experiment_id)
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
@@ -90,6 +81,16 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
             end_groups([started.pop("worker")])
             tell_ended(api, runs)
         end_groups(list(started.values()))
+
+
+def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str) -> None:
+    print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
+    # The bare address opens MLflow on its pages for agents' traces.
+    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+    print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}")
+    if elsewhere := tracking_server():
+        print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
+    print("Ctrl-C ends both.", flush=True)
 
 
 def port(name: str, default: int) -> int:
