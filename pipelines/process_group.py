@@ -28,6 +28,10 @@ class TimedOut(Exception):
     """The command ran longer than it may."""
 
 
+class FellSilent(TimedOut):
+    """The command told nothing for longer than it may."""
+
+
 def run_in_group(
     command: Sequence[str | Path],
     folder: Path,
@@ -35,13 +39,15 @@ def run_in_group(
     timeout_seconds: float | None = None,
     env: Mapping[str, str] | None = None,
     held: Sequence[int] = (),
+    silent_seconds: float | None = None,
 ) -> int:
     """Runs `command` in `folder` and returns its exit code; 128 + n where signal n ended it.
 
     With `on_line` each line of its output (standard error included) is handed over as it comes, in this thread;
     without, the command writes where we write. `env` replaces `environment()`. `held` are file descriptors, such as
-    locks, that stay open until no process of the command is left, even when we are killed. Raises TimedOut; on any
-    exception no process of the command is left.
+    locks, that stay open until no process of the command is left, even when we are killed. Raises TimedOut, and with
+    `on_line` FellSilent between two lines that are more than `silent_seconds` apart; on any exception no process of the
+    command is left.
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     process = subprocess.Popen(
@@ -51,7 +57,7 @@ def run_in_group(
     deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
     try:
         if on_line:
-            for line in _lines(process, deadline):
+            for line in _lines(process, deadline, silent_seconds or float("inf")):
                 on_line(line)
         return process.wait(None if deadline == float("inf") else max(0.1, deadline - time.monotonic()))
     except subprocess.TimeoutExpired as error:
@@ -102,8 +108,8 @@ def terminated_as_interrupt() -> Iterator[None]:
             signal.signal(name, handler)
 
 
-def _lines(process: subprocess.Popen[str], deadline: float) -> Iterator[str]:
-    """Lines as they come. Waiting stays interruptible, and ends at `deadline` (monotonic seconds)."""
+def _lines(process: subprocess.Popen[str], deadline: float, silent_seconds: float) -> Iterator[str]:
+    """Lines as they come. Waiting stays interruptible, and ends at `deadline` (monotonic seconds) or in silence."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -112,16 +118,21 @@ def _lines(process: subprocess.Popen[str], deadline: float) -> Iterator[str]:
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
+    heard = time.monotonic()
     while True:
+        until = min(deadline, heard + silent_seconds)
         try:
-            line = lines.get(timeout=min(1.0, max(0.01, deadline - time.monotonic())))
+            line = lines.get(timeout=min(1.0, max(0.01, until - time.monotonic())))
         except queue.Empty:
             if time.monotonic() >= deadline:
                 raise subprocess.TimeoutExpired(process.args, deadline) from None
+            if time.monotonic() >= until:
+                raise FellSilent(f"stopped after {silent_seconds:.0f} s of silence") from None
             continue
         if line is None:
             return
         yield line
+        heard = time.monotonic()
 
 
 def end_groups(processes: Sequence[subprocess.Popen[str]]) -> None:

@@ -19,6 +19,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,13 +27,21 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.addresses import without_password
-from pipelines.process_group import run_in_group
+from pipelines.process_group import FellSilent, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.progress import say
 
 SECONDS_TO_ANSWER = 30.0
 """A remote that says nothing for so long cannot be reached."""
-UNREACHABLE = 3
+SECONDS_OF_SILENCE = 600.0
+"""A transfer in which nothing moves for so long has lost its remote. The tries of the storage libraries themselves end
+earlier (HTTP: five of a minute each); SSH waits for ever for a machine that has gone away."""
+SECONDS_BETWEEN_PULSES = 1.0
+PULSE = "(at work)"
+"""The line of a transfer in which something moves: DVC itself says nothing where nobody looks at a terminal."""
+BYTES_THAT_MOVED, CPU_SECONDS_THAT_WORKED = 2**16, 0.1
+"""More than waiting takes in `SECONDS_OF_SILENCE`."""
+UNREACHABLE, SILENT = 3, 4
 LINES_IN_A_WARNING = 4
 PULLING = ("--pull", "--allow-missing")
 
@@ -71,9 +80,10 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
         return ()
     tell(f"remote {remote.name} ({remote.url}): pulling what is missing here")
     code, last = _run(root, "pull")
-    if code == UNREACHABLE:
+    if code in (UNREACHABLE, SILENT):
+        what = "cannot be reached" if code == UNREACHABLE else "has fallen silent"
         tell(
-            f"warning: the remote {remote.name} ({remote.url}) cannot be reached, so nothing is pulled: {last}"
+            f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}"
         )
         return ()
     if code:
@@ -85,7 +95,11 @@ def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str,
 
 def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
     """Pushes the present results to the default remote. False, with a warning, when that did not work."""
-    remote = default_remote(root)
+    try:
+        remote = default_remote(root)
+    except UserError as error:  # the results are there, and none the worse for it
+        tell(f"warning: the results were not pushed: {error}")
+        return False
     if remote is None:
         return True
     tell(f"remote {remote.name} ({remote.url}): pushing what is new")
@@ -110,8 +124,35 @@ def _run(root: Path, action: str) -> tuple[int, str]:
     """Exit code and last lines of this module in a process of its own: storage libraries print, hang and crash."""
     last: deque[str] = deque(maxlen=LINES_IN_A_WARNING)
     command = [sys.executable, "-m", "pipelines.sharing", action, str(root)]
-    code = run_in_group(command, root, lambda line: last.append(line) if line.strip() else None)
+
+    def hear(line: str) -> None:
+        if line.strip() not in ("", PULSE):
+            last.append(line)
+
+    try:
+        code = run_in_group(command, root, hear, silent_seconds=SECONDS_OF_SILENCE)
+    except FellSilent:
+        return SILENT, " ".join([f"nothing moved for {SECONDS_OF_SILENCE / 60:.0f} minutes", *last])
     return code, " ".join(last)
+
+
+def _tell_pulses() -> None:
+    """Prints `PULSE` now and then while bytes are read or written, or the processor works."""
+
+    def moved() -> int:
+        try:
+            lines = Path("/proc/self/io").read_text().split()
+        except OSError:  # no Linux: the processor alone counts
+            return 0
+        return int(lines[1]) + int(lines[3])  # rchar, wchar: on one side of a transfer there is a local file
+
+    bytes_then, cpu_then = moved(), time.process_time()
+    while True:
+        time.sleep(SECONDS_BETWEEN_PULSES)
+        bytes_now, cpu_now = moved(), time.process_time()
+        if bytes_now - bytes_then > BYTES_THAT_MOVED or cpu_now - cpu_then > CPU_SECONDS_THAT_WORKED:
+            bytes_then, cpu_then = bytes_now, cpu_now
+            print(PULSE, flush=True)
 
 
 def pull(repo: Any) -> str:
@@ -190,6 +231,7 @@ def _told(error: Exception) -> str:
 
 def main(argv: list[str]) -> int:
     """0 done, 1 failed, 2 an unknown action, 3 the remote cannot be reached; the reason is the last line."""
+    threading.Thread(target=_tell_pulses, name="pulses", daemon=True).start()
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)

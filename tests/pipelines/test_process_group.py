@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.process_group import TimedOut, dvc, kept, run_in_group, terminated_as_interrupt
+from pipelines.process_group import FellSilent, TimedOut, dvc, kept, run_in_group, terminated_as_interrupt
 
 PROJECT = Path(__file__).resolve().parents[2]
 # A parent like `dvc repro`: starts a child, tells its id, and waits. The child ignores a polite end.
@@ -44,6 +44,15 @@ def test_a_timeout_ends_the_whole_family(tmp_path):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=2)
     assert time.monotonic() - started < 8
     assert not is_running(int(lines[0]))
+
+
+def test_silence_ends_the_command_and_a_slow_talker_lives(tmp_path):
+    talker = "import os, sys, time\nfor _ in range(4): print(os.getpid(), flush=True); time.sleep(float(sys.argv[1]))"
+    assert run_in_group([sys.executable, "-c", talker, "0.3"], tmp_path, print, silent_seconds=1) == 0
+    pids = []
+    with pytest.raises(FellSilent, match="1 s of silence"):
+        run_in_group([sys.executable, "-c", talker, "60"], tmp_path, pids.append, silent_seconds=1)
+    assert not is_running(int(pids[0]))
 
 
 def test_an_exception_in_the_reader_ends_the_whole_family(tmp_path):

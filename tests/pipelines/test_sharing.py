@@ -1,6 +1,8 @@
 """Two clones of a small real DVC project that share a remote: a folder, and real storage over SSH."""
 
 import asyncio
+import hashlib
+import http.server
 import os
 import shutil
 import subprocess
@@ -177,6 +179,59 @@ def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ra
     assert "warning" in told[-1] and "They are safe here" in told[-1]
 
 
+@pytest.fixture
+def silent_store():
+    """An HTTP server whose root answers, and which never says a word about what lies below; yields its address."""
+    released = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path.strip("/") != "store":
+                released.wait(60)
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_POST = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/store"
+    released.set()
+    server.shutdown()
+    server.server_close()
+
+
+def finished_project(folder, url, content=b"weights"):
+    """As `make_project`, with one stage and its entry in dvc.lock; the output lies in the cache alone."""
+    make_project(folder, url)
+    md5 = hashlib.md5(content).hexdigest()
+    (folder / "dvc.yaml").write_text("stages:\n  base: {cmd: make it, outs: [data/base]}\n")
+    out = f"{{path: data/base, md5: {md5}, hash: md5, size: {len(content)}}}"
+    (folder / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  base: {{cmd: make it, outs: [{out}]}}\n")
+    cached = folder / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
+    cached.parent.mkdir(parents=True)
+    cached.write_bytes(content)
+    return folder
+
+
+@pytest.mark.slow
+def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeypatch, silent_store):
+    monkeypatch.setattr("pipelines.sharing.SECONDS_OF_SILENCE", 3.0)
+    puller, pusher = (finished_project(tmp_path / name, silent_store) for name in ("puller", "pusher"))
+    shutil.rmtree(puller / ".dvc" / "cache")
+    pulled, pushed = [], []
+    pushing = threading.Thread(target=lambda: pushed.append(push_after_run(pusher, pushed.append)))
+    pushing.start()
+    assert pull_before_run(puller, pulled.append) == (), "DVC alone would wait for it in each stage"
+    pushing.join()
+    assert "has fallen silent, so nothing more is pulled" in pulled[-1] and "nothing moved for" in pulled[-1]
+    assert "nothing moved" in pushed[-2] and "They are safe here" in pushed[-2] and pushed[-1] is False
+
+
 @pytest.mark.slow
 def test_a_flow_pushes_at_its_end(tmp_path, ran, monkeypatch):
     from prefect.logging import disable_run_logger
@@ -200,6 +255,8 @@ def test_without_a_default_remote_nothing_happens(tmp_path):
     assert default_remote(tmp_path) is None
     assert pull_before_run(tmp_path, told.append) == ()
     assert push_after_run(tmp_path, told.append) and told == []
+    (tmp_path / ".dvc" / "config").write_text("[core\n")
+    assert not push_after_run(tmp_path, told.append) and "correct .dvc/config" in told[0]
 
 
 def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path):
