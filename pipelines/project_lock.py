@@ -7,18 +7,17 @@ one is making fails with "is busy".
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipelines.killed_dvc import mend_after_a_kill
 from stages.foundations.errors import UserError
 
 SECONDS_BETWEEN_TRIES = 0.5
 SECONDS_BETWEEN_LINES = 60.0
-SECONDS_TO_WRITE_A_TABLE = 1.0
 
 
 @contextmanager
@@ -41,7 +40,7 @@ def project_lock(root: Path, say: Callable[[str], None]) -> Iterator[int]:
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
-        remove_broken_rwlock(root, say)
+        mend_after_a_kill(root, say)
         yield lock.fileno()
 
 
@@ -53,32 +52,6 @@ def refusing_lock(folder: Path, refusal: str) -> Iterator[None]:
         if not _is_taken(lock.fileno()):
             raise UserError(f"{refusal} ({folder / 'lock'} is held)")
         yield
-
-
-def remove_broken_rwlock(root: Path, say: Callable[[str], None]) -> None:
-    """Removes DVC's table of outputs in use when it is no JSON.
-
-    A DVC that is killed while it writes the table leaves half of it, and each later DVC would refuse to run. A table
-    that is being written is given the time to become whole.
-    """
-    table = root / ".dvc" / "tmp" / "rwlock"
-    until = time.monotonic() + SECONDS_TO_WRITE_A_TABLE
-    while not _is_whole(table):
-        if time.monotonic() > until:
-            say(f"removing {table}: a DVC was killed while it wrote it")
-            table.unlink(missing_ok=True)
-            return
-        time.sleep(0.1)
-
-
-def _is_whole(table: Path) -> bool:
-    try:
-        json.loads(table.read_bytes())
-    except FileNotFoundError:
-        return True
-    except ValueError:
-        return False
-    return True
 
 
 def _is_taken(descriptor: int) -> bool:

@@ -21,8 +21,8 @@ from pipelines.ablating.definition import Ablation
 from pipelines.ablating.plan import PlannedRun, expected_seconds, in_order, leading, next_run
 from pipelines.ablating.records import ablation_folder, keep_results, record_folder
 from pipelines.git import git
+from pipelines.killed_dvc import mend_after_a_kill
 from pipelines.process_group import dvc, end_groups, terminated_as_interrupt
-from pipelines.project_lock import remove_broken_rwlock
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.lifetime import die_with_parent
@@ -117,7 +117,7 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
     stamp = folder / "state" / "ablation_run"
     if stamp.exists() and stamp.read_text() == key:
         settings.say(f"{run.variant} seed {run.seed}: goes on")
-        remove_broken_rwlock(folder, settings.say)
+        mend_after_a_kill(folder, settings.say)
     else:
         remove_checkout(settings.code.root, folder)
         make_checkout(settings.code, folder, settings.cache)

@@ -1,4 +1,4 @@
-"""One run at a time in a project, and what a killed DVC leaves behind."""
+"""One run at a time in a project."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from pipelines.process_group import dvc, environment
 from pipelines.project_lock import project_lock, refusing_lock
 from stages.foundations.errors import UserError
 
@@ -38,22 +37,6 @@ def test_a_held_lock_outlives_its_owner_until_the_command_ends(tmp_path):
     threading.Timer(1.0, process.communicate).start()
     with project_lock(tmp_path, said.append):
         assert process.poll() is not None and said
-
-
-@pytest.mark.slow
-def test_half_a_table_of_dvc_stops_no_run(dvc_project):
-    table = dvc_project / ".dvc" / "tmp" / "rwlock"
-    table.write_text('{"/a": {"wri')
-    command = dvc("repro", "--single-item", "first")
-    done = subprocess.run(
-        command, cwd=dvc_project, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode and "rwlock" in done.stderr, "DVC mends it by itself now: our mending can go"
-    said = []
-    with project_lock(dvc_project, said.append):
-        pass
-    assert "a DVC was killed" in said[0]
-    subprocess.run(command, cwd=dvc_project, env=environment(), check=True, capture_output=True)
 
 
 def test_a_refusing_lock_names_its_file_and_is_free_after_its_holder(tmp_path):

@@ -1,0 +1,96 @@
+"""What a killed DVC leaves behind: a torn table of outputs in use, a torn dvc.lock, with real DVC."""
+
+import subprocess
+
+import pytest
+import yaml
+
+from pipelines import killed_dvc
+from pipelines.killed_dvc import mend_after_a_kill
+from pipelines.process_group import dvc, environment
+
+
+def run(project, *arguments):
+    return subprocess.run(
+        dvc(*arguments), cwd=project, env=environment(), capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.slow
+def test_half_a_table_of_dvc_stops_no_run(dvc_project):
+    table = dvc_project / ".dvc" / "tmp" / "rwlock"
+    table.write_text('{"/a": {"wri')
+    command = ["repro", "--single-item", "first"]
+    done = run(dvc_project, *command)
+    assert done.returncode and "rwlock" in done.stderr, "DVC mends it by itself now: our mending can go"
+    said = []
+    mend_after_a_kill(dvc_project, said.append)
+    assert len(said) == 1 and "a DVC was killed" in said[0]
+    assert run(dvc_project, *command).returncode == 0
+
+
+@pytest.mark.slow
+def test_a_torn_lock_file_stops_no_run_and_costs_none(dvc_project):
+    assert run(dvc_project, "repro").returncode == 0
+    lock = dvc_project / "dvc.lock"
+    whole = lock.read_text()
+    hashes = yaml.safe_load(whole)
+    lock.write_text(whole[: whole.rindex("cmd:")])
+    assert run(dvc_project, "repro").returncode, "DVC mends it by itself now: our mending can go"
+    said = []
+    mend_after_a_kill(dvc_project, said.append)
+    assert len(said) == 1 and "dropping its last stage" in said[0]
+    done = run(dvc_project, "repro")
+    assert done.returncode == 0 and "Running stage" not in done.stdout
+    assert yaml.safe_load(lock.read_text()) == hashes
+
+
+LOCK = """schema: '2.0'
+stages:
+  first:
+    cmd: python first.py
+    outs:
+    - path: data/first.txt
+      md5: 1
+  last:
+    cmd: python last.py
+    deps:
+    - path: data/first.txt
+      md5: 1
+    params:
+      params.yaml:
+        seed: 0
+    outs:
+    - path: data/last.txt
+      md5: 2
+"""
+
+
+def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(killed_dvc, "SECONDS_TO_WRITE", 0.0)
+    path, whole = tmp_path / "dvc.lock", yaml.safe_load(LOCK)["stages"]
+    ends = []
+    for length in range(len(LOCK)):
+        path.write_text(LOCK[:length])
+        mend_after_a_kill(tmp_path, lambda said: None)
+        content = yaml.safe_load(path.read_text()) if path.exists() else {"schema": "2.0"}
+        assert content["schema"] == "2.0"
+        stages = content.get("stages", {})
+        assert list(stages) == list(whole)[: len(stages)]
+        for name in list(stages)[:-1]:
+            assert stages[name] == whole[name]
+        ends.append(len(stages))
+    assert set(ends) == {0, 1, 2}
+
+
+def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path):
+    path = tmp_path / "dvc.lock"
+    said = []
+    conflict = LOCK.replace(
+        "    cmd: python first.py\n", "<<<<<<< HEAD\n    cmd: a\n=======\n    cmd: b\n>>>>>>> x\n"
+    )
+    for text in (LOCK, conflict):
+        path.write_text(text)
+        mend_after_a_kill(tmp_path, said.append)
+        assert path.read_text() == text
+    assert said == []
