@@ -31,21 +31,14 @@ from prefect.client.schemas.actions import (
     GlobalConcurrencyLimitCreate,
     WorkPoolCreate,
 )
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterTags,
-    FlowRunFilter,
-    TaskRunFilter,
-)
 from prefect.client.schemas.objects import ConcurrencyOptions, StateType
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.states import Cancelled, Crashed
 from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
-from pipelines.ended_runs import TAG
 from pipelines.gpu_slots import LIMIT, visible_gpus
+from pipelines.lost_runs import WENT_AWAY, close_what_went_away, watch_for_lost_tasks
 from pipelines.servers import READY
 from stages.foundations.command import run_stage
 from stages.foundations.scratch import PROJECT
@@ -55,9 +48,6 @@ POOL = "retrace"
 AUTOMATION = "retrace: runs whose heartbeat stops are marked as crashed"
 SECONDS_OF_SILENCE = 100
 """Three heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY is 30 s under `make ui`) and a little."""
-WENT_AWAY = (
-    "The worker went away while this ran. Run it again: finished stages are skipped, training goes on."
-)
 
 
 def main() -> None:
@@ -70,7 +60,11 @@ async def _register_and_work() -> None:
         await register(client)
         await close_what_went_away(client)
     print(READY, flush=True)
-    await ProcessWorker(work_pool_name=POOL, name=f"{socket.gethostname()}: make ui").start()
+    watch = asyncio.create_task(watch_for_lost_tasks())
+    try:
+        await ProcessWorker(work_pool_name=POOL, name=f"{socket.gethostname()}: make ui").start()
+    finally:
+        watch.cancel()
 
 
 async def register(client: PrefectClient) -> None:
@@ -152,23 +146,6 @@ def heartbeat_automation() -> AutomationCore:
     )
     action = ChangeFlowRunState(state=StateType.CRASHED, message=f"No heartbeat. {WENT_AWAY}")
     return AutomationCore(name=AUTOMATION, trigger=trigger, actions=[action])
-
-
-async def close_what_went_away(client: PrefectClient) -> None:
-    """Ends runs of our deployments that the server still believes to run: their worker, which we replace, is gone.
-
-    So are tasks of runs that have ended: a flow that is killed, or ended in haste, tells nothing of its tasks.
-    """
-    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[TAG]))
-    # Prefect 3.7: a filter of tasks refuses a state without a name, one of flow runs does not.
-    going = {"type": {"any_": [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]}, "name": None}
-    tasks = await client.read_task_runs(task_run_filter=TaskRunFilter(state=going), deployment_filter=ours)
-    for task in tasks:
-        await client.set_task_run_state(task.id, Crashed(message=WENT_AWAY), force=True)
-    runs = await client.read_flow_runs(flow_run_filter=FlowRunFilter(state=going), deployment_filter=ours)
-    for run in runs:
-        end = Cancelled() if run.state_type == StateType.CANCELLING else Crashed(message=WENT_AWAY)
-        await client.set_flow_run_state(run.id, end, force=True)
 
 
 if __name__ == "__main__":

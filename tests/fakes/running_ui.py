@@ -15,6 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from pipelines.process_group import kept
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -40,13 +44,14 @@ class RunningUi:
             "PATH": self.path,
         }  # fmt: skip
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        self.process = subprocess.Popen([sys.executable, "-m", "pipelines.servers"], cwd=PROJECT, text=True,
-                                        env={**environment, **settings}, stdout=subprocess.PIPE,
-                                        start_new_session=True)  # fmt: skip
+        command = kept([sys.executable, "-m", "pipelines.servers"])  # it ends with the tests, however they end
+        self.process = subprocess.Popen(command, cwd=PROJECT, text=True, env={**environment, **settings},
+                                        stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
         self.printed = [self.process.stdout.readline(), self.process.stdout.readline()]
 
     def end(self) -> None:
-        self.process.send_signal(signal.SIGINT)
+        (servers,) = psutil.Process(self.process.pid).children()
+        servers.send_signal(signal.SIGINT)
         assert self.process.wait(60) == 0
 
     def ask(self, path: str, content: dict[str, Any] | None = None, method: str = "POST") -> Any:

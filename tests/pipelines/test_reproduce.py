@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.prefect_server import prefect_server as serve
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -21,9 +23,7 @@ def prefect_server(tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("PREFECT_HOME", str(home))
     patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    from prefect.testing.utilities import prefect_test_harness
-
-    with prefect_test_harness(server_startup_timeout=120):
+    with serve(home):
         yield
     patch.undo()
 
@@ -88,6 +88,40 @@ def wait_for_logs(text):
             return logs
         time.sleep(0.5)
     raise AssertionError(f"no log line {text!r}")
+
+
+@pytest.mark.slow
+def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_server):
+    from prefect import flow, task
+    from prefect.client.schemas.filters import TaskRunFilter
+    from prefect.states import Crashed, Running
+
+    from pipelines.lost_runs import LOST, close_lost_tasks
+
+    @flow
+    def some_flow():
+        pass
+
+    @task
+    def some_task():
+        pass
+
+    async def lose(client):
+        made = {}
+        for name in ("killed", "alive"):
+            run = await client.create_flow_run(some_flow, state=Running())
+            made[name] = await client.create_task_run(some_task, run.id, "0", name=name, state=Running())
+            if name == "killed":
+                await client.set_flow_run_state(run.id, Crashed(), force=True)
+        closed = [await close_lost_tasks(client, seconds) for seconds in (60, 0, 0)]
+        wanted = TaskRunFilter(id={"any_": [one.id for one in made.values()]})
+        found = {run.name: run.state for run in await client.read_task_runs(task_run_filter=wanted)}
+        await client.set_task_run_state(made["alive"].id, Crashed(), force=True)
+        return closed, found
+
+    closed, found = read(lose)
+    assert closed == [0, 1, 0], "one that has just ended may still tell of its tasks"
+    assert found["killed"].is_crashed() and found["killed"].message == LOST and found["alive"].is_running()
 
 
 @pytest.mark.slow

@@ -275,7 +275,7 @@ class TestServers:
         state = ui.wait_for(killed_flow, 240)
         assert state["type"] == "CRASHED" and "No heartbeat" in state["message"]
 
-    def test_history_and_schedules_outlive_a_restart(self, ui, dvc_project):
+    def test_history_and_schedules_outlive_a_restart(self, ui, killed_flow, dvc_project):
         (dvc_project / "first.py").write_text(DAEMONS)
         running = ui.run("reproduce", project=str(dvc_project))
         wait_until((dvc_project / "pids").exists, 180)
@@ -283,6 +283,7 @@ class TestServers:
         schedule = retrain["schedules"][0]
         ui.ask(f"deployments/{retrain['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
         runs, models = flow_runs(ui), mlflow(ui, "registered-models/search")
+        wait_until(lambda: ui.tasks(killed_flow) == {"first": "Crashed"}, 240)  # the worker that lives sees to it
         ui.end()
         for pid in (dvc_project / "pids").read_text().split():
             assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
