@@ -69,9 +69,12 @@ def small_disk(project, tmp_path_factory):
 
 
 def commands(folder):
-    """Stage name and command of every stage but `code`, in an order in which they can run."""
-    stages = yaml.safe_load((folder / "dvc.lock").read_text())["stages"]
-    return {name: stage["cmd"] for name, stage in stages.items() if name != "code"}
+    """Name and command of every stage but `code`, the first of each `foreach`."""
+    found = {}
+    for name, stage in yaml.safe_load((folder / "dvc.lock").read_text())["stages"].items():
+        found.setdefault(name.partition("@")[0], stage["cmd"])
+    del found["code"]
+    return found
 
 
 def outputs_on_disk(folder):
