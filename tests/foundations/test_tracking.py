@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.process_group import end_groups, kept
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.ledger import latest_runs
@@ -236,16 +237,14 @@ def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, 
 def serve(state: Path, port: int):
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
                "--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}"]  # fmt: skip
-    server = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = subprocess.Popen(kept(command), start_new_session=True, **silent)  # it ends with the tests
     wait_until(lambda: is_up(port))
     return server
 
 
 def stop(server):
-    os.killpg(server.pid, signal.SIGKILL)
-    server.wait()
+    end_groups([server])
 
 
 def is_up(port):
