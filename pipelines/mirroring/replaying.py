@@ -15,7 +15,7 @@ from mlflow.exceptions import MlflowException
 
 from stages.foundations.delivery import POINTS_PER_REQUEST, Delivery
 from stages.foundations.files import write_json
-from stages.foundations.kept_logs import kept_logs, read_log
+from stages.foundations.kept_logs import end_ms, kept_logs, read_log
 from stages.foundations.mlflow_store import MlflowStore, Refused
 from stages.foundations.tracking import LOG_NAME
 
@@ -56,7 +56,8 @@ def replay(store: MlflowStore, messages: Sequence[Mapping[str, Any]], start: Map
         name: value for name, value in kept.items() if not name.startswith("mlflow.") or name in MLFLOW_TAGS
     }
     end = next((message for message in reversed(messages) if message["kind"] == "end"), None)
-    status, ms = (end["status"], end["ms"]) if end else ("KILLED", messages[-1].get("ms", start["ms"]))
+    last = {"kind": "end", "ms": messages[-1].get("ms", start["ms"])}
+    status, ms = (end["status"], end_ms(messages)) if end else ("KILLED", end_ms([*messages, last]))
     with whole_run(store, start, {**start["tags"], **tags, "rebuilt": "true"}) as run_id:
         for batch in batches(message for message in messages if message["kind"] == "values"):
             log_what_fits(store, run_id, batch)
@@ -125,9 +126,12 @@ def deliver_unfinished(store: MlflowStore, state: Path) -> int:
 
 
 def _may_be_starting(log: Path) -> bool:
-    """A stage writes its first lines a second or two before its delivery process takes the lock."""
+    """A stage writes its first lines a second or two before its delivery process takes the lock.
+
+    A log from the future was written before somebody set the clock back.
+    """
     return (
-        time.time() - log.stat().st_mtime < SECONDS_TO_START
+        abs(time.time() - log.stat().st_mtime) < SECONDS_TO_START
         and b'"kind": "end"' not in log.read_bytes()[-200:]
     )
 

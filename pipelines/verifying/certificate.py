@@ -68,7 +68,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
         reference = Reference.read(root, subject.file("dvc.lock"), Path(repo.cache.local.path))
     _require_known(reference, [*order.targets, *filter(None, [order.stage])])
     folder = state / "verify" / "clone" / root.name
-    started = time.time()
+    started, since = datetime.now(UTC), time.monotonic()
     if subject.changed:
         tell(f"WARNING: changed since the commit, and not run: {', '.join(subject.changed)}")
     try:
@@ -86,7 +86,7 @@ def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) 
         if not order.keep:
             shutil.rmtree(folder.parent, ignore_errors=True)
     params = subject.file("params.yaml") or b""
-    return _content(subject, order, outputs, started, code, last, outside, params)
+    return _content(subject, order, outputs, (started, time.monotonic() - since), code, last, outside, params)
 
 
 def _require_known(reference: Reference, names: list[str]) -> None:
@@ -136,9 +136,10 @@ def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolera
 
 
 def _content(
-    subject: Subject, order: Order, outputs: list[dict[str, Any]], started: float, code: int, last: str,
+    subject: Subject, order: Order, outputs: list[dict[str, Any]], times: tuple[datetime, float], code: int, last: str,
     outside: list[str], params: bytes,
 ) -> dict[str, Any]:  # fmt: skip
+    started, seconds = times
     counts = Counter(row["verdict"] for row in outputs)
     order_of = list(Verdict)
     worst = max((Verdict(row["verdict"]) for row in outputs), key=order_of.index, default=Verdict.MISSING)
@@ -154,8 +155,8 @@ def _content(
         "read_from_outside": outside,
         "scope": {"stage": order.stage, "targets": list(order.targets)},
         "tolerance": asdict(order.tolerance),
-        "started": datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
-        "seconds": round(time.time() - started, 1),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
         "failure": last if code else "",
         "machine": machine(),
         "outputs": outputs,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_json
-from stages.foundations.kept_logs import keep_log
+from stages.foundations.kept_logs import end_ms, keep_log, parsed
 from stages.foundations.mlflow_store import MlflowStore, Refused
 from stages.foundations.tracking import LOG_NAME
 
@@ -110,7 +110,8 @@ class Delivery:
         if message["kind"] == "values":
             self.store.log(self.state["run_id"], batch)
             return self._advance(end)
-        self.store.end(self.state["run_id"], message["status"], message["ms"])
+        ended = end_ms(parsed(self.log.read_bytes()[:end].splitlines()))
+        self.store.end(self.state["run_id"], message["status"], ended)
         kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
         return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
 

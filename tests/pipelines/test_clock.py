@@ -1,0 +1,126 @@
+"""The clock is set in the middle of a run: by hours ahead, the run is killed, goes on, and by ten hours back."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipelines.project_lock import project_lock
+from pipelines.usage import watched
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.kept_logs import end_ms, kept_logs, read_log
+from stages.foundations.ledger import latest_runs
+
+PROJECT = Path(__file__).resolve().parents[2]
+HOURS = 5
+# Every process of the run looks at the file, as all look at one clock. Python loads this module by itself.
+SITECUSTOMIZE = """
+import os, time
+real = time.time
+def shifted():
+    try:
+        with open(os.environ["CLOCK"]) as file:
+            return real() + float(file.read() or 0)
+    except OSError:
+        return real()
+time.time = shifted
+"""
+STAGE = """
+import os, pathlib, signal, sys, time
+from pipelines.project_lock import project_lock
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.files import replace_folder
+from stages.foundations.tracking import track
+
+is_first = sys.argv[1] == "first"
+def set_clock(hours):
+    pathlib.Path(os.environ["CLOCK"] + ".new").write_text(str(hours * 3600))
+    os.replace(os.environ["CLOCK"] + ".new", os.environ["CLOCK"])
+with project_lock(pathlib.Path("."), lambda line: print(line, flush=True)):
+    with track("rl_round", {}, {}, policy="rl_1", round="rl_1") as run:
+        checkpoints = Checkpoints(run.scratch)
+        latest = checkpoints.latest()
+        print("from", latest[0] if latest else 0, flush=True)
+        for step in range(latest[0] if latest else 0, 6):
+            with run.phase("update"):
+                time.sleep(0.02)
+            run.log({"reward/mean": step}, step)
+            if is_first and step == 1:
+                set_clock(5)
+            if is_first and step == 2:
+                with replace_folder(checkpoints.folder(3)) as folder:
+                    (folder / "weights").write_text("3")
+                checkpoints.keep_last()
+                sys.stdin.readline()
+                os.kill(os.getpid(), signal.SIGKILL)
+            if not is_first and step == 4:
+                set_clock(-5)
+"""
+
+
+@pytest.fixture
+def clocked(tmp_path, monkeypatch):
+    """The environment of processes whose clock is that of the file `clock`."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    paths = os.pathsep.join([str(tmp_path / "site"), str(PROJECT)])
+    return {**os.environ, "PYTHONPATH": paths, "CLOCK": str(tmp_path / "clock")}
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock(tmp_path, clocked):
+    from mlflow.tracking import MlflowClient
+
+    state, began = Path(os.environ["RETRACE_STATE"]), time.time()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": clocked}
+    first = subprocess.Popen([sys.executable, "-c", STAGE, "first"], **pipes)
+    assert first.stdout.readline() == "from 0\n"
+    second = subprocess.Popen([sys.executable, "-c", STAGE, "second"], **pipes)
+    assert "waiting for the run of process" in second.stdout.readline(), "the lock holds while the clock is set"
+    first.stdin.write("\n")
+    first.stdin.flush()
+    assert first.wait(60) == -signal.SIGKILL
+    assert second.communicate(timeout=120)[0] == "from 3\n" and second.returncode == 0
+    took = time.time() - began
+
+    client = MlflowClient(f"sqlite:///{state / 'mlflow.db'}")
+    (run,) = client.search_runs([client.get_experiment_by_name("retrace").experiment_id])
+    assert run.info.status == "FINISHED" and run.data.metrics["reward/mean"] == 5
+    points = client.get_metric_history(run.info.run_id, "reward/mean")
+    assert sorted((point.step, point.value) for point in points) == [(step, step) for step in range(6)]
+    assert 0.06 <= run.data.metrics["time/update_seconds"] <= run.data.metrics["time/total_seconds"] < took
+    (line,) = latest_runs(state / "ledger.jsonl")
+    assert line["seconds"] == pytest.approx(run.data.metrics["time/total_seconds"], abs=0.001)
+    # The attempt that finished began five hours late; MLflow's column "Duration" is from the first one's start.
+    lasted = (run.info.end_time - run.info.start_time) / 1000
+    assert HOURS * 3600 < lasted < HOURS * 3600 + took
+    (kept,) = kept_logs(state)
+    assert end_ms(read_log(kept)) == run.info.end_time
+    assert Checkpoints(state / "scratch").latest() is None
+
+
+def test_usage_and_waiting_take_no_notice_of_the_clock(tmp_path, monkeypatch):
+    real = time.time
+    said = []
+    with watched() as usage, project_lock(tmp_path, said.append):
+        monkeypatch.setattr("time.time", lambda: real() - HOURS * 3600)
+    assert 0 <= usage.wall_seconds < 60 and said == []
+
+
+@pytest.mark.parametrize("hours", [-HOURS, 0, HOURS])
+def test_the_end_of_a_run_is_its_start_and_the_seconds_that_it_measured(hours):
+    log = [
+        {"kind": "start", "ms": 1000}, {"kind": "end", "ms": 9000},
+        {"kind": "start", "ms": 20_000}, {"kind": "values", "values": {"time/total_seconds": 2.5}},
+        {"kind": "end", "ms": 22_600 + hours * 3_600_000},
+    ]  # fmt: skip
+    assert end_ms(log) == 22_500
+    killed = [log[2], log[4]]
+    assert end_ms(killed) == max(20_000, 22_600 + hours * 3_600_000), "and never before its start"
+    assert end_ms([]) == 0
