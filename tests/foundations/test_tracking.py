@@ -238,7 +238,8 @@ def serve(state: Path, port: int):
     command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
                "--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}"]  # fmt: skip
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(kept(command), start_new_session=True, **silent)  # it ends with the tests
+    settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no jobs run here
+    server = subprocess.Popen(kept(command), start_new_session=True, env=settings, **silent)  # it ends with the tests
     wait_until(lambda: is_up(port))
     return server
 
