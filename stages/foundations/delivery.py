@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
+import re
 import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ from stages.foundations.tracking import LOG_NAME
 SECONDS_BETWEEN_DELIVERIES = 2.0
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
 POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
+_OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
 class Delivery:
@@ -43,7 +47,12 @@ class Delivery:
         self.error = ""
 
     def deliver(self) -> bool:
-        """Delivers what the log holds by now. False when MLflow could not be reached (`error` says why)."""
+        """Delivers what the log holds by now. False when MLflow could not be reached (`error` says why).
+
+        A log that is gone was delivered and put away by the delivery of the attempt before, which was still at work.
+        """
+        if not self.log.exists():
+            return True
         try:
             while batch := self._next_batch():
                 self._send(*batch)
@@ -57,7 +66,7 @@ class Delivery:
 
     def close_if_killed(self) -> None:
         """Adds `end` with KILLED to the log of a stage that could not; the next attempt goes on with the run."""
-        lines = self.log.read_bytes().splitlines()
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         if lines and (_parse(lines[-1]) or {}).get("kind") != "end":
             end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
             with open(self.log, "ab") as log:
@@ -125,7 +134,9 @@ class Delivery:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:300]
+    """The line in which a database speaks, where there is one: SQLAlchemy puts others before it."""
+    lines = str(error).splitlines() or [""]
+    return next((line for line in lines if _OF_DATABASE.match(line)), lines[0])[:300]
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -140,6 +151,7 @@ def main(argv: list[str]) -> int:
     """Follows the log until the stage ends; prints the outcome as one JSON line. 0 when all is delivered."""
     for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
         signal.signal(name, signal.SIG_IGN)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the trace of every failed attempt
     ended = _watch_stage()
     with open(Path(argv[0]) / "tracking.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
@@ -149,18 +161,23 @@ def main(argv: list[str]) -> int:
 def _follow(delivery: Delivery, ended: threading.Event) -> int:
     while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
         delivery.deliver()
-    delivery.close_if_killed()
+    with suppress(OSError):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
+        delivery.close_if_killed()
     is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
     while not is_delivered and time.monotonic() < deadline:
         time.sleep(1.0)
         is_delivered = delivery.deliver()
     if is_delivered:
-        delivery.forget_if_done()
+        with suppress(OSError):  # as above: it stays where it is until it can be put away
+            delivery.forget_if_done()
     is_complete = is_delivered and not delivery.state["refused"]
     error = "" if is_complete else delivery.error or "some numbers were refused"
     run_id = delivery.state["run_id"] or delivery.state.get("last_run_id", "")
     experiment_id = delivery.store.experiment_id if delivery.store else ""
-    print(json.dumps({"run_id": run_id, "experiment_id": experiment_id, "error": error}), flush=True)
+    try:
+        print(json.dumps({"run_id": run_id, "experiment_id": experiment_id, "error": error}), flush=True)
+    except BrokenPipeError:  # the stage was killed; Python would try, and complain, once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1 if error else 0
 
 

@@ -1,0 +1,138 @@
+"""The disk of the state folder is full while tracking is on; a tmpfs, which needs the right to mount."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stages.foundations import delivery as delivering
+from stages.foundations.delivery import Delivery
+from stages.foundations.mlflow_store import MlflowStore
+
+PROJECT = Path(__file__).resolve().parents[2]
+STAGE = """
+import os, sys, time
+from stages.foundations.checkpoints import Checkpoints
+from stages.foundations.command import run_stage
+from stages.foundations.files import replace_folder
+from stages.foundations.tracking import track
+
+def fill():
+    with open(sys.argv[1], "wb", buffering=0) as filler:
+        while True:
+            filler.write(b"0" * 4096)
+
+def main():
+    with track("rl_round", {}, {}, policy="rl_1", round="rl_1") as run:
+        checkpoints = Checkpoints(run.scratch)
+        latest = checkpoints.latest()
+        print("from", latest[0] if latest else 0)
+        for step in range(latest[0] if latest else 0, 120):
+            run.log({"reward/mean": step}, step)
+            if step == 9:
+                with replace_folder(checkpoints.folder(10)) as folder:
+                    (folder / "weights").write_text("10")
+                checkpoints.keep_last()
+                try:
+                    fill()
+                except OSError:
+                    pass
+
+run_stage(main)
+"""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """An empty MLflow database, which takes four seconds to make."""
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowStore(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def disk(tmp_path, database):
+    """A small file system of its own with the database on it."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={8 << 20}", "none", str(place)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
+    try:
+        shutil.copy(database, place / "mlflow.db")
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(disk):
+    with open(disk / "filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(b"0" * 4096)
+        except OSError:
+            return
+
+
+def runs_in(database):
+    client = MlflowStore(f"sqlite:///{database}").client
+    return client, client.search_runs([client.get_experiment_by_name("retrace").experiment_id])
+
+
+@pytest.mark.slow
+def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(disk, tmp_path):
+    kept = {name: value for name, value in os.environ.items() if name not in ("RETRACE_TRACKING", "DVC_STAGE")}
+    surroundings = {**kept, "RETRACE_STATE": str(disk), "PYTHONPATH": str(PROJECT)}
+
+    def attempt(filler):
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes)
+        process.wait(120)
+        filler.unlink(missing_ok=True)  # its delivery, which is trying still, finds room
+        return process.returncode, *process.communicate()
+
+    code, out, said = attempt(disk / "filler")
+    assert (code, out) == (1, "from 0\n") and "no disk space left at" in said and "Traceback" not in said, said
+    assert attempt(tmp_path / "nowhere" / "filler") == (0, "from 10\n", "")
+    client, (recorded,) = runs_in(disk / "mlflow.db")
+    assert recorded.info.status == "FINISHED"
+    points = client.get_metric_history(recorded.info.run_id, "reward/mean")
+    assert sorted({(point.step, point.value) for point in points}) == [(step, step) for step in range(120)]
+    assert not list((disk / "scratch").glob("*/tracking*.json*"))
+
+
+def test_a_log_that_another_delivery_has_put_away_is_no_failure(tmp_path, capsys):
+    ended = threading.Event()
+    ended.set()
+    assert delivering._follow(Delivery(tmp_path), ended) == 0
+    assert json.loads(capsys.readouterr().out)["error"] == ""
+
+
+def test_numbers_wait_while_the_database_has_no_room(disk, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(delivering, "SECONDS_OF_RETRIES_AT_THE_END", 0)
+    scratch = tmp_path / "state" / "scratch" / "sft-0"
+    scratch.mkdir(parents=True)
+    tags = {"stage": "sft", "stage_hash": "ab" * 32}
+    start = {"kind": "start", "ms": 1_700_000_000_000, "uri": f"sqlite:///{disk / 'mlflow.db'}", "name": "sft",
+             "params": {}, "inputs": {}, "tags": tags}  # fmt: skip
+    points = {f"loss/{name}": 1.0 for name in range(99)}
+    values = [{"kind": "values", "ms": start["ms"] + step, "step": step, "values": points} for step in range(50)]
+    lines = [start, *values, {"kind": "end", "ms": start["ms"] + 9, "status": "FINISHED"}]
+    (scratch / "tracking.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    fill(disk)
+    ended = threading.Event()
+    ended.set()
+    assert delivering._follow(Delivery(scratch), ended) == 1
+    assert "database or disk is full" in json.loads(capsys.readouterr().out)["error"]
+    assert (scratch / "tracking.jsonl").exists()
+    (disk / "filler").unlink()
+    assert delivering._follow(Delivery(scratch), ended) == 0
+    client, (recorded,) = runs_in(disk / "mlflow.db")
+    assert recorded.info.status == "FINISHED" and not (scratch / "tracking.jsonl").exists()
+    assert len(client.get_metric_history(recorded.info.run_id, "loss/98")) == 50
