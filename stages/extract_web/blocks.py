@@ -48,6 +48,17 @@ class Mark:
     """True for the answer that a thread's author or readers chose."""
 
 
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A box that the page's structure shows to be a post of a thread, or part of the text that asks in it."""
+
+    thread: int
+    is_answer: bool
+    is_accepted: bool
+    start: int = 0
+    end: int = 0
+
+
 @dataclass(slots=True)
 class Page:
     """Blocks in reading order with the containers they stand in."""
@@ -63,6 +74,8 @@ class Page:
     """First block of a container -> the part that it is among boxes that repeat without labels."""
     posts: dict[int, list[Mark]] = field(default_factory=dict)
     """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
+    threads: list[Post] = field(default_factory=list)
+    """Posts of the threads that the page's structure shows."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

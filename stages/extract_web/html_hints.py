@@ -16,6 +16,7 @@ from itertools import islice
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
+from stages.extract_web.html_threads import Posts, read_threads
 from stages.extract_web.induced_labels import MIN_ASKING, asks
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
@@ -30,6 +31,12 @@ _HAS_RECORDS = re.compile(
 )
 _HAS_POSTS = re.compile(
     r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)", re.IGNORECASE
+)
+_HAS_THREADS = re.compile(
+    r"class=[\"']?[^\"'<>]{0,120}?(?:\bvot|score|upvote|likes\b|like-?count|points\b|rating|accepted|best-)|acceptedanswer"
+    r"|upvotecount|\d\s*(?:up-?)?(?:votes?|likes|points)\b|(?:score|votes):\s*[+-]?\d|👍|▲|accepted answer|best answer"
+    r"|accepted as|found this|\d\s+(?:answers|replies|responses)\b",
+    re.IGNORECASE,
 )
 _RECORD_WORDS = names(
     "accordion faq faqs qa quiz flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler "
@@ -59,6 +66,10 @@ class Hints:
     """Container -> problem or solution."""
     has_posts: bool = False
     """True where the markup may name posts of a thread."""
+    posts: Posts = field(default_factory=Posts)
+    """The posts of threads that the page's structure shows."""
+    layouts: set[_Element] = field(default_factory=set)
+    """Tables around posts."""
 
 
 def read_hints(root: _Element, content: str) -> Hints:
@@ -69,6 +80,10 @@ def read_hints(root: _Element, content: str) -> Hints:
     if _HAS_RECORDS.search(content):
         hints.records = _records(root)
     hints.has_posts = bool(_HAS_POSTS.search(content))
+    if _HAS_THREADS.search(content):
+        hints.posts = read_threads(root)
+        hints.has_posts = hints.has_posts or bool(hints.posts.parts)
+        hints.layouts.update(table for post in hints.posts.parts for table in post.iterancestors("table"))
     return hints
 
 

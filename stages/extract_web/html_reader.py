@@ -7,11 +7,13 @@ everywhere put into class, id and role ("sidebar", "share"), and by lists that c
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from lxml import etree
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
+from stages.extract_web.html_elements import BLOCKS, DROPPED
 from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_tables import (
     HEADINGS,
@@ -44,18 +46,6 @@ from stages.extract_web.markup import (
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.text_reader import read_text
 
-DROPPED = names(
-    "script style nav footer aside form noscript iframe svg select textarea input head template object "
-    "embed canvas audio video map dialog"
-)
-BLOCKS = (
-    names(
-        "address article blockquote body button form caption center dd details div dl dt fieldset figcaption "
-        "figure header hgroup hr html legend li main menu ol p pre section summary table tbody td tfoot th "
-        "thead tr ul"
-    )
-    | HEADINGS.keys()
-)
 EMPHASIS = frozenset(["b", "strong", "em", "i", "u"])
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle", "th": "cell", "td": "cell"}
 LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
@@ -134,7 +124,7 @@ class _Walk:
         if name == "hr":
             self.page.blocks.append(Block("", "rule"))
             return
-        if name == "table" and not is_layout(element):
+        if name == "table" and not (is_layout(element) or element in self.hints.layouts):
             self.table(element)
             return
         if name == "pre":
@@ -195,6 +185,8 @@ class _Walk:
         self.page.close_container(start)
         if element in self.hints.records:
             self.page.records[start] = Mark(self.hints.records[element], end)
+        if element in self.hints.posts.parts:
+            self.page.threads.append(replace(self.hints.posts.parts[element], start=start, end=end))
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
         elif name not in ("html", "body", "main"):
@@ -228,7 +220,7 @@ class _Walk:
             self.line_break()
         elif name == "img":
             self.add(image_text(element))
-        elif element in self.hints.records:
+        elif element in self.hints.records or element in self.hints.posts.parts:
             self.container(element, depth)
         elif name not in DROPPED and (score := vote(element)) is not None:
             self.flush()
@@ -266,6 +258,8 @@ class _Walk:
     def is_noise(self, element: _Element, name: str) -> bool:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
         if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
+            return True
+        if element in self.hints.posts.beside:
             return True
         if name == "time" and self.hints.has_posts:
             return True

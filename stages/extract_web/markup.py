@@ -36,8 +36,10 @@ MAX_PIECE_CHARACTERS = 1_000
 MAX_BYLINE_CHARACTERS = 80
 MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
+_VOTE_BUTTON = r"(?:\W*(?:(?:up|down)[ -]?votes?|vote\s+(?:up|down)|vote|up|down|like|score|rating)\b:?)?"
 _SCORE = re.compile(
-    r"[^\w+−-]*([+−-]?\d{1,6})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*(?P<accepted>accepted\W*)?",
+    rf"{_VOTE_BUTTON}[^\w+−-]*([+−-]?\d{{1,6}})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*"
+    rf"(?P<accepted>accepted\W*)?{_VOTE_BUTTON}\W*",
     re.IGNORECASE,
 )
 ACCEPTED_SCORE = 1_000_000

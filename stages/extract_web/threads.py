@@ -7,25 +7,15 @@ as a heading over them counts ("3 Answers"). Nothing is labelled unless the thre
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.furniture import is_furniture
 from stages.extract_web.induced_labels import asks
-from stages.extract_web.labels import Label, Part
+from stages.extract_web.labels import Label, Part, find_label
+from stages.extract_web.thread_words import counted_posts, says_accepted
 
-_COUNTED = re.compile(
-    r"\W*(?:(\d{1,3})\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}"
-    r"|(?:answers?|solutions?|replies|responses?)\s*[:(]\s*(\d{1,3})\W*)",
-    re.IGNORECASE,
-)
-_ACCEPTED = re.compile(
-    r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
-    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+",
-    re.IGNORECASE,
-)
 NEAR = 4
 """Blocks from a post's beginning or end in which it is said to be accepted."""
 MIN_ASKING = 0.5
@@ -50,6 +40,8 @@ class _Thread:
 def add_threads(page: Page, labels: list[Label | None]) -> None:
     """Labels the posts of the page's threads, each as an answer to what asks; posts that have labels stay as they are.
     """
+    if page.threads and _add_shown(page, labels):
+        return
     threads = _counted(page, labels) or _posted(page, labels)
     threads = [thread for thread in threads if thread.firsts]
     if not threads:
@@ -66,14 +58,55 @@ def add_threads(page: Page, labels: list[Label | None]) -> None:
         _label_answers(page, labels, thread)
 
 
+def _add_shown(page: Page, labels: list[Label | None]) -> bool:
+    """Labels the threads that the page's structure shows; False where words label their answers."""
+    threads: dict[int, _Thread] = {}
+    for post in sorted(page.threads, key=lambda post: post.start):
+        thread = threads.setdefault(post.thread, _Thread(post.start, post.start, [], []))
+        if post.is_answer:
+            if thread.answers and thread.answers[-1].end > post.start:
+                thread.answers[-1] = replace(thread.answers[-1], end=post.start)
+            thread.answers.append(Mark("reply", post.end, post.is_accepted))
+            thread.firsts.append(post.start)
+        else:
+            thread.asked_end = max(thread.asked_end, post.end)
+    found = [thread for thread in threads.values() if thread.asked_end > thread.start]
+    worded = [label if label and _is_worded(page, index, label) else None for index, label in enumerate(labels)]
+    for thread in found:
+        for end, first in _between(thread):
+            worded[end:first] = [None] * (first - end)
+    if not any(thread.firsts for thread in found) or _are_labelled(page, worded, found):
+        return False
+    for index, label in enumerate(labels):
+        if label and label.part in _SOLVES and label.end is not None:
+            labels[index] = None
+    for thread in found:
+        _label_question(page, labels, thread)
+        labels[thread.start] = replace(labels[thread.start], end=thread.asked_end)
+        _label_answers(page, labels, thread)
+        for end, first in _between(thread):
+            labels[end:first] = [Label(Part.ASIDE, "", "", end=first), *[None] * (first - end - 1)]
+    return True
+
+
+def _is_worded(page: Page, index: int, label: Label) -> bool:
+    """True for a label of words, not of markup."""
+    return label.end is None or find_label(page.blocks[index]) is not None
+
+
+def _between(thread: _Thread) -> list[tuple[int, int]]:
+    """What stands before each answer and belongs to no post."""
+    ends = [thread.asked_end, *(mark.end for mark in thread.answers)]
+    return [(end, first) for end, first in zip(ends, thread.firsts, strict=False) if end < first]
+
+
 def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
     """Threads by headings that count their posts: as many boxes in a row after each."""
     threads: list[_Thread] = []
     last = 0
     effort = MAX_EFFORT
     for index, block in enumerate(page.blocks):
-        found = _COUNTED.fullmatch(block.text) if len(block.text) <= 60 and block.kind == "heading" else None
-        count = int(found[1] or found[2]) if found else 0
+        count = counted_posts(block.text) if block.kind == "heading" else 0
         if not count or index < last or effort <= 0:
             continue
         effort -= count
@@ -150,7 +183,7 @@ def _goes_on(
         label, block = labels[index], page.blocks[index]
         if label and label.part is Part.PROBLEM:
             return False
-        if block.kind == "heading" and not (label or _COUNTED.fullmatch(block.text)) and index < start:
+        if block.kind == "heading" and not (label or counted_posts(block.text)) and index < start:
             return False
         goes_beyond = index < start and any(end >= mark.end for end in page.spans.get(index, ()))
         if goes_beyond and asks("\n".join(one.text for one in page.blocks[index:start])):
@@ -230,8 +263,7 @@ def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Th
 
 def accepts(page: Page, index: int) -> bool:
     """True for a block that says of the post around it that it was chosen."""
-    text = page.blocks[index].text
-    return 0 < len(text) <= 60 and bool(_ACCEPTED.fullmatch(text))
+    return says_accepted(page.blocks[index].text)
 
 
 def _mark_at_end(page: Page, labels: Sequence[Label | None], first: int, end: int) -> int | None:

@@ -31,6 +31,8 @@ PAGES = {
     "sheets": ("html", "<div class=page>1. x" * N),
     "counted posts": ("html", "<div class=reply><h3>Question 1</h3><p>Add.</p><h3>99 Answers</h3></div>" * N),
     "posts in posts": ("html", "<div class=post><span class=author>x</span>" * N),
+    "rated posts": ("html", "<section><p>What?</p><div class=a><p>It.</p><p>3 votes</p></div></section>" * (N // 2)),
+    "rated posts in posts": ("html", ("<li class=a><p>What?</p><p>3 votes</p><ul>" * 60 + "</ul></li>" * 60) * 100),
     "forms in forms": ("html", "<form><p>" * N),
     "openings": ("html", "<h3>Task 1</h3><details><summary>Show me how</summary></details>" * N),
     "open elements": ("html", "<div>" * N * 4),

@@ -1,0 +1,142 @@
+"""extract_web on threads of forums, read by their structure: no box here is named as the rules would like it."""
+
+import pytest
+
+from tests.stages.test_extract_web_blind import pairs
+from tests.stages.test_extract_web_posts import ASKED, EXPECTED, WRONG
+
+NAMES = ("ana", "Bo Lind", "c_d", "R2", "Ms. Ito")
+WRONGS = (WRONG, "No idea, sorry.", "Perhaps 41, as my book says.")
+
+
+def page(question, answer, thread="{question}{answers}", none="", order=(0, 1)):
+    """Threads of two answers each: the right one, and a wrong one with fewer votes, in turns first and second."""
+    shown = []
+    for place, (n, problem, solution) in enumerate(ASKED):
+        posts = [(solution, 12 + n, True), (WRONGS[place % 3], 3, False)] if solution else []
+        posts = posts[:: -1 if place % 2 else 1]
+        texts = [
+            answer(text, votes, is_best).format(text=text, votes=votes, name=NAMES[(place + i) % 5], n=place + i)
+            for i, (text, votes, is_best) in enumerate(posts, 1)
+        ]
+        asked = question.format(text=problem, name=NAMES[place % 5], n=n)
+        shown.append(thread.format(question=asked, answers="".join(texts) or none, n=n, k=len(texts)))
+    return "".join(shown)
+
+
+def plain(form):
+    return lambda text, votes, is_best: form
+
+
+def marked(form, mark, votes=""):
+    """The mark for the right answer only."""
+    return lambda text, score, is_best: form.replace("(mark)", mark if is_best else "").replace("(votes)", votes)
+
+
+BOX = "<div class='cell-{n}'>"
+PAGES = {
+    "first post of a container asks": page(
+        "<div class=card><b>{name}</b><div>{text}</div></div>",
+        plain("<div class=card><b>{name}</b><div>{text}</div><p>{votes} likes</p></div>"),
+        "<section class=talk>{question}{answers}</section>",
+    ),
+    "first post after a title asks, all have scores": page(
+        "<div class=card><p>{text}</p><p>Score: 1</p></div>",
+        plain("<div class=card><p>{text}</p><p>Score: {votes}</p></div>"),
+        "<h3>Sheet {n}</h3>{question}{answers}",
+    ),
+    "only answers have scores": page(
+        "<div class=card><p>{text}</p></div>", plain("<div class=card><p>{text}</p><p>👍 {votes}</p></div>")
+    ),
+    "posts before what counts them ask": page(
+        "<div class=card><p>{text}</p><p>2 likes</p></div>",
+        plain("<div class=card><p>{text}</p><p>{votes} likes</p></div>"), "{question}<p>{k} replies</p>{answers}",
+    ),
+    "question outside posts, without a box": page(
+        "<h4 class=name>{name}</h4><p>{text}</p><div class=foot><a href=#>Like</a> · <a href=#>Reply</a></div>",
+        plain(BOX + "<p>{text}</p><p>{votes} upvotes</p></div>"),
+        "<li class=talk><div>{question}<p>{k} Answers</p><div>{answers}</div></div></li>",
+    ),
+    "chosen, no votes, boxes without names": page(
+        "<div class=start><p>{text}</p></div>", marked(BOX + "<p>{text}</p>(mark)</div>", "<p>Best answer</p>"),
+        "<article>{question}<h4>Responses</h4><div><div>{answers}</div></div></article>",
+    ),
+    "chosen by microdata": page(
+        "<div class=start><p>{text}</p></div>", marked("<div class=cell (mark)><p>{text}</p></div>",
+                                                       "itemprop=acceptedAnswer"),
+        "<h3>Stuck on number {n}</h3>{question}<h4>Answers</h4><ul class=list>{answers}</ul>",
+    ),
+    "chosen by a tooltip, with fewer votes": page(
+        "<div class=start><p>{text}</p></div>",
+        marked("<div class=cell><span class=score>(votes)</span>(mark)<p>{text}</p></div>",
+               "<span class=ok title='The asker accepted this answer'></span>", "1"),
+        "<div class=talk>{question}<div>{answers}</div></div>",
+    ),
+    "names, ranks and dates in a head of its own": page(
+        "<div class=cell><div class=head><span>{name}</span> <time>3 May 2020</time> <a href=#p>#{n}</a></div>"
+        "<div class=md>{text}</div></div>",
+        plain("<div class=cell><div class=head><span>{name}</span> <time>9 May 2020</time> <a href=#p>#{n}</a></div>"
+              "<div class=md>{text}</div><div class=voting><a>▲</a><span>{votes}</span><a>▼</a></div></div>"),
+        "<section>{question}{answers}</section>",
+    ),
+    "authors as headings": page(
+        "<article class=cell><div><h4 class=x>{name}</h4> Messages: 3{n}</div><div class=md>{text}</div></article>",
+        plain("<article class=cell><div><h4 class=x>{name}</h4> Messages: 1{n}</div><div class=md>{text}</div>"
+              "<div class=vote-box><a>Upvote</a> <span>{votes}</span> <a>Downvote</a></div></article>"),
+        "<section class=talk><h2>Help, problem {n}</h2>{question}{answers}</section>",
+    ),
+    "a reply that quotes the question": page(
+        "<div class=cell><p>{text}</p></div>",
+        lambda text, votes, is_best: "<div class=cell>" + (
+            "<blockquote><p>Ms. Ito wrote:</p><p>something else</p></blockquote>" if is_best else ""
+        ) + "<p>{text}</p><p>{votes} votes</p></div>",
+        "<section>{question}{answers}</section>",
+    ),
+    "remarks under posts": page(
+        "<div class=cell><p>{text}</p></div>",
+        plain("<div class=cell><p>{text}</p><p>{votes} votes</p><div class=replies><div>Is that so?</div></div></div>"),
+        "<section>{question}{answers}</section>",
+    ),
+    "posts in rows of a table": page(
+        "<tr><td>{name}</td><td>{text}</td></tr>",
+        plain("<tr><td>{name}</td><td>{text}<div class=rate>▲ {votes} ▼</div></td></tr>"),
+        "<table class=topic>{question}{answers}</table>",
+    ),
+    "unanswered threads": page(
+        "<div class=ask><p>{text}</p></div>", plain("<div class=cell><p>{text}</p><p>{votes} votes</p></div>"),
+        "{question}<h4>{k} answers</h4>{answers}", "<p>Nobody has answered yet. Do you know?</p>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_best_answer_of_each_thread(name):
+    assert pairs(PAGES[name]) == EXPECTED
+
+
+def test_a_page_of_one_thread():
+    post = "<div class=cell><b>{}</b><div class=md>{}</div>{}</div>"
+    answers = post.format("c_d", WRONG, "<p>4 points</p>") + post.format("ana", "It is 23.", "<p>9 points</p>")
+    for asked in (post.format("bo", "What is 11 and 12?", ""), "<div class=ask><p>What is 11 and 12?</p></div>"):
+        assert pairs(f"<div>{asked}<p>2 replies</p>{answers}</div>") == [("What is 11 and 12?", "It is 23.")]
+
+
+def test_a_reply_to_a_reply_is_another_answer():
+    nested = (
+        "<li class=c><div class=md>{}</div><p>{} points</p><ul class=k><li class=c><div class=md>{}</div>"
+        "<p>{} points</p></li></ul></li>"
+    )
+    middle = "".join(
+        f"<div class=ask><p>{problem}</p></div><ul class=k>{nested.format(WRONG, 3, solution, 8)}</ul>"
+        for _, problem, solution in ASKED if solution
+    )  # fmt: skip
+    assert pairs(middle) == EXPECTED
+
+
+@pytest.mark.parametrize("form", [
+    "<div class=card><h3>{problem}</h3><p>Seen by many, liked by some.</p><p>{n}1 likes</p></div>",
+    "<article><p>{problem}</p><p>{n} votes</p><p>{n} answers</p></article>",
+    "<li class=row><a href=/q/{n}>{problem}</a> <span class=score>{n}</span></li>",
+])  # fmt: skip
+def test_a_list_of_rated_texts_is_no_thread(form):
+    assert pairs("".join(form.format(n=n, problem=problem) for n, problem, _ in ASKED)) == []
