@@ -4,7 +4,9 @@ A site's style is a combination that nobody chose for the reader's sake. Each pa
 a book's page in it; a page fails below recall 0.85 or precision 0.90 (a page has 4 to 14 solved exercises, so that one
 wrong pair in ten passes). What goes with failures is listed, the worst first.
 
-Command: python -m benchmarks.extraction_combinations --data ../shared/data [--pages 600 --seed 0]
+Command: python -m benchmarks.extraction_combinations --data ../shared/data [--pages 600 --seed 0 --set first]
+
+`--set second` draws from the dimensions of extraction_variations.py instead: what stands in, beside and under labels.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.extraction import BOOKS, extracted, pairs, rows, score
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render
+from benchmarks.extraction_variations import SECOND, varied
 
 LEAST_RECALL, LEAST_PRECISION = 0.85, 0.90
 PAGE_EXERCISES, MIN_SOLVED, MOST_PAGES = 14, 4, 12
@@ -115,6 +118,7 @@ CHOICES: dict[str, Sequence[str]] = {
     "problem markup": list(PROBLEM_MARKUP), "solution markup": list(SOLUTION_MARKUP), "identifiers": list(IDENTIFIERS),
     "classes": list(CLASSES), "noise": list(NOISE), "wrapper": list(WRAPPERS), "before": list(BEFORE),
 }  # fmt: skip
+SETS = {"second": SECOND}
 
 
 def style_of(drawn: dict[str, str], is_nested: bool) -> Style:
@@ -170,6 +174,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with pages/*.gold.jsonl.gz")
     parser.add_argument("--pages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", choices=["first", *SETS], default="first", help="what is drawn from")
     arguments = parser.parse_args()
     if not (arguments.data / "pages").is_dir():
         parser.error(f"--data {arguments.data} has no folder pages: name the folder that holds the books' gold")
@@ -178,10 +183,13 @@ def main() -> None:
     seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
     failed = 0
     for index in range(arguments.pages):
-        drawn = {name: rng.choice(choices) for name, choices in CHOICES.items()}
+        choices = CHOICES if arguments.set == "first" else SETS[arguments.set].choices
+        drawn = {name: rng.choice(kinds) for name, kinds in choices.items()}
         name, gold = pages[index % len(pages)]
         exercises = [Gold(row["number"], row["problem"], row["solution"]) for row in gold]
-        html = render(style_of(drawn, rng.random() < SHARE_NESTED), exercises, name)
+        is_nested = rng.random() < SHARE_NESTED
+        style = style_of(drawn, is_nested) if arguments.set == "first" else varied(SETS[arguments.set], drawn)
+        html = render(style, exercises, name)
         recall, precision, _ = score(pairs(extracted(name, html, "html")), pairs(gold))
         has_failed = recall < LEAST_RECALL or precision < LEAST_PRECISION
         failed += has_failed

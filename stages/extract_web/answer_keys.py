@@ -30,7 +30,7 @@ _SEVERAL = (
     r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
 )
 _KEY = re.compile(
-    rf"\W*(?:(?:[\w’'-]+|&)\s+){{0,4}}{KEYS}"
+    rf"\W*(?:(?:[\w.’'-]+|&)\s+){{0,4}}{KEYS}"
     r"(?:\s+(?:key|section|manual|page))?"
     rf"(?:\s+(?:to|for|of)\s+(?:[\w.’'-]+\s+){{0,5}}{_SEVERAL})?(?:\s+[\d.–-]+)?\W*",
     re.IGNORECASE,

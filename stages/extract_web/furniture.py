@@ -30,6 +30,7 @@ FURNITURE = re.compile(
     r"|(?:retrieved from|categor(?:y|ies): |see also:? |filed under\b)"
     r"|[\[(←↑^«‹⇑↩]{1,3} ?(?:back|top|up|return|home|next|prev(?:ious)?|contents|index)\b.{0,40}$|back to\b.{0,40}$"
     r"|\W*(?:accepted|chosen|verified|best|top) (?:answer|solution|reply|response)\W*$|[✓✔✅☑\uFE0F\s]+$"
+    r"|(?:[\s*_~•·=.—–-]{3,}|[⁂~•—])$"
     r"|\W*(?:marked|chosen|selected|accepted) as (?:the |an? )?(?:best|correct|accepted|solution|answer)\b.{0,40}$"
     r"|(?:on )?\d{0,2} ?(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.? \d{1,4}\b.{0,12} \d{1,2}:\d\d"
     r"\b.{0,12}$"
@@ -76,12 +77,21 @@ MAX_PLACEHOLDER_CHARACTERS = 160
 _DIFFERS = re.compile(
     r"\d+|\b(?:jan|feb|mar|apr|may|june?|july?|aug|sep|sept|oct|nov|dec)[a-z]{0,6}\b|\b[a-z]\b", re.IGNORECASE
 )
+_DIGIT = re.compile(r"\d")
+_TAG_WORD = re.compile(r"[^\W\d_]{2,}|[★☆⭐✩]+")
+_IS_VALUE = re.compile(r"[$\\=<>^√_%]|!\[|\d.*\||\|.*\d")
 MIN_REPEATED = 3
 MAX_REPEATED_CHARACTERS = 40
 _HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
 _TELLS = re.compile(
-    r"\W*(?:true|false|yes|no|none|undefined|fill|choose|select|match|circle|answers?|proof)\b", re.IGNORECASE
+    r"\W*(?:[a-e][.)]\W*)?(?:true|false|yes|no|none|all|undefined|fill|choose|select|match|circle|answers?|proof"
+    r"|differentiate|integrate|expand|multiply|divide|add|subtract|round|convert|complete the|identify|use|express"
+    r"|estimate|plot|draw|rewrite|reduce|decide|translate|combine|apply|rationali[sz]e|classify|order|arrange|assume"
+    r"|approximate|justify|verify|interpret|construct|locate|label|count|measure|check all|mark all|let|given|if"
+    r"|leave|include|do not|don['’]t|not)\b",
+    re.IGNORECASE,
 )
+"""How lines begin that come again and again and are part of what is asked or answered."""
 
 
 def is_furniture(text: str) -> bool:
@@ -112,14 +122,49 @@ def is_placeholder(text: str) -> bool:
     return len(text) <= MAX_PLACEHOLDER_CHARACTERS and bool(_PLACEHOLDER.match(text.lstrip(" -–—[(*")))
 
 
-def repeated_first_line(texts: Sequence[str]) -> str | None:
-    """The line that most of these problems begin with though they ask something after it; None where there is none."""
+def repeated_first_lines(texts: Sequence[str]) -> frozenset[str]:
+    """Lines that most of these problems begin with though they ask something after it."""
     pairs = [text.split("\n", 1) for text in texts if "\n" in text]
-    line = _most_common([first for first, _ in pairs], len(texts))
-    if line is None or ASKS.search(line) or line[-1] in ".:?!":
-        return None
-    asking = sum(bool(ASKS.search(rest)) for first, rest in pairs if first == line)
-    return line if 2 * asking > sum(first == line for first, _ in pairs) else None
+    lines = tag_lines([first for first, _ in pairs], len(texts))
+    asking = sum(bool(ASKS.search(rest) or _DIGIT.search(first)) for first, rest in pairs if first in lines)
+    return lines if 2 * asking > sum(first in lines for first, _ in pairs) else frozenset()
+
+
+def repeated_problem_ends(texts: Sequence[str]) -> frozenset[str]:
+    """Lines that most of these problems end in though they ask nothing: "Save for later"."""
+    return tag_lines([text.rpartition("\n")[2] for text in texts if "\n" in text], len(texts))
+
+
+def tag_lines(lines: Sequence[str], total: int) -> frozenset[str]:
+    """Those of the lines that are tags: short, without a value or a verb that asks, each word of theirs in several of
+    the lines; none unless most of `total` have one."""
+    if len(lines) < MIN_REPEATED:
+        return frozenset()
+    forms = {line: line_form(line) for line in set(lines) if _may_be_tag(line)}
+    words = {line: frozenset(_TAG_WORD.findall(form)) for line, form in forms.items()}
+    counts = Counter(word for line in lines for word in words.get(line, ()))
+    tags = frozenset(line for line, own in words.items() if own and all(counts[word] > 1 for word in own))
+    found = sum(line in tags for line in lines)
+    is_most = found >= MIN_REPEATED and 2 * found > total
+    return tags if is_most and 2 * len({forms[line] for line in tags}) <= found + 1 else frozenset()
+
+
+def _may_be_tag(line: str) -> bool:
+    return 0 < len(line) <= MAX_REPEATED_CHARACTERS and not (
+        line[-1] in ".:?!" or line.startswith("- ") or _IS_VALUE.search(line) or tells(line)
+    )
+
+
+def lines_again(lines: Sequence[str]) -> frozenset[str]:
+    """Short lines that ask nothing and come at least three times, numbers aside."""
+    forms = {line: line_form(line) for line in set(lines) if _may_be_tag(line)}
+    counts = Counter(forms[line] for line in lines if line in forms)
+    return frozenset(line for line, form in forms.items() if counts[form] >= MIN_REPEATED and _WORD.search(form))
+
+
+def tells(line: str) -> bool:
+    """True for a line that asks or tells what to do, or begins as an answer does."""
+    return bool(_TELLS.match(line) or ASKS.search(line))
 
 
 def line_form(line: str) -> str:
@@ -138,7 +183,8 @@ def repeated_form(unsolved: Sequence[str], every: Sequence[str]) -> str | None:
         return form
     solved = len(every) - len(unsolved)
     is_of_every = count - unsolved.count(form) >= MIN_OF_EVERY * solved > MIN_REPEATED
-    return form if is_of_every and len(_WORD.findall(form)) >= 2 and not _MAY_ANSWER.search(form) else None
+    is_told = len(_WORD.findall(form)) >= 2 or form.endswith("(#)")
+    return form if is_of_every and is_told and not _MAY_ANSWER.search(form) else None
 
 
 def repeated_last_line(texts: Sequence[str]) -> str | None:

@@ -16,13 +16,21 @@ from itertools import islice
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
+from stages.extract_web.html_openers import MIN_OPENERS, openers
 from stages.extract_web.html_threads import Posts, read_threads
 from stages.extract_web.induced_labels import MIN_ASKING, asks
+from stages.extract_web.label_words import WORDS
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
 from stages.extract_web.mathml import name_of, names
 
-_NAMES_PANELS = re.compile(r"aria-labelledby|role=[\"']?tab\b|aria-label=", re.IGNORECASE)
+_NAMES_PANELS = re.compile(
+    r"aria-labelledby|role=[\"']?tab\b|aria-label=|data-(?:label|title|name|heading)="
+    rf"|\s(?:title|label|heading|name)=(?i:[\"']?(?:[\w'’-]+\s+){{0,3}}"
+    rf"(?:{WORDS['solution']}|{WORDS['answer']}|{WORDS['problem']}))"
+)
+_NAMES = ("aria-label", "data-label", "data-title", "data-name", "data-heading", "title", "label", "heading", "name")
+_BOXES = names("div section article blockquote p")
 _HAS_RECORDS = re.compile(
     r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary"
     r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?"
@@ -64,6 +72,8 @@ class Hints:
     """Container -> the label that another element or an attribute gives it."""
     records: dict[_Element, str] = field(default_factory=dict)
     """Container -> problem or solution."""
+    openers: frozenset[_Element] = frozenset()
+    """Buttons that open what stands after them."""
     has_posts: bool = False
     """True where the markup may name posts of a thread."""
     posts: Posts = field(default_factory=Posts)
@@ -79,6 +89,8 @@ def read_hints(root: _Element, content: str) -> Hints:
         hints.panels = _panels(root)
     if _HAS_RECORDS.search(content):
         hints.records = _records(root)
+    if content.count("<button") >= MIN_OPENERS:
+        hints.openers = openers(root)
     hints.has_posts = bool(_HAS_POSTS.search(content))
     if _HAS_THREADS.search(content):
         hints.posts = read_threads(root)
@@ -99,12 +111,16 @@ def _panels(root: _Element) -> dict[_Element, str]:
             target = element.get("aria-controls") or (element.get("href") or "").removeprefix("#")
             controlled.setdefault(target, _short_text(element))
     panels: dict[_Element, str] = {}
-    for element in root.iter("div", "section", "article"):
+    for element in root.iter():
+        if not isinstance(element.tag, str) or (element.tag not in _BOXES and "-" not in element.tag):
+            continue
         named = by_id.get((element.get("aria-labelledby") or "").strip())
         if named is not None and not _holds(element, named):
             name = _short_text(named)
         else:
-            name = element.get("aria-label") or controlled.get(element.get("id") or "", "")
+            given = next(filter(None, map(element.get, _NAMES)), "")
+            name = given or controlled.get(element.get("id") or "", "")
+            name = name if name and _shows_text(element) else ""
         if name and (is_worded_label(name) or is_toggle_label(name)) and len(name) <= MAX_LABEL_CHARACTERS:
             panels[element] = name
     return panels
@@ -118,6 +134,12 @@ def _holds(element: _Element, inner: _Element) -> bool:
             return True
         parent, steps = parent.getparent(), steps + 1
     return False
+
+
+def _shows_text(element: _Element) -> bool:
+    """True where one of the first elements within holds a letter or a digit."""
+    inner = islice(element.iter(), MAX_READ)
+    return any(_ALNUM.search(f"{one.text or ''} {one.tail or '' if one is not element else ''}") for one in inner)
 
 
 def _short_text(element: _Element) -> str:

@@ -23,11 +23,7 @@ from stages.extract_web.html_tables import (
     is_numbered,
     rows_of,
 )
-from stages.extract_web.labels import (
-    HIDES,
-    find_label,
-    is_toggle_label,
-)
+from stages.extract_web.labels import HIDES, find_label, is_toggle_label
 from stages.extract_web.line_labels import answer_in_line, begins_line, labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
@@ -276,7 +272,7 @@ class _Walk:
     def toggle(self, element: _Element, name: str) -> bool:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
-        is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
+        is_label = (len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)) or element in self.hints.openers
         if not is_label and name != "button":
             return False
         if is_label:

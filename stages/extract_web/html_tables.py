@@ -49,10 +49,13 @@ def is_numbered(rows: list[list[_Element]]) -> bool:
 
 
 def is_layout(table: _Element) -> bool:
-    """True for a table that only places things: it holds headings, details or a cell that is a label by itself."""
+    """True for a table that only places things: it has one column, or holds headings, details or a cell that is a
+    label by itself."""
     rows = rows_of(table)
     if column_names(rows):
         return False
+    if rows and all(len(row) == 1 for row in rows):
+        return True
     for element in table.iter():
         name = name_of(element)
         if name in HEADINGS or name == "details":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
 _SHOW = (
-    r"(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read"
+    r"(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read|unhide|uncover|peek\s+at"
     r"|voir|afficher|montrer|ver|mostrar|mostra|vedi|toon|bekijk|показать)"
 )
 _ARTICLE = r"(?:the|my|a|an|your|la|le|les|el|las|los|il|het|eine)"
@@ -55,9 +55,14 @@ WORDS = {
     "solution": OPENER
     + r"(?:(?:solution|answer)s?\s*(?:and|&|/|with|\+)\s*(?:explanation|solution|answer|working|steps|reasoning)s?"
     r"|mark(?:ing)?\s+scheme|(?:general\s+|overall\s+)?feedback|solutions?|sol['’]?n|sol|workings?|working\s+out|worked\s+out"
-    rf"|explanation|steps|walk-?through|how\s+to\s+solve\s+it|proof|derivation|{SOLUTION_NOUNS}){CLOSER}",
+    r"|explanation|steps|walk-?through|proof|derivation|reasoning|step[\s-]by[\s-]step"
+    r"|how\s+to\s+(?:solve|do|find|answer|work\s+out)\s+(?:it|this)|here['’]?s\s+(?:how|why)(?:\s+to\s+do\s+it)?"
+    r"|(?:let['’]?s|how\s+we)\s+(?:solved?|did|do|worked?|work|got|found)\s+(?:it|this|them|there)(?:\s+out)?"
+    rf"|(?<=model\s)response|(?<=sample\s)response|(?<=suggested\s)response|(?<=possible\s)response|{SOLUTION_NOUNS})"
+    rf"{CLOSER}",
     "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
-    "aside": r"(?:(?:show\s+|see\s+|view\s+)?hints?|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
+    "aside": r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
+    r"|clues?|nudge|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
     rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",
 }
 """Part -> the words that label it, without number and signs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stages.extract_web.blocks import Block
-from stages.extract_web.label_words import NUMBER, WORDS
+from stages.extract_web.label_words import KEYS, NUMBER, PLURAL_PROBLEMS, WORDS
 
 
 class Part(StrEnum):
@@ -44,8 +44,10 @@ class Label:
     """True for the answer of a thread that its author or readers chose."""
 
 
+_SMALL = NUMBER.replace("[A-Z]", "[a-z]")
+"""A number in a lower-case text: patterns that ignore case take three times as long."""
 _WORDS = {Part(part): words for part, words in WORDS.items()}
-_BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|#\s*)?"
+_BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|[#№]\s*)?"
 _NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_NUMBER for part in Part} | {
     Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER
 }
@@ -57,20 +59,31 @@ _ABOUT = (
     r"|[★☆⭐]{1,5}|\d{1,3}(?:\.\d)?\s?(?:points?|pts?|marks?|min(?:utes?)?))(?!\w)){0,3}"
 )
 """What a site says about an exercise beside its number."""
+_OF_ALL = r"(?:/\d{1,3})?"
 _ABOUT_FIRST = re.compile(rf"[(\[]{_ABOUT}[)\]][\s.:]*(?=\S)", re.IGNORECASE)
 _WHOLE = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER})?{_TAIL}{_ABOUT if part is Part.PROBLEM else ''}"
-        r"\s*[.:：)\]>▼▾▸+–—-]*\s*",
-        re.IGNORECASE,
+        rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL})?{_OF_ALL + _TAIL + _ABOUT if part is Part.PROBLEM else _TAIL}"
+        r"\s*[.:：)\]>▼▾▸+–—-]*\s*"
     )
     for part, words in _WORDS.items()
 }
+_NUMBER_FIRST = re.compile(
+    rf"[(\[]?(?P<number>\d{{1,3}}(?:\.\d{{1,3}}){{0,2}})[.):\]]*\s+(?!{PLURAL_PROBLEMS})(?:{WORDS['problem']})\s*[.:)]*"
+)
+"""`3. Exercise`."""
+_SECTION = re.compile(r"(?:[A-Z](?:\.\d{1,3}){1,3}|\d{1,3}(?:\.\d{1,3}){1,3}|\d{1,3}(?=[.):]))[.):]?\s+")
+"""The number of a section; "2 Answers" counts."""
+_GROUP = re.compile(
+    rf"(?:[\w'’&-]+\s+){{0,3}}(?:{PLURAL_PROBLEMS}|{KEYS})(?:\s+(?:and|with|for|to|of|in|on|from)\s.{{1,60}})?\W*",
+    re.IGNORECASE,
+)
+"""What a numbered heading over several exercises or over their answers says after its number."""
+_SEVERAL = re.compile(rf"(?:[\w-]+\s+)?(?:{PLURAL_PROBLEMS})\b", re.IGNORECASE)
 _PREFIX = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED[part]}(?:{NUMBER}{_TAIL if part is Part.PROBLEM else ''}\s*(?:[:：)\]–—-]|\.(?!\d))"
-        r"|[:：)]|\.(?=\s)|\s[–—-](?=\s))\s*",
-        re.IGNORECASE,
+        rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL}{_TAIL if part is Part.PROBLEM else ''}\s*(?:[:：)\]–—-]|\.(?!\d))"
+        r"|[:：)]|\.(?=\s)|\s[–—-](?=\s))\s*"
     )
     for part, words in _WORDS.items()
 }
@@ -81,13 +94,11 @@ _NUMBERED_CAPITALS = re.compile(
 """`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
 _OF_AN_EXERCISE = re.compile(
     rf"(?:(?:full|worked|detailed)\s+)?(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?"
-    rf"(?:exercise|problem|question|example|task|q)?\s*#?{NUMBER}?\s*[.:]*",
-    re.IGNORECASE,
+    rf"(?:exercise|problem|question|example|task|q)?\s*#?{_SMALL}?\s*[.:]*"
 )
 _EXERCISE_AND_PART = re.compile(
-    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{NUMBER}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
-    r"\s*[.:]*",
-    re.IGNORECASE,
+    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{_SMALL}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
+    r"\s*[.:]*"
 )
 _PLACE = re.compile(
     r"(?:(?:chapter|section|unit|lesson|module|part|set|week|homework|assignment|worksheet|paper|test|exam)\s+#?[\w.]{1,8}"
@@ -124,7 +135,11 @@ _BARE_NUMBER = re.compile(
     r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
 )
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
+_ICON = re.compile(r"(?:[←-⇿⌀-⏿■-◿☀-➿⬀-⯿\ue000-\uf8ff\ufe0f\U0001f000-\U0001faff]+\s*)+(?=\w)")
+_DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
+_BEGIN_NUMBERS = frozenset("([0123456789")
 MAX_LABEL_CHARACTERS = 80
+MAX_PREFIX_CHARACTERS = 250
 
 
 def find_label(block: Block) -> Label | None:
@@ -135,9 +150,21 @@ def find_label(block: Block) -> Label | None:
     """
     if block.kind in ("table", "rule", "vote") or not _FIRST_LETTERS.match(block.text):
         return None
-    place = _PLACE.match(block.text) if block.kind == "heading" else None
-    text = block.text[place.end() :] if place else block.text
-    text = _EDIT_LINK.sub("", text) if block.kind == "heading" else text
+    block = without_icon(block)
+    text = block.text
+    if block.kind == "heading":
+        text = _EDIT_LINK.sub("", text[place.end() :] if (place := _PLACE.match(text)) else text)
+        section = _SECTION.match(text)
+        if section and _GROUP.fullmatch(text, section.end()):
+            return _whole_label(text[section.end() :])
+        if section and (label := _after_number(text, section)):
+            return label
+    return _first_line_label(block, text) or _other_label(block, text)
+
+
+def _first_line_label(block: Block, text: str) -> Label | None:
+    """The label that is the block's first line or its emphasised beginning, or that stands with all else in brackets.
+    """
     first, _, others = text.partition("\n")
     whole = _whole_label(first) if others and first == block.lead else None
     if whole:
@@ -146,6 +173,13 @@ def find_label(block: Block) -> Label | None:
         leading = _whole_label(block.lead)  # of "**Sol.** 38" the number is what was found
         if leading and leading.part in (Part.SOLUTION, Part.ANSWER) and not leading.number:
             return replace(leading, rest=block.text[len(block.lead) :].lstrip(" .:)-–—\n"))
+    if text[:1] in ("[", "(") and text[-1] in ")]":
+        inner = prefix_label(text[1:-1])
+        return inner if inner and inner.part in (Part.SOLUTION, Part.ANSWER) else None
+    return None
+
+
+def _other_label(block: Block, text: str) -> Label | None:
     whole = _whole_label(text)
     if whole:
         return whole
@@ -167,6 +201,25 @@ def find_label(block: Block) -> Label | None:
     return prefix_label(block.text)
 
 
+def without_icon(block: Block) -> Block:
+    """The block without the pictures before its first letter."""
+    icon = None if block.text[:1].isascii() else _ICON.match(block.text)
+    if not icon:
+        return block
+    lead = block.lead[icon.end() :] if len(block.lead) > icon.end() else ""
+    return replace(block, text=block.text[icon.end() :], lead=lead)
+
+
+def _after_number(title: str, section: re.Match[str]) -> Label | None:
+    """The label that is all of a numbered heading: `3.2 Example`, `2. Solution`. Numbers of sections are none of
+    solutions."""
+    label = _whole_label(title[section.end() :])
+    if label is None or label.number:
+        return None
+    number = section[0].strip(" .):")
+    return replace(label, number="" if label.part is not Part.PROBLEM and _DOTTED.match(number) else number)
+
+
 def _whole_label(text: str) -> Label | None:
     if not text or len(text) > MAX_LABEL_CHARACTERS:
         return None
@@ -185,14 +238,29 @@ def _whole_label(text: str) -> Label | None:
 
 
 def _worded_label(text: str) -> Label | None:
-    named = _OF_AN_EXERCISE.fullmatch(text) or _EXERCISE_AND_PART.fullmatch(text)
+    small = _lowered(text)
+    named = _OF_AN_EXERCISE.fullmatch(small) or _EXERCISE_AND_PART.fullmatch(small)
     if named:
-        return Label(Part(named["word"].lower()), "", named["number"] or "")
+        return Label(Part(named["word"]), "", _number(text, named))
     for part, pattern in _WHOLE.items():
-        found = pattern.fullmatch(text)
+        found = pattern.fullmatch(small)
         if found:
-            return Label(part, "", found["number"] or "")
-    return None
+            number = _number(text, found)
+            is_section = part is Part.PROBLEM and _DOTTED.match(number) and _SEVERAL.match(text)
+            return Label(part, "", "" if is_section else number)
+    first = _NUMBER_FIRST.fullmatch(small) if small[:1] in _BEGIN_NUMBERS else None
+    return Label(Part.PROBLEM, "", first["number"]) if first else None
+
+
+def _lowered(text: str) -> str:
+    """The text in lower case, every character at its place."""
+    small = text.lower()
+    return small if len(small) == len(text) else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
+
+
+def _number(text: str, found: re.Match[str]) -> str:
+    start, end = found.span("number")
+    return text[start:end] if start >= 0 else ""
 
 
 def prefix_label(text: str) -> Label | None:
@@ -204,10 +272,11 @@ def prefix_label(text: str) -> Label | None:
     if capitals:
         about = _ABOUT_FIRST.match(text, capitals.end())
         return Label(Part.PROBLEM, text[about.end() if about else capitals.end() :], capitals["number"])
+    small = _lowered(text[:MAX_PREFIX_CHARACTERS])
     for part, pattern in _PREFIX.items():
-        found = pattern.match(text)
+        found = pattern.match(small)
         if found and found.end() < len(text):
-            return Label(part, text[found.end() :], found["number"] or "")
+            return Label(part, text[found.end() :], _number(text, found))
     return None
 
 

@@ -8,36 +8,32 @@ exercise's label when solutions follow most of its kind.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from dataclasses import replace
 
 from stages.extract_web.blocks import Mark, Page
+from stages.extract_web.furniture import is_about_problem, tag_lines
 from stages.extract_web.induced_labels import add_letters, add_records, add_toggles, add_turns
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels import Label, Part, answer_after_letter, find_label
 from stages.extract_web.numbering import Numbered, numbered_blocks, runs, strip_number
 from stages.extract_web.threads import add_threads
+from stages.extract_web.title_series import (
+    MIN_SOLVED_SHARE,
+    SOLVES,
+    add_second_titles,
+    add_series,
+    followed_by_solution,
+)
 
-SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 _QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
-_SERIES = re.compile(
-    r"((?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.]*(?:no\.?\s*)?[#№]?\s*(\d{1,4}(?:[.-]\d{1,4}){0,2})"
-    r"(?:\s+of\s+\d{1,4})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}\W*",
-    re.IGNORECASE,
+_PLURAL = re.compile(
+    rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*", re.IGNORECASE
 )
-_STRUCTURE = re.compile(
-    r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
-    r"|case|method|way|page|day|week|row|column|comments?|reply|replies|answers|responses|post|level|grade|year|version|volume|line|equation|eq)$",
-    re.IGNORECASE,
-)
-_PLURAL = re.compile(rf"\W*(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})\W*", re.IGNORECASE)
 _ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
-MIN_SERIES = 3
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
-MIN_SOLVED_SHARE = 0.25
 NEAR = 3
 """Blocks from a container's beginning in which a text label stands for the container's markup."""
 
@@ -46,6 +42,8 @@ def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
     _judge_weak_letters(page, labels)
+    _drop_facts(page, labels)
+    _drop_names_of_kinds(labels)
     _drop_lone_feedback(page, labels)
     _drop_titles_of_posts(page, labels)
     _restore_values(page, labels)
@@ -58,11 +56,14 @@ def page_labels(page: Page) -> list[Label | None]:
         add_letters(page, labels)
         add_turns(page, labels)
     add_toggles(page, labels)
+    if not any(label and label.part in SOLVES for label in labels):
+        add_second_titles(page, labels)
     if any(label and label.part in SOLVES for label in labels):
-        _add_series(page, labels)
+        add_series(page, labels)
         _add_numbered_run(page, labels)
     else:
         _drop_stray_numbers(page, labels)
+    _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
@@ -85,6 +86,41 @@ def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
             last_question = bool(_QUESTION_WORD.match(page.blocks[index].text))
         elif label.part in SOLVES:
             last_question = False
+
+
+def _drop_facts(page: Page, labels: list[Label | None]) -> None:
+    """"Difficulty: hard" right under an exercise's label tells about the exercise and does not end it."""
+    is_under = False
+    for index, label in enumerate(labels):
+        if is_under and label and label.part is Part.ASIDE and is_about_problem(page.blocks[index].text):
+            labels[index] = None
+        else:
+            is_under = bool(label) and label.part is Part.PROBLEM and not label.rest
+
+
+def _drop_names_of_kinds(labels: list[Label | None]) -> None:
+    """"Exam practice" without a number or a text, right before the solution of a numbered exercise, is its tag."""
+    last: Label | None = None
+    for index, label in enumerate(labels[:-1]):
+        following = labels[index + 1]
+        is_empty = label is not None and label.part is Part.PROBLEM and not (label.number or label.rest)
+        if is_empty and following and following.part is not Part.PROBLEM and last and last.number:
+            labels[index] = None
+        elif label and label.part is not Part.ASIDE:
+            last = label if label.part is Part.PROBLEM else None
+
+
+def _drop_tags(page: Page, labels: list[Label | None]) -> None:
+    """`Question 1: Core`, when the text stands below: what most labels go on with in the same words is no problem."""
+    places = [
+        index for index, label in enumerate(labels[:-1])
+        if label and label.part is Part.PROBLEM and label.rest and labels[index + 1] is None
+    ]  # fmt: skip
+    tags = tag_lines([labels[index].rest for index in places], len(places))  # type: ignore[union-attr]
+    for index in places if tags else ():
+        label = labels[index]
+        if label and label.rest in tags:
+            labels[index] = replace(label, rest="")
 
 
 def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
@@ -183,41 +219,6 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
     return Label(part, "" if is_title else rest, number or block.number, end=mark.end)
 
 
-def _add_series(page: Page, labels: list[Label | None]) -> None:
-    """Numbered headings or emphasised beginnings with an unforeseen word: most of them are followed by a solution, or
-    most solutions of the page follow one of them."""
-    series: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
-    for index, block in enumerate(page.blocks):
-        title = block.lead or (block.text if block.kind in ("heading", "term") else "")
-        if labels[index] is not None or not title or len(title) > 60 or block.kind in ("toggle", "vote"):
-            continue
-        found = _SERIES.fullmatch(title)
-        if found and not _STRUCTURE.search(found[1]):
-            rest = block.text[len(title) :].lstrip(" .:)-–—\n")
-            series[block.kind, found[1].lower()].append((index, found[2], rest))
-    solved = sum(bool(label) and label.part in SOLVES for label in labels)
-    for members in series.values():
-        places = [index for index, _, _ in members]
-        followed = _followed(labels, places)
-        is_most = 2 * followed >= len(members)
-        is_where_solutions_are = followed >= MIN_SOLVED_SHARE * len(members) and 2 * followed >= solved
-        if len(members) >= MIN_SERIES and followed >= 2 and (is_most or is_where_solutions_are):
-            for index, number, rest in members:
-                labels[index] = Label(Part.PROBLEM, rest, number)
-
-
-def _followed(labels: list[Label | None], places: list[int]) -> int:
-    """How many of the places have a solution, and no other exercise's label, before the next."""
-    ends = [*places[1:], len(labels)]
-    count = 0
-    for place, end in zip(places, ends, strict=True):
-        first = next(
-            (label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None
-        )
-        count += first in SOLVES
-    return count
-
-
 def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     """Blocks that are merely numbered are exercises when most solutions of the page follow one of them each."""
     solved = [
@@ -230,7 +231,7 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
     for run in longest[:MAX_RUNS]:
         places = [one.index for one in run]
-        followed = _followed(labels, places)
+        followed = followed_by_solution(labels, places)
         if followed >= 2 and followed >= MIN_SOLVED_SHARE * len(run) and 2 * followed >= len(solved):
             label_run(labels, run)
             for index in groups:
@@ -254,7 +255,7 @@ def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
     ]
     plural = [index for index in plain if _PLURAL.fullmatch(page.blocks[index].text)]
     headings = [index for index in plain if index not in plural and page.blocks[index].kind == "heading"]
-    solved = [index for index in headings if _followed(labels, [index])]
+    solved = [index for index in headings if followed_by_solution(labels, [index])]
     others = len(plain) - len(plural) - len(headings)
     unsolved = [index for index in headings if index not in solved]
     return plural + unsolved + (solved if len(solved) == 1 and not others else [])

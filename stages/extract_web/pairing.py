@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from stages.extract_web.answer_keys import KeyedAnswers, apply_keys
 from stages.extract_web.blocks import Page
-from stages.extract_web.furniture import is_byline
+from stages.extract_web.furniture import is_byline, lines_again
 from stages.extract_web.instructions import ASKS, instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
@@ -97,15 +97,29 @@ def _count_solutions(sections: list[Section]) -> bool:
     return firsts[True] > max(1, firsts[False])
 
 
+class _LinesAgain:
+    """The short lines that a page writes again and again, looked for when the first is asked about."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._lines: frozenset[str] | None = None
+
+    def __contains__(self, text: str) -> bool:
+        if self._lines is None:
+            self._lines = lines_again([block.text for block in self._page.blocks if block.kind != "heading"])
+        return text in self._lines
+
+
 def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     pairs: list[_Pair] = []
+    again = _LinesAgain(page)
     index = 0
     last_end = 0
     while index < len(sections):
         section = sections[index]
         count = 1
         if section.part is Part.PROBLEM:
-            own = _owned(page, sections, index)
+            own = _owned(page, sections, index, again)
             following = sections[index + 1] if index + 1 < len(sections) else None
             if not own and following is not None and _is_title(page, section, following):
                 label = replace(following.label, number=section.label.number)
@@ -136,11 +150,11 @@ def _is_title(page: Page, section: Section, following: Section) -> bool:
     return bool(section.label.number and _NAMES_TEXT.fullmatch(page.blocks[following.start].text))
 
 
-def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
+def _owned(page: Page, sections: list[Section], head: int, again: _LinesAgain) -> list[Section]:
     """The solutions, answers and asides that follow the section `head` before the next exercise.
 
-    They must follow without a gap: prose between an exercise and a solution means that they are strangers, a line on
-    who wrote it, or code, does not.
+    They must follow without a gap: prose between an exercise and a solution means that they are strangers; code, a
+    line on who wrote it, or a line that comes `again` and again does not.
     """
     own: list[Section] = []
     end = sections[head].end
@@ -148,7 +162,7 @@ def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
         if section.part in (Part.PROBLEM, Part.BOUNDARY):
             break
         between = page.blocks[end : section.start]
-        if any(block.kind != "code" and not is_byline(block.text) for block in between):
+        if any(block.kind != "code" and block.text not in again and not is_byline(block.text) for block in between):
             break
         own.append(section)
         end = max(end, section.end)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from stages.extract_web.blocks import Page
@@ -18,13 +18,16 @@ from stages.extract_web.furniture import (
     is_furniture,
     is_placeholder,
     line_form,
-    repeated_first_line,
+    repeated_first_lines,
     repeated_form,
     repeated_last_line,
+    repeated_problem_ends,
     without_opening,
 )
 from stages.extract_web.labels import Label, Part
 
+MAX_LINES_AROUND = 3
+"""Lines that a site writes around every part, one below the other."""
 MIN_ALIKE = 2
 """Solutions of one paragraph each that tell how long the last one is."""
 IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
@@ -131,20 +134,29 @@ def _without_furniture(sections: list[Section]) -> list[Section]:
 
 
 def _without_repeated(sections: list[Section]) -> list[Section]:
-    """The sections without the line that most problems begin with or most solutions end in."""
-    problems = [section.text for section in sections if section.part is Part.PROBLEM]
-    solutions = [section.text for section in sections if section.part in (Part.SOLUTION, Part.ANSWER)]
-    first, last = repeated_first_line(problems), repeated_last_line(solutions)
-    if first is None and last is None:
-        return sections
-    return [
-        replace(section, text=section.text.removeprefix(f"{first}\n"))
-        if section.part is Part.PROBLEM and first is not None
-        else replace(section, text=section.text.removesuffix(f"\n{last}"))
-        if section.part in (Part.SOLUTION, Part.ANSWER) and last is not None
-        else section
-        for section in sections
-    ]
+    """The sections without lines that most problems begin with or end in, or most solutions end in."""
+    for _ in range(MAX_LINES_AROUND):
+        problems = [section.text for section in sections if section.part is Part.PROBLEM]
+        solutions = [section.text for section in sections if section.part in (Part.SOLUTION, Part.ANSWER)]
+        first, end = repeated_first_lines(problems), repeated_problem_ends(problems)
+        last = repeated_last_line(solutions)
+        if not first and not end and last is None:
+            break
+        sections = [_without_lines(section, first, end, last) for section in sections]
+    return sections
+
+
+def _without_lines(section: Section, first: Collection[str], end: Collection[str], last: str | None) -> Section:
+    text = section.text
+    if "\n" not in text:
+        return section
+    if section.part is Part.PROBLEM:
+        text = text.partition("\n")[2] if text.partition("\n")[0] in first else text
+        before, _, line = text.rpartition("\n")
+        text = before if before and line in end else text
+    elif section.part in (Part.SOLUTION, Part.ANSWER) and last is not None:
+        text = text.removesuffix(f"\n{last}")
+    return replace(section, text=text) if text != section.text else section
 
 
 def _extent(

@@ -6,7 +6,7 @@ from stages.extract_web.extraction import extract_page
 from stages.extract_web.furniture import (
     is_about_problem,
     is_placeholder,
-    repeated_first_line,
+    repeated_first_lines,
     repeated_last_line,
 )
 from stages.extract_web.line_labels import answer_in_line, labelled_lines
@@ -158,8 +158,8 @@ def test_lines():
 def test_lines_that_repeat():
     assert repeated_last_line(["a\nShare", "b\nShare", "c\nShare"]) == "Share"
     assert repeated_last_line(["a\nso $x=1$", "b\nso $x=1$", "c\nso $x=1$"]) is None
-    assert repeated_first_line(["Fluency\nFind a.", "Fluency\nFind b.", "Fluency\nFind c."]) == "Fluency"
-    assert repeated_first_line(["Simplify\n$a$", "Simplify\n$b$", "Simplify\n$c$"]) is None
+    assert repeated_first_lines(["Fluency\nFind a.", "Fluency\nFind b.", "Fluency\nFind c."]) == {"Fluency"}
+    assert repeated_first_lines(["Simplify\n$a$", "Simplify\n$b$", "Simplify\n$c$"]) == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,142 @@
+"""extract_web where labels carry tags, stand in unusual places, or use words that nobody foresaw."""
+
+import pytest
+
+from stages.extract_web.blocks import Block
+from stages.extract_web.furniture import tag_lines
+from stages.extract_web.labels import Part, find_label
+from tests.stages.test_extract_web_blind import SOLVED, SUMS, each, key, pairs
+
+MORE = ((5, "Find the product of 3 and 4.", "It is 12, of course."), (6, "Show that 8 is even.", None),
+        (7, "Write 10 as a sum of primes.", "For example as 3+7."))  # fmt: skip
+MANY = [*SUMS, *MORE]
+ALL_SOLVED = [(problem, solution) for _, problem, solution in MANY if solution]
+TAGS = ("Core 2 pt", "Stretch 3 pt", "Core 4 pt", "Stretch 2 pt", "Revision 2 pt", "Core 3 pt", "Revision 4 pt")
+
+
+def many(problem, solution, end=""):
+    """Seven exercises by the same forms, which name {n}, {p}, {s} and a {tag}."""
+    return "".join(
+        problem.format(n=n, p=p, tag=tag) + (solution.format(n=n, s=s) if s else "") + end.format(n=n, tag=tag)
+        for (n, p, s), tag in zip(MANY, TAGS, strict=True)
+    )
+
+
+SOLUTION = "<h4>Solution</h4><p>{s}</p>"
+TAGGED = {
+    "spans of a bar": many("<div><div><span>Question {n}</span> <span>{tag}</span></div><p>{p}</p>",
+                           "<button onclick='f()'>Reveal working</button><div>{s}</div>", "</div>"),
+    "in a heading": many("<h3>Question {n} <small>{tag}</small></h3><p>{p}</p>", SOLUTION),
+    "after a dash": many("<h3>Question {n} – {tag}</h3><p>{p}</p>", SOLUTION),
+    "on a second line": many("<h3>Task {n}<br>{tag}</h3><p>{p}</p>", SOLUTION),
+    "plain text": many("<p>Task {n} {tag}</p><p>{p}</p>", SOLUTION),
+    "beside a word nobody foresaw": many("<p>Brain teaser {n} {tag}</p><p>{p}</p>", SOLUTION),
+    "under the label": many("<h3>Task {n}</h3><p>{tag}</p><p>{p}</p>", SOLUTION),
+    "under the text": many("<h3>Task {n}</h3><p>{p}</p><p>{tag}</p>", SOLUTION),
+    "difficulty under the label": many("<h3>Task {n}</h3><p>Difficulty: ★★☆</p><p>{p}</p>", SOLUTION),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TAGGED)
+def test_tags_of_a_label_are_no_part_of_the_problem(name):
+    assert pairs(TAGGED[name]) == ALL_SOLVED
+
+
+LINKS = {
+    "link": "<div><a href='#' class=bm>Save for later</a></div>",
+    "two lines": "<p><a href='/v'>Watch the video</a></p><p>Send to a friend</p>",
+    "count": "<p><a href='/d'>Discuss ({n})</a></p>",
+}
+
+
+@pytest.mark.parametrize("line", LINKS.values(), ids=LINKS)
+@pytest.mark.parametrize("problem", ["<h3>Task {n}</h3><p>{p}</p>", "<p><b>{n})</b></p><div>{p}</div>"])
+def test_a_line_under_every_problem_is_no_part_of_it(line, problem):
+    assert pairs(many(problem + line, "<details><summary>Solution</summary>{s}</details>")) == ALL_SOLVED
+
+
+@pytest.mark.parametrize("line", ["Simplify", "Round to two places", "Justify your answer.", "Differentiate",
+                                  "All of the above", "Choose one", "= 0"])  # fmt: skip
+def test_an_instruction_under_every_problem_is_part_of_it(line):
+    found = pairs(many("<h3>Task {n}</h3><p>{p}</p><p>" + line + "</p>", SOLUTION))
+    assert [problem for problem, _ in found] == [f"{problem}\n{line}" for problem, _ in ALL_SOLVED]
+
+
+@pytest.mark.parametrize("line", ["Simplify", "Differentiate", "True or false"])
+def test_an_instruction_over_every_problem_is_part_of_it(line):
+    found = pairs(many("<h3>Task {n}</h3><p>" + line + "</p><p>{p}</p>", SOLUTION))
+    assert [problem for problem, _ in found] == [f"{line}\n{problem}" for problem, _ in ALL_SOLVED]
+
+
+def test_lines_of_the_same_words_are_tags():
+    assert tag_lines(TAGS, 7) == frozenset(TAGS)
+    assert tag_lines(["Ladder", "Bridge", "Train", "Ship"], 4) == frozenset()
+    assert tag_lines(["Two cars meet"] * 2, 7) == frozenset()
+    assert tag_lines(["x = 3", "x = 4", "x = 5"], 3) == frozenset()
+
+
+SECTIONS = {
+    "section numbers": key("<p><b>Exercise 4.{n}</b> {p}</p>", "<h2>4.10 Solutions</h2>",
+                           "<p><b>4.{n}</b></p><p>{s}</p>"),
+    "in spans": "<h2><span class=section-number>4.9</span> Exercises</h2>" + key(
+        "<p><b>Exercise 4.{n}</b> {p}</p>", "<h2><span class=section-number>4.10</span> Solutions</h2>",
+        "<p><b>4.{n}</b></p><p>{s}</p>"),
+    "of an appendix": "<h2>9.9 Exercises</h2>" + key(
+        "<p>{n}. {p}</p>", "<h2>A.2 Solutions to Selected Exercises</h2>", "<p>{n}. {s}</p>"),
+    "number after the word": "<h2>Exercises 3.2</h2><p>Take your time.</p>" + each(
+        "<p>{n}. {p}</p>", "<p><b>Solution.</b> {s}</p>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_headings_with_a_section_number_are_no_exercises(name):
+    assert pairs(SECTIONS[name]) == SOLVED
+
+
+def test_a_count_of_answers_is_no_section_number():
+    assert find_label(Block("2 Answers", "heading", 2)).part is Part.ASIDE
+    assert find_label(Block("2.1 Answers", "heading", 2)).part is Part.ANSWER
+
+
+def test_an_exercise_with_a_section_number_keeps_it():
+    assert pairs(each("<h3>3.{n} Example</h3><p>{p}</p>", SOLUTION)) == SOLVED
+
+
+PLACES = {
+    "icon": each("<div><i class=fa></i> <span>✎ Exercise {n}</span></div><p>{p}</p>",
+                 "<div><span>💡</span> <span>Solution</span></div><div><p>{s}</p></div>"),
+    "data-label": each("<h3>Exercise {n}</h3><p>{p}</p>", "<div data-label='Solution'><p>{s}</p></div>"),
+    "title": each("<h3>Exercise {n}</h3><p>{p}</p>", "<div title='Worked answer'><p>{s}</p></div>"),
+    "title of an empty box": each("<h3>Exercise {n}</h3><div title='Best answer'>&nbsp;</div><p>{p}</p>", SOLUTION),
+    "in brackets": each("<h3>Exercise {n}</h3><p>{p}</p>", "<p>[Answer: {s}]</p>"),
+    "number first": each("<h3>{n}. Exercise</h3><p>{p}</p>", SOLUTION),
+    "of how many": each("<p>Exercise {n}/24</p><p>{p}</p>", SOLUTION),
+    "numero sign": each("<p>Exercise № {n}</p><p>{p}</p>", SOLUTION),
+    "hint by a button": each("<h3>Exercise {n}</h3><p>{p}</p>",
+                             "<button>Need a hint?</button><div>Look.</div>" + SOLUTION),
+    "button that opens what stands after it": each(
+        "<h3>Exercise {n}</h3><p>{p}</p><button>Pin it</button>",
+        "<button onclick='f()'>What we think</button><div style='display: none'><p>{s}</p></div>"),
+    "one column": each("<table><tr><td>Exercise {n}</td></tr><tr><td>{p}</td></tr></table>",
+                       "<table><tr><td><i>What we think</i></td></tr><tr><td>{s}</td></tr></table>"),
+    "clue": each("<h3>Exercise {n}</h3><p>{p}</p>", "<p><i>Clue:</i> Look.</p>" + SOLUTION),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_labels_in_unusual_places(name):
+    assert pairs(PLACES[name]) == SOLVED
+
+
+@pytest.mark.parametrize("word", ["Reasoning", "Model response", "How to do it", "Here's how", "Let's solve it",
+                                  "Approach", "What we did", "Peek at the answer"])  # fmt: skip
+@pytest.mark.parametrize("form", ["<h4>{word}</h4><p>{{s}}</p>", "<p><b>{word}:</b> {{s}}</p>",
+                                  "<details><summary>{word}</summary>{{s}}</details>"])  # fmt: skip
+def test_solutions_by_other_words(word, form):
+    assert pairs(each("<h3>Exercise {n}</h3><p>{p}</p>", form.format(word=word))) == SOLVED
+
+
+def test_titles_that_come_again_in_an_exercise_beside_each_other_are_no_solutions():
+    page = each("<h3>Problem {n}</h3><p>{p}</p><h4>Input</h4><p>A number.</p><h4>Output</h4><p>Its sum.</p>", "")
+    assert pairs(page) == []
+    assert pairs(each("<h3>Problem {n}</h3><p>{p}</p><h4>Figure</h4><p>A square.</p>", "")) == []
