@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import errno
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
 from pipelines.comparing.command import compare
@@ -17,15 +20,54 @@ from pipelines.mirroring.command import mirror
 from pipelines.planning.command import plan
 from pipelines.retraining.rollback import rollback
 from pipelines.verifying.command import verify
+from stages.foundations.command import storage_failure
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+class Commands(TyperGroup):
+    """Tells in one sentence what any command may meet: Ctrl-C, a full disk, a folder where a file should be."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            told, code = "interrupted", 130
+        except UserError as error:
+            told, code = str(error), 2
+        except OSError as error:
+            if error.errno == errno.EPIPE or not (told := storage_failure(error) or _file_fault(error)):
+                raise
+            code = 1 if storage_failure(error) else 2
+        typer.echo(told if code == 130 else f"error: {told}", err=True)
+        raise typer.Exit(code)
+
+
+def _file_fault(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else ""
+
+
+app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.callback()
 def main() -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
+    if (other := _clone_around()) is not None:
+        own = other / ".venv" / "bin" / "retrace"
+        typer.echo(f"warning: this `retrace` works on {PROJECT}, and you are in {other}: use {own}", err=True)
+
+
+def _clone_around() -> Path | None:
+    """The clone of this program in which the caller stands, where that is not the one to which this file belongs."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it has been removed
+        return None
+    for folder in (here, *here.parents):
+        if all((folder / name).is_file() for name in ("dvc.yaml", "pipelines/cli.py")):
+            return None if folder == PROJECT else folder
+    return None
 
 
 @app.command()

@@ -143,4 +143,4 @@ def extract(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     told = ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items()))
-    typer.echo(f"pages: {told}", err=True)
+    typer.echo(f"pages: {told or 'none'}", err=True)

@@ -47,7 +47,7 @@ class Report:
     def told(self) -> str:
         """One line."""
         if self.is_nothing:
-            return "MLflow has every run: nothing to do"
+            return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
         parts = (
             (self.replayed, "rebuilt from their logs"), (self.mirrored, "rebuilt from dvc.lock and metric files"),
             (self.delivered, "unfinished ones delivered"), (self.recognised, "recognised and tagged"),

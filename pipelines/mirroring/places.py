@@ -90,8 +90,9 @@ def read_entries(text: str | bytes, told: str) -> dict[str, Entry]:
         content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())  # YAML's has several lines
         raise UserError(
-            f"the dvc.lock of {told} is not readable ({error}): take it from git, or run `dvc repro`"
+            f"the dvc.lock of {told} is not readable ({reason}): take it from git, or run `dvc repro`"
         ) from None
 
 

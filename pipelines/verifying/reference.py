@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from pipelines.mirroring.places import read_entries
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 
@@ -33,8 +34,8 @@ class Reference:
 
     @classmethod
     def read(cls, root: Path, lock: bytes | None, cache: Path) -> Reference:
-        """UserError when nothing is on record."""
-        stages = (yaml.safe_load(lock) or {}).get("stages") if lock else None
+        """UserError when nothing is on record, or the lock is no such file."""
+        stages = yaml.safe_load(lock)["stages"] if lock and read_entries(lock, str(root)) else None
         if not stages:
             raise UserError(
                 "there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one"

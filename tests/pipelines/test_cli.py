@@ -1,0 +1,88 @@
+"""What every command of `retrace` tells in one sentence instead of a trace."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipelines.cli import app
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+@pytest.mark.parametrize("command", [["plan"], ["grade", "rows.jsonl", "--params"]])
+def test_a_folder_where_a_file_should_be_is_told(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text('{"gold": "1", "prediction": "1"}\n')
+    folder = tmp_path / "folder.yaml"
+    folder.mkdir()
+    done = invoke(*command, folder)
+    assert done.exit_code == 2 and done.output == f"error: {folder}: Is a directory\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "page"), 1, "error: no disk space left at page: free"),
+        (UserError("mend it"), 2, "error: mend it\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+    ],
+)
+def test_what_any_command_may_meet(monkeypatch, error, code, told):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr("pipelines.doctor.command.examine", fail)
+    done = invoke("doctor")
+    assert (done.exit_code, done.output.startswith(told)) == (code, True), done.output
+
+
+def test_a_retrace_of_another_clone_says_on_which_it_works(tmp_path, monkeypatch):
+    for name in ("dvc.yaml", "pipelines/cli.py"):
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, tmp_path / "clone" / name)
+    (tmp_path / "clone" / "data").mkdir()
+    monkeypatch.chdir(tmp_path / "clone" / "data")
+    other = f"warning: this `retrace` works on {PROJECT}, and you are in {tmp_path / 'clone'}: use "
+    assert invoke("plan").output.startswith(other)
+    monkeypatch.chdir(PROJECT / "docs")
+    assert "warning" not in invoke("plan").output
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert invoke("plan").exit_code == 2
+
+
+def test_a_torn_lock_is_told_by_verify(tmp_path):
+    from pipelines.verifying.reference import Reference
+
+    for text in (b"stages: [", b"- 1", b"stages: {base: {}}"):
+        with pytest.raises(UserError, match=r"is not readable .*: take it from git, or run `dvc repro`"):
+            Reference.read(tmp_path, text, tmp_path)
+    for text in (None, b"", b"schema: '2.0'"):
+        with pytest.raises(UserError, match=r"no dvc\.lock to verify"):
+            Reference.read(tmp_path, text, tmp_path)
+
+
+def test_ctrl_c_ends_a_command_that_works_without_a_trace(tmp_path):
+    """Grading what comes on standard input, which never ends."""
+    script = "from pipelines.cli import app; print('ready', flush=True); app()"
+    pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    command = [sys.executable, "-c", script, "grade", "-", "--params", PROJECT / "params.yaml"]
+    with subprocess.Popen(command, cwd=PROJECT, text=True, start_new_session=True, **pipes) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        assert process.stderr.read() == "interrupted\n"
