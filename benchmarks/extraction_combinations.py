@@ -6,7 +6,8 @@ wrong pair in ten passes). What goes with failures is listed, the worst first.
 
 Command: python -m benchmarks.extraction_combinations --data ../shared/data [--pages 600 --seed 0 --set first]
 
-`--set second` draws from the dimensions of extraction_variations.py instead: what stands in, beside and under labels.
+`--set second` draws from the dimensions of extraction_variations.py instead: what stands in, beside and under labels;
+`--set third` from those of extraction_layouts.py: keys by section, lists of terms, tables, answers in line.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from __future__ import annotations
 import argparse
 import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from benchmarks.extraction import BOOKS, extracted, pairs, rows, score
+from benchmarks.extraction_layouts import LAYOUTS, laid_out
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render
 from benchmarks.extraction_variations import SECOND, varied
 
@@ -118,7 +121,9 @@ CHOICES: dict[str, Sequence[str]] = {
     "problem markup": list(PROBLEM_MARKUP), "solution markup": list(SOLUTION_MARKUP), "identifiers": list(IDENTIFIERS),
     "classes": list(CLASSES), "noise": list(NOISE), "wrapper": list(WRAPPERS), "before": list(BEFORE),
 }  # fmt: skip
-SETS = {"second": SECOND}
+SETS: dict[str, tuple[Mapping[str, Sequence[str]], Callable[[Mapping[str, str]], Style]]] = {
+    "second": (SECOND.choices, partial(varied, SECOND)), "third": (LAYOUTS, laid_out),
+}  # fmt: skip
 
 
 def style_of(drawn: dict[str, str], is_nested: bool) -> Style:
@@ -183,12 +188,12 @@ def main() -> None:
     seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
     failed = 0
     for index in range(arguments.pages):
-        choices = CHOICES if arguments.set == "first" else SETS[arguments.set].choices
+        choices = CHOICES if arguments.set == "first" else SETS[arguments.set][0]
         drawn = {name: rng.choice(kinds) for name, kinds in choices.items()}
         name, gold = pages[index % len(pages)]
         exercises = [Gold(row["number"], row["problem"], row["solution"]) for row in gold]
         is_nested = rng.random() < SHARE_NESTED
-        style = style_of(drawn, is_nested) if arguments.set == "first" else varied(SETS[arguments.set], drawn)
+        style = style_of(drawn, is_nested) if arguments.set == "first" else SETS[arguments.set][1](drawn)
         html = render(style, exercises, name)
         recall, precision, _ = score(pairs(extracted(name, html, "html")), pairs(gold))
         has_failed = recall < LEAST_RECALL or precision < LEAST_PRECISION

@@ -131,8 +131,9 @@ def repeated_first_lines(texts: Sequence[str]) -> frozenset[str]:
 
 
 def repeated_problem_ends(texts: Sequence[str]) -> frozenset[str]:
-    """Lines that most of these problems end in though they ask nothing: "Save for later"."""
-    return tag_lines([text.rpartition("\n")[2] for text in texts if "\n" in text], len(texts))
+    """Lines that most of these problems of several lines, and every third of all, end in though they ask nothing."""
+    lines = [text.rpartition("\n")[2] for text in texts if "\n" in text]
+    return tag_lines(lines, len(lines)) if MIN_REPEATED * len(lines) >= len(texts) else frozenset()
 
 
 def tag_lines(lines: Sequence[str], total: int) -> frozenset[str]:

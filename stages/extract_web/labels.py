@@ -59,12 +59,12 @@ _ABOUT = (
     r"|[★☆⭐]{1,5}|\d{1,3}(?:\.\d)?\s?(?:points?|pts?|marks?|min(?:utes?)?))(?!\w)){0,3}"
 )
 """What a site says about an exercise beside its number."""
-_OF_ALL = r"(?:/\d{1,3})?"
 _ABOUT_FIRST = re.compile(rf"[(\[]{_ABOUT}[)\]][\s.:]*(?=\S)", re.IGNORECASE)
 _WHOLE = {
     part: re.compile(
-        rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL})?{_OF_ALL + _TAIL + _ABOUT if part is Part.PROBLEM else _TAIL}"
-        r"\s*[.:：)\]>▼▾▸+–—-]*\s*"
+        (rf"(?:{words})(?::(?=\s\d))?{_NUMBERED[part]}(?:{_SMALL})?(?:/\d{{1,3}})?{_TAIL}{_ABOUT}"
+         if part is Part.PROBLEM else rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL})?{_TAIL}")
+        + r"\s*[.:：)\]>▼▾▸+–—-]*\s*"
     )
     for part, words in _WORDS.items()
 }
@@ -118,7 +118,7 @@ _COUNT = re.compile(
 _TOGGLE = re.compile(
     r"(?:click|tap|press)(?:\s+here)?(?:\s+(?:to|for)\s+(?:reveal|expand|show|see|view|check|more|open)"
     r"(?:\s+(?:it|more|(?:the\s+)?hidden\s+(?:text|content|part)))?)?|(?:show\s+)?hidden\s+(?:text|content)"
-    r"|reveal|expand|show\s+me|show\s*/\s*hide|spoiler|(?:check|show|see|view)\s+(?:your|the|my)\s+work(?:ing)?"
+    r"|reveal|expand|show\s+me(?:\s+how)?|show\s*/\s*hide|spoiler|(?:check|show|see|view)\s+(?:your|the|my)\s+work(?:ing)?"
     r"|how\s+it'?s\s+done|flip(?:\s+card)?",
     re.IGNORECASE,
 )
@@ -135,7 +135,7 @@ _BARE_NUMBER = re.compile(
     r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
 )
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
-_ICON = re.compile(r"(?:[←-⇿⌀-⏿■-◿☀-➿⬀-⯿\ue000-\uf8ff\ufe0f\U0001f000-\U0001faff]+\s*)+(?=\w)")
+_ICON = re.compile(r"(?:[←-⇿⌀-⏿■-◿☀-➿⬀-⯿\ue000-\uf8ff\ufe0f\U0001f000-\U0001faff]+\s*)+(?=[\w(\[#])")
 _DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
 _BEGIN_NUMBERS = frozenset("([0123456789")
 MAX_LABEL_CHARACTERS = 80

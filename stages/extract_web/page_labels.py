@@ -63,6 +63,7 @@ def page_labels(page: Page) -> list[Label | None]:
         _add_numbered_run(page, labels)
     else:
         _drop_stray_numbers(page, labels)
+    _drop_names_of_kinds(labels)
     _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")

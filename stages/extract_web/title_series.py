@@ -20,13 +20,15 @@ from stages.extract_web.labels import Label, Part, without_icon
 
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 _SERIES = re.compile(
-    r"(?P<words>(?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][\w'’-]*)[\s.:]*(?:[Nn]o\.?\s*)?[#№(]?\s*"
-    r"(?P<number>\d{1,4}(?:[.-]\d{1,4}){0,2}(?!\d)|[IVX]{1,5}(?!\w))\)?(?:\s+of\s+\d{1,4}|/\d{1,4})?"
+    r"(?P<words>(?:[A-Za-z][\w'’-]*[\s.]+){0,4}[A-Za-z][A-Za-z'’-]*)[\s.:]*(?:[Nn]o\.?\s*)?[#№(]?\s*"
+    r"(?P<number>\d{1,4}(?:[.-]\d{1,4}){0,2}(?!\d)|(?<![\w.])[IVX]{1,5}(?!\w))\)?(?:\s+of\s+\d{1,4}|/\d{1,4})?"
     r"(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}(?:\W*|[\s.:–—|·-]+(?P<tags>\S.{0,50}))",
     re.DOTALL,
 )
 _NUMBER_FIRST = re.compile(
-    r"[(\[]?(?P<number>\d{1,4})[.):\]]+\s+(?P<words>(?:[A-Za-z][\w'’-]*\s+){0,4}[A-Za-z][\w'’-]*)[.:]?(?P<tags>)"
+    r"[(\[]?(?P<number>\d{1,4})[.):\]]+\s+(?P<words>(?:[A-Za-z][\w'’-]*\s+){0,4}[A-Za-z][\w'’-]*)"
+    r"(?:[.:]?|\s*[\n–—·|:]\s*(?P<tags>\S.{0,50}))",
+    re.DOTALL,
 )
 _STRUCTURE = re.compile(
     r"\b(?:figure|fig|table|step|part|section|chapter|lesson|unit|module|theorem|lemma|corollary|definition|rule|note"
@@ -44,6 +46,8 @@ _NO_SOLUTION = re.compile(
 """Words of titles within exercises that are no solution's."""
 _NUMBER = re.compile(r"\d|\b[IVX]{1,5}\b")
 _ALNUM = re.compile(r"[^\W_]")
+_SAYS = re.compile(r"\d|:.|[.?!]$")
+"""Signs of a paragraph that is no title: "Added in: v2"."""
 _NO_LETTER = re.compile(r"[\W\d_]+")
 MIN_SERIES = 3
 MAX_SERIES = 50
@@ -169,8 +173,8 @@ def add_second_titles(page: Page, labels: list[Label | None]) -> None:
     """
     problems = [_Title(index, label.number, label.rest, "") for index, label in enumerate(labels)
                 if label and label.part is Part.PROBLEM]  # fmt: skip
-    if len(problems) < MIN_SERIES:
-        problems = max(_series(page, labels), key=len, default=[])
+    longest = max(_series(page, labels), key=len, default=[])
+    problems = longest if len(longest) > 2 * len(problems) else problems
     if len(problems) < MIN_SERIES:
         return
     ends = [*(one.index for one in problems[1:]), len(labels)]
@@ -188,7 +192,8 @@ def add_second_titles(page: Page, labels: list[Label | None]) -> None:
             if key and any(map(asks, asked)) and (told or _rest(page.blocks[index])):
                 chosen[key].append(index)
     ranked = sorted(chosen.values(), key=len, reverse=True)
-    if not ranked or len(ranked[0]) < MIN_SERIES or (len(ranked) > 1 and 2 * len(ranked[1]) > len(ranked[0])):
+    least = max(MIN_SERIES, MIN_SOLVED_SHARE * len(problems))
+    if not ranked or len(ranked[0]) < least or (len(ranked) > 1 and 2 * len(ranked[1]) > len(ranked[0])):
         return
     for one in problems:
         labels[one.index] = labels[one.index] or Label(Part.PROBLEM, one.rest, one.number)
@@ -206,7 +211,7 @@ def _titles_within(page: Page, labels: Sequence[Label | None], problem: _Title, 
         title = title if labels[index] is None else ""
         key = _NO_LETTER.sub(" ", title).strip().lower() if len(title) <= MAX_SECOND_TITLE_CHARACTERS else ""
         is_plain = title == block.text and block.kind == "paragraph"
-        if len(key) < 3 or _NO_SOLUTION.match(key) or is_furniture(title) or (is_plain and title[-1] in ".?!"):
+        if len(key) < 3 or _NO_SOLUTION.match(key) or is_furniture(title) or (is_plain and _SAYS.search(title)):
             continue
         if key in found:
             again.add(key)

@@ -140,3 +140,4 @@ def test_titles_that_come_again_in_an_exercise_beside_each_other_are_no_solution
     page = each("<h3>Problem {n}</h3><p>{p}</p><h4>Input</h4><p>A number.</p><h4>Output</h4><p>Its sum.</p>", "")
     assert pairs(page) == []
     assert pairs(each("<h3>Problem {n}</h3><p>{p}</p><h4>Figure</h4><p>A square.</p>", "")) == []
+    assert pairs(each("<h3>Problem {n}</h3><p>{p}</p><p>Added in: v2.{n}</p><p>Some lines.</p>", "")) == []
