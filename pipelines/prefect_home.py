@@ -6,9 +6,14 @@ Its database belongs to the project, and nothing is reported home.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from stages.foundations.scratch import state_folder
 
-os.environ.setdefault("PREFECT_HOME", str(state_folder() / "prefect"))
+if "PREFECT_HOME" not in os.environ:
+    home = state_folder() / "prefect"
+    with suppress(OSError):  # Prefect then says so; it makes no folder above its own, and starts no server without it
+        home.mkdir(parents=True, exist_ok=True)
+    os.environ["PREFECT_HOME"] = str(home)
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -19,12 +20,14 @@ import pipelines.prefect_home  # noqa: F401 (Prefect reads it when it is importe
 
 # isort: split
 from prefect import flow, get_run_logger
+from prefect.settings import PREFECT_API_URL
 from pydantic import Field
 
 from pipelines.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.graph import stages_in_order
 from pipelines.mirroring.mirror import mirror
 from pipelines.params_lock import recipe_in_use
+from pipelines.passing_server import passing_server
 from pipelines.process_group import TimedOut, terminated_as_interrupt
 from pipelines.recipes import clear_strays, parameters_changed
 from pipelines.sharing import pull_before_run, push_after_run
@@ -105,8 +108,9 @@ def main(argv: list[str]) -> int:
     0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted.
     """
     try:
-        with terminated_as_interrupt():
-            reproduce(project=argv[0] if argv else "")
+        folder = str(project_folder(argv[0])) if argv else ""
+        with terminated_as_interrupt(), nullcontext() if PREFECT_API_URL.value() else passing_server():
+            reproduce(project=folder)
     except (UserError, StageFailed, TimedOut) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.prefect_server import prefect_server as serve
-
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -22,8 +20,11 @@ def prefect_server(tmp_path_factory):
     home = tmp_path_factory.mktemp("prefect")
     patch = pytest.MonkeyPatch()
     patch.setenv("PREFECT_HOME", str(home))
+    patch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", f"sqlite+aiosqlite:///{home / 'prefect.db'}")
     patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    with serve(home):
+    from pipelines.passing_server import passing_server
+
+    with passing_server():
         yield
     patch.undo()
 
