@@ -18,11 +18,17 @@ from pathlib import Path
 from benchmarks.extraction import extracted, pairs, score
 from benchmarks.extraction_combinations import LEAST_RECALL, gold_pages
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render, wrong
+from benchmarks.extraction_thread_variations import (
+    ACCEPTED_BOXES,
+    FRAMES,
+    SAME,
+    SECOND,
+    SECOND_ACCEPTED,
+)
 
 LEAST_PRECISION = 0.95
 SHOWN_PAIRS = 3
 NAMES = ("tom_k", "Lena B.", "mathfan92", "Prof. Oak", "j.doe", "ana", "quietfern", "R2", "Ms. Ito", "the_real_sam")
-SAME = "as answers"
 SHARE_OF_QUOTES = 0.4
 Choices = Mapping[str, Sequence[str]]
 
@@ -97,19 +103,26 @@ ACCEPTED = {
     "badge": "<span class='badge'>✓ Accepted answer</span>",
     "check": "<div class='accepted-mark' title='accepted'>✔</div>",
     "text": "<p>Best answer</p>", "foot": "<p>Marked as best answer by the author</p>",
+    **SECOND_ACCEPTED,
 }  # fmt: skip
-"""Kind of acceptance -> the mark inside the post; `foot` stands at its end."""
-SETS = {"first": FIRST}
+"""Kind of acceptance -> the mark inside the post; `foot` and `told` stand at its end."""
+SETS = {"first": FIRST, "second": SECOND}
 
 
 def drawn_from(choices: Choices, rng: random.Random) -> dict[str, str]:
     """A combination in which something tells questions from answers, and the best answer from the others."""
     while True:
         drawn = {name: rng.choice(kinds) for name, kinds in choices.items()}
+        if drawn.get("frame"):
+            drawn |= {"list": "|", "count": "", "unanswered": ""}
+            drawn["thread"], drawn["question"], drawn["answer"] = FRAMES[drawn["frame"]]
         drawn["question"] = drawn["answer"] if drawn["question"] == SAME else drawn["question"]
         is_told = any(drawn[name].strip("|") for name in ("thread", "title", "count"))
         is_told = is_told or drawn["question"] not in (drawn["answer"], "|")
         is_told = is_told or bool(drawn["votes"] and drawn["votes of questions"] == "no" and drawn["question"] != "|")
+        is_told = is_told and not (drawn.get("frame") and drawn["accepted"] in ACCEPTED_BOXES)
+        is_list = drawn["threads"] == "one" and drawn["question"] == drawn["answer"] and not drawn["count"]
+        is_told = is_told and not (is_list and drawn["accepted"] == "none" and drawn["votes of questions"] == "yes")
         if is_told and (drawn["votes"] or drawn["accepted"] != "none"):
             return drawn
 
@@ -129,9 +142,24 @@ def _thread(drawn: Mapping[str, str], one: Gold, others: Sequence[Gold], rng: ra
     answers = _answers(drawn, one, others, rng) if one.solution else []
     is_counted = answers or "{k}" in drawn["count"]
     title = drawn["title"].format(n=one.number)
+    after = drawn.get("after", "").format(k=len(answers))
+    if drawn.get("nesting") == "nested" and not drawn["frame"]:
+        answers = [_nested(answers)] if answers else []
     count = drawn["count"].format(k=len(answers)) if is_counted else ""
     listed = _around(drawn["list"], "\n".join(answers), one) if answers else drawn["unanswered"]
-    return _around(drawn["thread"], f"{title}\n{question}\n{count}\n{listed}", one)
+    inside = f"{question}\n{count}\n{listed}"
+    if drawn.get("frame"):
+        return f"{title}\n{_around(drawn['thread'], inside, one)}\n{after}"
+    return _around(drawn["thread"], f"{title}\n{inside}\n{after}", one)
+
+
+def _nested(answers: Sequence[str]) -> str:
+    """Each answer as a reply to the one before, in its box."""
+    nested = ""
+    for answer in reversed(answers):
+        place = answer.rindex("</")
+        nested = f"{answer[:place]}<div class='children'>{nested}</div>{answer[place:]}" if nested else answer
+    return nested
 
 
 def _answers(drawn: Mapping[str, str], one: Gold, others: Sequence[Gold], rng: random.Random) -> list[str]:
@@ -153,7 +181,7 @@ def _post(
     byline = drawn["byline"].format(u=rng.choice(NAMES), d=rng.randint(1, 28))
     mark = ACCEPTED.get(accepted, "")
     head, foot = (votes, "") if drawn["votes at"] == "before" else ("", votes)
-    head, foot = (head, foot + mark) if accepted == "foot" else (head + mark, foot)
+    head, foot = (head, foot + mark) if accepted in ("foot", "told") else (head + mark, foot)
     quote = drawn["quoted"] if kind == "answer" and rng.random() < SHARE_OF_QUOTES else "no"
     quoted = "" if quote == "no" else quote.format(u=rng.choice(NAMES), q=inline(one.problem))
     remarks = drawn["remarks"] if kind == "answer" and rng.random() < SHARE_OF_QUOTES else ""
@@ -165,6 +193,11 @@ def _marked(box: str, accepted: str) -> str:
     """The box of an accepted answer."""
     if accepted == "class":
         return box.replace("'>|", " accepted'>|")
+    if accepted in ACCEPTED_BOXES:
+        attribute = ACCEPTED_BOXES[accepted]
+        if attribute.startswith(" class") and "'>|" in box:
+            return box.replace("'>|", " is-solution'>|")
+        return box.replace(">|", f"{attribute}>|")
     return box.replace(">|", " itemprop='acceptedAnswer'>|") if accepted == "itemprop" else box
 
 

@@ -55,6 +55,7 @@ class Post:
     thread: int
     is_answer: bool
     is_accepted: bool
+    score: int | None = None
     start: int = 0
     end: int = 0
 

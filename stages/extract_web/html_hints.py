@@ -42,8 +42,9 @@ _HAS_POSTS = re.compile(
 )
 _HAS_THREADS = re.compile(
     r"class=[\"']?[^\"'<>]{0,120}?(?:\bvot|score|upvote|likes\b|like-?count|points\b|rating|accepted|best-)|acceptedanswer"
-    r"|upvotecount|\d\s*(?:up-?)?(?:votes?|likes|points)\b|(?:score|votes):\s*[+-]?\d|👍|▲|accepted answer|best answer"
-    r"|accepted as|found this|\d\s+(?:answers|replies|responses)\b",
+    r"|upvot|\d\s*(?:votes?|likes|points|thanks|kudos)\b|(?:score|votes|rating|helpful)\W{1,3}\d|👍|▲|best answer"
+    r"|\baccepted\b|verified by|is-solution|found this|\d\s+(?:answers|replies|responses)\b"
+    r"|(?:answers|replies|responses) ?[(:] ?\d",
     re.IGNORECASE,
 )
 _RECORD_WORDS = names(
@@ -95,7 +96,7 @@ def read_hints(root: _Element, content: str) -> Hints:
     if _HAS_THREADS.search(content):
         hints.posts = read_threads(root)
         hints.has_posts = hints.has_posts or bool(hints.posts.parts)
-        hints.layouts.update(table for post in hints.posts.parts for table in post.iterancestors("table"))
+        hints.layouts.update(table for post in hints.posts.parts for table in (post, *post.iterancestors("table")))
     return hints
 
 

@@ -7,13 +7,15 @@ it is one of the things that sites put around posts: a score, a mark of acceptan
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from lxml import etree
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
-from stages.extract_web.furniture import is_furniture
+from stages.extract_web.furniture import is_byline, is_furniture
 from stages.extract_web.html_elements import BLOCKS, DROPPED
 from stages.extract_web.html_tables import HEADINGS
 from stages.extract_web.markup import (
@@ -25,17 +27,20 @@ from stages.extract_web.markup import (
     written_vote,
 )
 from stages.extract_web.mathml import name_of, names
-from stages.extract_web.thread_words import is_marked_accepted, is_over_posts, says_accepted
+from stages.extract_web.thread_words import (
+    is_badge,
+    is_beside_posts,
+    is_marked_accepted,
+    is_over_posts,
+    is_state,
+    says_accepted,
+)
 
 Key = tuple[str, ...]
 """Tag and classes of a box, without what differs between boxes of one kind; of one without classes also its parent's.
 """
 _ALNUM = re.compile(r"[^\W_]")
 _DIGITS = re.compile(r"\d+")
-_STATE = names(
-    "accepted best chosen selected correct verified solved featured highlighted highlight active odd even last new "
-    "unread read"
-)
 _TITLES = names("title subject headline topic")
 _LINKS = names("a button")
 _HOLDS_SCORE = re.compile(r"vot|scor|like|point|rat|karma|helpful", re.IGNORECASE)
@@ -44,6 +49,7 @@ MAX_DEPTH = 150
 """Elements nested deeper are left out, as by the reader."""
 MAX_LINE_CHARACTERS = 200
 MAX_LINKS_CHARACTERS = 80
+MAX_NAME_CHARACTERS = 40
 MAX_HEADING_CHARACTERS = 150
 
 
@@ -62,6 +68,8 @@ class Outline:
     """Empty for a box; of a line content, title, count, rule or beside."""
     texts: list[str] = field(default_factory=list)
     """Of lines."""
+    scores: list[int | None] = field(default_factory=list)
+    """Of a line that shows one."""
     scored: list[bool] = field(default_factory=list)
     """True for a line that shows a score."""
     accepted: list[bool] = field(default_factory=list)
@@ -77,7 +85,7 @@ class Outline:
         self.children.append([])
         self.kinds.append("")
         self.texts.append("")
-        self.scored.append(False)
+        self.scores.append(None)
         self.accepted.append(element is not None and is_marked_accepted(element))
         self.keys.append(self._key(element, parent))
         if parent >= 0:
@@ -87,12 +95,14 @@ class Outline:
     def _key(self, element: _Element | None, parent: int) -> Key:
         if element is None:
             return ("",)
-        given = (element.get("class") or (element.get("itemtype") or "").rpartition("/")[2]).split()
-        kept = sorted({_DIGITS.sub("", name) for name in given if _STATE.isdisjoint(tokens(name))})
+        kind = (element.get("itemtype") or "").rpartition("/")[2] or element.get("role") or ""
+        given = (element.get("class") or kind).split()
+        kept = sorted({_DIGITS.sub("", name) for name in given if not is_state(name)})
         return (name_of(element), *kept) if kept or parent < 0 else (name_of(element), "", *self.keys[parent][:4])
 
     def finish(self) -> Outline:
-        """Computes `ends` and `contents` once all nodes are there."""
+        """Computes `ends`, `contents` and `scored` once all nodes are there."""
+        self.scored = [score is not None for score in self.scores]
         self.ends = [node + 1 for node in range(len(self.elements))]
         for node in range(len(self.elements) - 1, 0, -1):
             parent = self.parents[node]
@@ -131,12 +141,25 @@ def outline(root: _Element) -> Outline:
             continue
         node = found.add(item, parent)
         if item not in holders or _is_score(item):
-            _classify(found, node, item, tidy("".join(item.itertext())))
+            _classify(found, node, item, tidy(_text(item)))
         elif name not in ("html", "body", "main") and is_marked_noise(item) and not _may_hold_score(item):
             found.kinds[node] = "beside"
         else:
             stack += [(part, node, depth + 1) for part in reversed(_parts(item)) if depth < MAX_DEPTH]
     return found.finish()
+
+
+def _text(element: _Element) -> str:
+    """The element's text with its line breaks."""
+    if element.find(".//br") is None:
+        return "".join(element.itertext())
+    pieces: list[str] = []
+    for event, inner in etree.iterwalk(element, events=("start", "end")):
+        if event == "start":
+            pieces.append("\n" if inner.tag == "br" else inner.text or "")
+        elif inner is not element:
+            pieces.append(inner.tail or "")
+    return "".join(pieces)
 
 
 def _parts(element: _Element) -> list[_Element | str]:
@@ -163,7 +186,7 @@ def _holders(root: _Element) -> set[_Element]:
 
 
 def _is_score(element: _Element) -> bool:
-    return bool(element.get("class")) and vote(element) is not None
+    return bool(element.get("class") or element.get("itemprop")) and vote(element) is not None
 
 
 def _may_hold_score(element: _Element) -> bool:
@@ -176,17 +199,29 @@ def _classify(found: Outline, node: int, element: _Element | None, text: str) ->
     is_short = len(text) <= MAX_LINE_CHARACTERS
     inner = list(islice(element.iter(), MAX_INNER)) if element is not None and is_short else []
     found.texts[node] = text
-    found.scored[node] = is_short and (
-        written_vote(text) is not None or any(isinstance(one.tag, str) and _is_score(one) for one in inner)
-    )
+    found.scores[node] = _score(text, inner) if is_short else None
     found.accepted[node] = found.accepted[node] or (
         is_short and (says_accepted(text) or any(isinstance(one.tag, str) and _accepts(one) for one in inner))
     )
     found.kinds[node] = _line_kind(found, node, element, text)
 
 
+def _score(text: str, inner: Sequence[_Element]) -> int | None:
+    """The score that a line is, or that an element in it is named for or told to show."""
+    written = written_vote(text)
+    if written is not None:
+        return written
+    for one in inner if len(text) <= MAX_LINKS_CHARACTERS else ():
+        if isinstance(one.tag, str):
+            said = vote(one) if one.get("class") or one.get("itemprop") else None
+            said = written_vote(one.get("aria-label") or "") if said is None else said
+            if said is not None:
+                return said
+    return None
+
+
 def _accepts(element: _Element) -> bool:
-    return is_marked_accepted(element) or says_accepted(tidy(element.text or ""))
+    return is_marked_accepted(element) or is_badge(element) or says_accepted(tidy(element.text or ""))
 
 
 def _line_kind(found: Outline, node: int, element: _Element | None, text: str) -> str:
@@ -198,7 +233,9 @@ def _line_kind(found: Outline, node: int, element: _Element | None, text: str) -
         return "count"
     if element is not None and _is_title(element) and len(text) <= MAX_HEADING_CHARACTERS:
         return "title"
-    if found.scored[node] or says_accepted(text) or is_furniture(text):
+    if found.scores[node] is not None or says_accepted(text) or is_furniture(text) or is_beside_posts(text):
+        return "beside"
+    if "\n" in text and is_byline(text) and all(len(line) <= MAX_NAME_CHARACTERS for line in text.split("\n")):
         return "beside"
     if element is not None and (is_marked_noise(element) or is_beside_text(element) or _is_links(element, text)):
         return "beside"

@@ -138,6 +138,10 @@ class _Walk:
         outer, self.next_ordinal = self.next_ordinal, first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
         self.name_panel(element)
+        posted = self.hints.posts.parts.get(element)
+        if posted:
+            self.kind = "paragraph"
+            self.page.blocks += [Block("", "vote", posted.score)] if posted.score is not None else []
         self.inline(element, depth + 1)
         self.flush()
         self.close(element, name, start)
@@ -181,8 +185,9 @@ class _Walk:
         self.page.close_container(start)
         if element in self.hints.records:
             self.page.records[start] = Mark(self.hints.records[element], end)
-        if element in self.hints.posts.parts:
-            self.page.threads.append(replace(self.hints.posts.parts[element], start=start, end=end))
+        shown = self.hints.posts.parts.get(element)
+        if shown:
+            self.page.threads.append(replace(shown, start=start, end=end))
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
         elif name not in ("html", "body", "main"):

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from lxml.etree import _Element
 
@@ -21,7 +20,17 @@ from stages.extract_web.html_outline import Outline, outline
 from stages.extract_web.html_posts import boxed_posts, line_kinds, named_posts, posts_beside_chosen
 from stages.extract_web.induced_labels import MIN_ASKING, asks
 from stages.extract_web.labels import is_solution_label
-from stages.extract_web.post_slots import beside_text
+from stages.extract_web.post_slots import beside_text, repeated_mark
+from stages.extract_web.thread_starts import (
+    WAYS,
+    Gaps,
+    chosen_one,
+    common_box,
+    element_of,
+    is_accepted,
+    is_scored,
+    own,
+)
 from stages.extract_web.thread_words import asks_a_forum, is_named_answering, is_named_asking, says_accepted
 
 FLOW = frozenset(["p", "ul", "ol", "pre", "table", "dl", "blockquote", "math", "img", "h4", "h5", "h6", "center"])
@@ -69,10 +78,16 @@ def read_threads(root: _Element) -> Posts:
 def _are_labelled(found: Outline, threads: Sequence[Thread]) -> bool:
     """True where words call at least half of the answers so, some of them otherwise than as the accepted one."""
     answers = [answer for thread in threads for answer in thread.answers]
-    lines = [found.texts[answer : found.ends[answer]] for answer in answers]
+    lines = [
+        [found.texts[node] for node in range(answer, found.ends[answer])
+         if says_accepted(found.texts[node]) or not found.accepted[node]]
+        for answer in answers
+    ]  # fmt: skip
     labelled = [any(map(_is_label, texts)) for texts in lines]
     chosen = [any(map(says_accepted, texts)) for texts in lines]
     either = sum(map(any, zip(labelled, chosen, strict=True)))
+    if not any(chosen) and _mark(found, threads):
+        return False
     return sum(labelled) > MIN_LABELLED * len(answers) and 2 * either >= len(answers)
 
 
@@ -97,33 +112,44 @@ def _candidates(found: Outline) -> Iterator[list[int]]:
 
 def _told(found: Outline, threads: Sequence[Thread]) -> Posts:
     told = Posts()
+    mark = _mark(found, threads)
     for number, thread in enumerate(threads):
-        marked = [node for node in thread.answers if _is_accepted(found, node)]
+        marked = [node for node in thread.answers if is_accepted(found, node)]
+        marked = marked or [node for node in thread.answers if mark in _lines(found, node)]
         for node in thread.asked:
-            told.parts.setdefault(found.elements[node], Post(number, False, False))  # type: ignore[arg-type]
+            told.parts.setdefault(element_of(found, node), Post(number, False, False))
         for node in thread.answers:
             accepted = len(marked) == 1 and node == marked[0]
-            told.parts.setdefault(found.elements[node], Post(number, True, accepted))  # type: ignore[arg-type]
-    told.beside = beside_text(found, [thread.asked for thread in threads], [one.answers for one in threads])
+            told.parts.setdefault(element_of(found, node), Post(number, True, accepted, _score(found, node)))
+    told.beside = beside_text(found, [one.asked for one in threads], [one.answers for one in threads], mark)
     return told
 
 
-def _is_accepted(found: Outline, post: int) -> bool:
-    for node in range(post, found.ends[post]):
-        if node > post and found.keys[node] == found.keys[post]:
-            return False
-        if found.accepted[node]:
-            return True
-    return False
+def _score(found: Outline, post: int) -> int | None:
+    return next((score for node in own(found, post) if (score := found.scores[node]) is not None), None)
+
+
+def _mark(found: Outline, threads: Sequence[Thread]) -> str:
+    asked = {line for thread in threads for node in thread.asked for line in _lines(found, node)}
+    mark = repeated_mark([[_lines(found, node) for node in thread.answers] for thread in threads], asked)
+    inside = [node for thread in threads for post in thread.answers if mark for node in own(found, post)]
+    kinds = {found.keys[node] for node in inside if found.texts[node] == mark}
+    is_place_of_marks = all(found.texts[node] in ("", mark) for node in inside if found.keys[node] in kinds)
+    return mark if is_place_of_marks else ""
+
+
+def _lines(found: Outline, post: int) -> list[str]:
+    return [found.texts[node] for node in own(found, post) if found.texts[node]]
 
 
 def _threads(found: Outline, posts: Sequence[int]) -> list[Thread]:
     """The threads of these posts, by the first way that holds; empty where none does."""
     if not posts:
         return []
-    gaps = _Gaps(found, posts)
+    gaps = Gaps(found, posts)
     outside = _asked_before(found, posts, gaps)
-    for way in (_named, _of_first_kind, _contained, _titled, _unscored, _counted):
+    outside = [] if _are_firsts_apart(found, outside) else outside
+    for way in (*WAYS, *(() if outside else (chosen_one,))):
         starts = way(found, posts, gaps)
         threads = _grouped(posts, starts) if starts and starts[0] == 0 else []
         if _is_sound(found, threads):
@@ -132,22 +158,14 @@ def _threads(found: Outline, posts: Sequence[int]) -> list[Thread]:
     return outside
 
 
-class _Gaps:
-    """What stands between posts, outside each."""
-
-    def __init__(self, found: Outline, posts: Sequence[int]) -> None:
-        self.found = found
-        self.starts: list[int] = []
-        """For each post the end of all before it, or itself where it stands in one of them."""
-        last = 0
-        for post in posts:
-            self.starts.append(min(last, post))
-            last = max(last, found.ends[post])
-        self.posts = posts
-
-    def kinds(self, place: int) -> set[str]:
-        """The kinds of lines before the post at this place."""
-        return set(self.found.kinds[self.starts[place] : self.posts[place]])
+def _are_firsts_apart(found: Outline, threads: Sequence[Thread]) -> bool:
+    """True where the first post of each thread has no score and all others have one: it asks, not what stands before.
+    """
+    firsts = [thread.answers[0] for thread in threads if thread.answers]
+    others = [answer for thread in threads for answer in thread.answers[1:]]
+    return bool(others) and all(is_scored(found, post) for post in others) and not any(
+        is_scored(found, post) for post in firsts
+    )
 
 
 def _grouped(posts: Sequence[int], starts: Sequence[int]) -> list[Thread]:
@@ -164,17 +182,13 @@ def _is_sound(found: Outline, threads: Sequence[Thread]) -> bool:
     if not all(texts) or sum(asks(text) or asks_a_forum(text) for text in texts) < MIN_ASKING * len(texts):
         return False
     answers = [answer for thread in answered for answer in thread.answers]
-    scored = sum(_is_scored(found, answer) for answer in answers)
-    chosen = sum(any(_is_accepted(found, answer) for answer in thread.answers) for thread in answered)
+    scored = sum(is_scored(found, answer) for answer in answers)
+    chosen = sum(any(is_accepted(found, answer) for answer in thread.answers) for thread in answered)
     counts = sum(kind == "count" for kind in found.kinds)
     return 2 * max(chosen, counts) >= len(answered) or 2 * scored >= len(answers)
 
 
-def _is_scored(found: Outline, post: int) -> bool:
-    return any(found.scored[post : found.ends[post]])
-
-
-def _asked_before(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[Thread]:
+def _asked_before(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[Thread]:
     """Threads whose questions are no posts: before the answers stands content of the same kind, thread after thread."""
     runs = {place: run for place in range(len(posts)) if (run := _run_before(found, posts, gaps, place))}
     asking = {place: run for place, run in runs.items() if _may_ask(found, run)}
@@ -210,23 +224,17 @@ def _is_lone_question(found: Outline, posts: Sequence[int], asking: dict[int, li
     if 0 not in asking:
         return False
     first = posts[0]
-    scored = [_is_scored(found, post) for post in posts]
-    is_named = is_named_answering(_element(found, first))
-    if is_named_asking(_element(found, first)) or (any(scored) and not scored[0]):
+    scored = [is_scored(found, post) for post in posts]
+    is_named = is_named_answering(element_of(found, first))
+    if is_named_asking(element_of(found, first)) or (any(scored) and not scored[0]):
         return False
-    shared = found.elements[_common(found, asking[0][0], posts[-1])]
+    shared = found.elements[common_box(found, asking[0][0], posts[-1])]
     is_thread = shared is not None and shared.tag not in ("html", "body", "main")
     is_told = is_named or is_thread or "count" in found.kinds[found.ends[asking[0][-1]] : first]
     return is_told and (is_named or len({found.keys[post] for post in posts}) == 1)
 
 
-def _element(found: Outline, node: int) -> _Element:
-    element = found.elements[node]
-    assert element is not None
-    return element
-
-
-def _run_before(found: Outline, posts: Sequence[int], gaps: _Gaps, place: int) -> list[int]:
+def _run_before(found: Outline, posts: Sequence[int], gaps: Gaps, place: int) -> list[int]:
     """The siblings with content right before a post, or before the list that begins with it, in order.
 
     Of boxes only the last, unless the siblings are all of the thread's container.
@@ -281,55 +289,3 @@ def _unanswered(found: Outline, threads: Sequence[Thread]) -> Iterator[Thread]:
             is_taken = place < len(starts) and starts[place] < found.ends[node]
             if not is_taken and not (place and taken[place - 1][1] > node) and found.has_content(node):
                 yield Thread([node])
-
-
-_Way = Callable[[Outline, Sequence[int], _Gaps], list[int]]
-"""Places of the posts that begin a thread."""
-
-
-def _named(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    return [place for place, post in enumerate(posts) if is_named_asking(_element(found, post))]
-
-
-def _of_first_kind(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    kinds = [found.keys[post] for post in posts]
-    if len(set(kinds)) == 1:
-        kinds = [found.keys[found.parents[post]] for post in posts]
-    return [place for place, kind in enumerate(kinds) if kind == kinds[0]] if len(set(kinds)) > 1 else []
-
-
-def _contained(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    """Posts whose nearest common box with the one before is the largest of all."""
-    depths = [_common_depth(found, before, after) for before, after in pairwise(posts)]
-    if len(set(depths)) < 2:
-        return []
-    return [0, *(place for place, depth in enumerate(depths, 1) if depth == min(depths))]
-
-
-def _common_depth(found: Outline, before: int, after: int) -> int:
-    node, depth = _common(found, before, after), 0
-    while node > 0:
-        node, depth = found.parents[node], depth + 1
-    return depth
-
-
-def _common(found: Outline, before: int, after: int) -> int:
-    """The smallest box that holds both."""
-    node = before
-    while node > 0 and found.ends[node] <= after:
-        node = found.parents[node]
-    return node
-
-
-def _titled(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    starts = [0, *(place for place in range(1, len(posts)) if "title" in gaps.kinds(place))]
-    return starts if len(starts) > 1 else []
-
-
-def _unscored(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    return [place for place, post in enumerate(posts) if not _is_scored(found, post)]
-
-
-def _counted(found: Outline, posts: Sequence[int], gaps: _Gaps) -> list[int]:
-    starts = [place - 1 for place in range(1, len(posts)) if "count" in gaps.kinds(place)]
-    return starts

@@ -45,8 +45,10 @@ _SCORE = re.compile(
 ACCEPTED_SCORE = 1_000_000
 """What an accepted answer's score is raised by where the mark stands beside it: more than any votes."""
 _WRITTEN_SCORE = re.compile(
-    r"\W*(?:(?:score|votes|rating)\s*:\s*([+−-]?\d{1,6})|([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)"
-    r"|[▲△👍⬆↑]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",
+    r"\W*(?:(?:score|(?:up-?)?votes?|rating|helpful|likes?|thanks|kudos)\s*[:(·|]\s*([+−-]?\d{1,6})"
+    r"|([+−-]?\d{1,6})\s*(?:(?:up-?)?(?:votes?|points?|likes?)|kudos|thanks|helpful(?:\s+votes?)?"
+    r"|(?:people|users?|persons?|students?|members?)\s+(?:found|liked|thanked|agree)\b.{0,20})"
+    r"|[▲△👍⬆↑❤♥]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",
     re.IGNORECASE,
 )
 _PARTS = {
@@ -201,7 +203,7 @@ def vote(element: _Element) -> int | None:
 
 def written_vote(text: str) -> int | None:
     """The score in a text that is nothing else: `12 votes`, `▲ 12 ▼`, `Score: 12`."""
-    found = _WRITTEN_SCORE.fullmatch(text) if len(text) <= 30 else None
+    found = _WRITTEN_SCORE.fullmatch(text) if len(text) <= 40 else None
     return int(next(filter(None, found.groups())).replace("−", "-")) if found else None
 
 

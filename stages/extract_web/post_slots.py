@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from lxml.etree import _Element
 
@@ -18,11 +18,12 @@ from stages.extract_web.html_elements import BLOCKS
 from stages.extract_web.html_outline import Key, Outline
 from stages.extract_web.markup import tokens
 from stages.extract_web.mathml import names
+from stages.extract_web.thread_words import is_beside_posts
 
 Slot = tuple[tuple[Key, int], ...]
 """The way from a post to a line: kinds of boxes, each with its place among its like."""
 _BYLINE = re.compile(
-    r"(?:by\s+)?[@~]?[^\W\d_][\w.'’@-]{0,30}(?:[\s,|·•#/()–-]+(?:\d[\d:.,/-]*(?:st|nd|rd|th|k)?|[ap]\.?m\.?"
+    r"(?:by\s+)?[@~]?[^\W\d_][\w.'’@-]{0,30}(?:[\s,:|·•#/()–-]+(?:\d[\d:.,/-]*(?:st|nd|rd|th|k)?|[ap]\.?m\.?"
     r"|[^\W\d_][\w.'’@-]{0,30}(?=(?:[\s,|·•#/()–-]|$)))){0,9}[\s.:|·•)]*"
 )
 _MAX_WORDS = 4
@@ -45,17 +46,25 @@ MIN_POSTS = 3
 MIN_SHARE = 0.6
 MAX_CHARACTERS = 60
 MAX_DEPTH = 8
+MIN_SEVERAL = 2
+"""Threads of several answers without which nothing tells a mark of one answer from a line of every post."""
+MAX_MARKS = 5
+MAX_MARK_CHARACTERS = 40
 MAX_QUOTES = 100
 """Quotations of a page that are looked up in their threads."""
 
 
 def beside_text(
-    found: Outline, asked: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+    found: Outline, asked: Sequence[Sequence[int]], answers: Sequence[Sequence[int]], mark: str
 ) -> set[_Element]:
-    """Elements of the posts that are no text of theirs; `asked` and `answers` are the posts of each thread."""
+    """Elements of the posts that are no text of theirs.
+
+    `asked` and `answers` are the posts of each thread, `mark` is the line that says which was chosen, or empty.
+    """
     beside: set[int] = set()
     groups: dict[object, list[int]] = defaultdict(list)
     quotes = 0
+    every = sorted(post for posts in answers for post in posts)
     for run, posts in zip(asked, answers, strict=True):
         said = _NO_WORD.sub("", "".join(map(found.text, run)))
         for post in (*(run if len(run) == 1 else ()), *posts):
@@ -65,10 +74,13 @@ def beside_text(
             beside.update(_around(found, node, node if len(run) > 1 else node + 1))
         for post in posts:
             beside.update(_around(found, post, post + 1))
-            beside.update(_boxes(found, post, _REMARKS))
-            quoted = _quotes(found, post, said) if quotes < MAX_QUOTES else []
+            inside = range(post + 1, found.ends[post]) if mark else range(0)
+            beside.update(node for node in inside if found.texts[node] == mark)
+            beside.update(_boxes(found, post, _REMARKS, every))
+            quoted = _quotes(found, post, said, every) if quotes < MAX_QUOTES else []
             quotes += len(quoted)
             beside.update(quoted)
+    beside.update(_names_in_runs(found, [run for run in asked if len(run) > 1]))
     for posts in groups.values():
         beside.update(_filled(found, posts))
     beside |= {parent for node in beside if found.elements[node] is None
@@ -78,25 +90,48 @@ def beside_text(
 
 def _is_all_beside(found: Outline, box: int, beside: set[int]) -> bool:
     """True for a box whose texts are all no text of its post."""
-    return all(
-        found.kinds[node] in ("beside", "count") or node in beside for node in found.children[box]
-    ) and not any(found.scored[node] or found.accepted[node] for node in range(box, found.ends[box]))
+    return all(found.kinds[node] in ("beside", "count") or node in beside for node in found.children[box])
+
+
+def repeated_mark(threads: Sequence[Sequence[Sequence[str]]], asked: Collection[str]) -> str:
+    """The short line that one answer in most threads has, never two of a thread and no question: it says which answer
+    was chosen.
+
+    `threads` are the lines of each answer of each thread, `asked` those of questions; empty where there is none.
+    """
+    answered = [thread for thread in threads if thread]
+    counts: Counter[str] = Counter()
+    twice: set[str] = set()
+    for thread in answered:
+        lines = Counter(line for answer in thread for line in set(answer) if _may_mark(line))
+        counts.update(lines.keys())
+        twice.update(line for line, count in lines.items() if count > 1)
+    if sum(len(thread) > 1 for thread in answered) < MIN_SEVERAL:
+        return ""
+    for line, count in counts.most_common(MAX_MARKS):
+        is_often = count >= max(MIN_POSTS, MIN_SHARE * len(answered))
+        if is_often and line not in twice and line not in asked:
+            return line
+    return ""
+
+
+def _may_mark(line: str) -> bool:
+    return len(line) <= MAX_MARK_CHARACTERS and not any(map(str.isdecimal, line)) and bool(_WORD.search(line))
 
 
 def _around(found: Outline, post: int, first: int) -> Iterator[int]:
     """Lines of links, dates and names by what they say, or by what the markup calls them, from node `first` on."""
     inside = 0
     for node in range(first, found.ends[post]):
-        if found.scored[node] or (found.accepted[node] and found.kinds[node]):
-            continue
         kind, element = found.kinds[node], found.elements[node]
-        if kind in ("beside", "count") and _is_line_of_its_own(found, node):
+        is_software = kind in ("beside", "count") or (kind == "title" and is_beside_posts(found.texts[node]))
+        if is_software and _is_line_of_its_own(found, node):
             yield node
         given = element.get("class") if element is not None and node >= inside else None
         is_short = not kind or len(found.texts[node]) <= MAX_CHARACTERS
         if given and is_short and not _ABOUT.isdisjoint(tokens(given)) and len(found.text(node)) <= MAX_CHARACTERS:
             inside = found.ends[node]
-            if not any(found.scored[node:inside]) and found.contents[inside] - found.contents[node] <= 3:
+            if found.contents[inside] - found.contents[node] <= 3:
                 yield node
 
 
@@ -109,14 +144,19 @@ def _is_line_of_its_own(found: Outline, node: int) -> bool:
                    if 0 <= other < len(found.parents) and found.parents[other] == found.parents[node])  # fmt: skip
 
 
-def _boxes(found: Outline, post: int, words: frozenset[str]) -> list[int]:
-    """Boxes inside a post that are named by one of these words, where it has text outside them."""
+def _are_named(given: Sequence[str], words: frozenset[str]) -> bool:
+    return any(word in words or (words is _QUOTES and word.startswith(("quote", "quotation"))) for word in given)
+
+
+def _boxes(found: Outline, post: int, words: frozenset[str], posts: Sequence[int]) -> list[int]:
+    """Boxes inside a post that are named by one of these words and hold no post, where it has text outside them."""
     boxes: list[int] = []
     held, end = 0, 0
     for node in range(post + 1, found.ends[post]):
         element = found.elements[node]
         given = element.get("class") if element is not None and node >= end else None
-        is_named = bool(given) and not words.isdisjoint(tokens(given))
+        is_named = bool(given) and _are_named(tokens(given or ""), words)
+        is_named = is_named and bisect_left(posts, found.ends[node]) == bisect_left(posts, node)
         if is_named or (node >= end and words is _QUOTES and found.keys[node][0] == "blockquote"):
             boxes.append(node)
             end = found.ends[node]
@@ -124,10 +164,10 @@ def _boxes(found: Outline, post: int, words: frozenset[str]) -> list[int]:
     return boxes if found.contents[found.ends[post]] - found.contents[post] > held else []
 
 
-def _quotes(found: Outline, post: int, said: str) -> list[int]:
+def _quotes(found: Outline, post: int, said: str, posts: Sequence[int]) -> list[int]:
     """Quotations in an answer that repeat what was asked, or name whom they quote."""
     return [
-        box for box in _boxes(found, post, _QUOTES)
+        box for box in _boxes(found, post, _QUOTES, posts)
         if _CITES.match(text := _all_text(found, box)) or _NO_WORD.sub("", text) in said
     ]  # fmt: skip
 
@@ -160,7 +200,14 @@ def _filled(found: Outline, posts: Sequence[int]) -> list[int]:
     short.sort(key=lambda nodes: sum(len(found.texts[node]) for node in nodes))
     while short and _empties(found, posts, short):
         short.pop()
-    return [node for nodes in short for node in nodes if not found.scored[node] and not found.accepted[node]]
+    return [node for nodes in short for node in nodes]
+
+
+def _names_in_runs(found: Outline, runs: Sequence[Sequence[int]]) -> list[int]:
+    """The first lines of questions without a box that are names, thread after thread."""
+    firsts = [run[0] for run in runs if found.kinds[run[0]] == "content"]
+    is_most = len(firsts) >= MIN_POSTS and len(firsts) >= MIN_SHARE * len(runs)
+    return firsts if is_most and _is_beside([found.texts[node] for node in firsts]) else []
 
 
 def _empties(found: Outline, posts: Sequence[int], slots: Sequence[Sequence[int]]) -> bool:

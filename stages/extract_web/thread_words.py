@@ -18,19 +18,37 @@ _COUNTED = re.compile(
 _OVER_POSTS = re.compile(
     rf"\W*(?:\d{{1,3}}\s+{_POSTS}\b.{{0,30}}|{_POSTS}\s*[:(]?\s*\d{{1,4}}\b.{{0,30}}"
     rf"|(?:no\s+|all\s+|other\s+|more\s+|\d{{1,3}}\s+)*{_POSTS}(?:\s+(?:from|by|to|yet)\b.{{0,30}})?"
-    r"|discussion|comments)\W*",
+    r"|(?:[^\W\d]+\s+){1,3}(?:answers|replies|responses|replied|answered)|discussion|comments)\W*",
     re.IGNORECASE,
 )
 _ACCEPTED = re.compile(
     r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
-    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+",
+    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+"
+    r"|\W*(?:(?:this\s+)?(?:answer|reply|solution|response|post)\s+(?:was|is|has\s+been)\s+)?"
+    r"(?:accepted|chosen|selected|verified)\s+by\b.{0,30}",
     re.IGNORECASE,
 )
+_BESIDE = re.compile(
+    r"was\s+this\b.{0,30}\bhelpful\b.{0,20}|viewed\s+[\d,.]+\s+times|(?:write|post|add|give)\s+(?:an?|your)\s+"
+    r"(?:answer|reply|comment)\W*|(?:be\s+the\s+first|nobody\s+has)\b.{0,40}|[^\n?=]{1,40}\s(?:says|writes):"
+    r"|(?:by\s+)?[^\n?=]{1,40},?\s+(?:an?|\d{1,3})\s+(?:second|minute|hour|day|week|month|year)s?\s+ago"
+    r"|by\s+[^\n?=]{1,40}[»|,·-]\s*[^\n?=]{0,12}\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[^\n?=]{0,24}",
+    re.IGNORECASE,
+)
+"""What stands in and between posts."""
 _CHOSEN = re.compile(
     r"\b(?:accepted|(?:best|chosen|top|correct)\s+(?:answer|reply|solution|response)|verified)\b", re.IGNORECASE
 )
 _OFFERS = re.compile(r"\W*(?:mark|choose|select|accept|click|report|not|un\w+)\b", re.IGNORECASE)
 _MARKS = names("accepted best chosen selected correct verified solved")
+_TRUE = names("true 1 yes")
+_STATE = names(
+    "accepted best chosen selected correct verified solved featured highlighted highlight active odd even last new "
+    "unread read"
+)
+_BADGES = names("ribbon badge flag stamp label chip mark tick")
+_NAMES_BEST = re.compile(r"\W*(?:(?:the\s+)?(?:solution|answer)|solved|top)\W*", re.IGNORECASE)
+_IS_CHOSEN = re.compile(r"\b(?:is|has|marked)[-_]?(?:solution|answer)\b", re.IGNORECASE)
 _NEGATED = names("not un no non in off")
 _ASKS = names("question questions op opening original starter opener asker root topic ask problem prompt first")
 _ANSWERS = names("answer answers reply replies response responses comment comments solution suggestedanswer")
@@ -54,6 +72,19 @@ def is_over_posts(text: str) -> bool:
     return len(text) <= MAX_CHARACTERS and bool(_OVER_POSTS.fullmatch(text))
 
 
+def is_badge(element: _Element) -> bool:
+    """True for a badge that calls the post around it the solution."""
+    given = element.get("class")
+    if not given or _BADGES.isdisjoint(tokens(given)) or len(element) > 1:
+        return False
+    return bool(_NAMES_BEST.fullmatch("".join(element.itertext())[:MAX_CHARACTERS]))
+
+
+def is_beside_posts(text: str) -> bool:
+    """True for a line of a forum's software: who wrote a post and when, whether it helped, an invitation to answer."""
+    return len(text) <= 2 * MAX_CHARACTERS and bool(_BESIDE.fullmatch(text))
+
+
 def says_accepted(text: str) -> bool:
     """True for a text that says of the post around it that it was chosen, and nothing else."""
     return 0 < len(text) <= MAX_CHARACTERS and bool(_ACCEPTED.fullmatch(text))
@@ -63,6 +94,10 @@ def is_marked_accepted(element: _Element) -> bool:
     """True where class, microdata or a tooltip says that the element is the chosen post, or the mark of one."""
     words = tokens(f"{element.get('class') or ''} {element.get('itemprop') or ''}")
     if not _MARKS.isdisjoint(words) and _NEGATED.isdisjoint(words):
+        return True
+    if words and _IS_CHOSEN.search(element.get("class") or ""):
+        return True
+    if (element.get("data-accepted") or element.get("data-solution") or "").lower() in _TRUE:
         return True
     for attribute in ("title", "aria-label", "alt"):
         told = element.get(attribute)
@@ -74,6 +109,11 @@ def is_marked_accepted(element: _Element) -> bool:
 def asks_a_forum(text: str) -> bool:
     """True for a text that wants something done or told."""
     return bool(ASKS.search(text) or _WANTS.search(text))
+
+
+def is_state(name: str) -> bool:
+    """True for a class that says what became of a box, not what kind of box it is."""
+    return bool(_IS_CHOSEN.search(name)) or not _STATE.isdisjoint(tokens(name))
 
 
 def is_named_asking(element: _Element) -> bool:

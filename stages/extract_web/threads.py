@@ -14,7 +14,7 @@ from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.furniture import is_furniture
 from stages.extract_web.induced_labels import asks
 from stages.extract_web.labels import Label, Part, find_label
-from stages.extract_web.thread_words import counted_posts, says_accepted
+from stages.extract_web.thread_words import counted_posts, is_over_posts, says_accepted
 
 NEAR = 4
 """Blocks from a post's beginning or end in which it is said to be accepted."""
@@ -78,7 +78,9 @@ def _add_shown(page: Page, labels: list[Label | None]) -> bool:
     if not any(thread.firsts for thread in found) or _are_labelled(page, worded, found):
         return False
     for index, label in enumerate(labels):
-        if label and label.part in _SOLVES and label.end is not None:
+        if label and label.part in _SOLVES and is_over_posts(page.blocks[index].text):
+            labels[index] = Label(Part.ASIDE, "", "")
+        elif label and label.part in _SOLVES and label.end is not None:
             labels[index] = None
     for thread in found:
         _label_question(page, labels, thread)

@@ -102,6 +102,32 @@ PAGES = {
         plain("<tr><td>{name}</td><td>{text}<div class=rate>▲ {votes} ▼</div></td></tr>"),
         "<table class=topic>{question}{answers}</table>",
     ),
+    "a table a post, scores in words": page(
+        "<table class=b><tr><td>{name}<br>Joined: Mar 2014</td><td>{text}</td></tr></table>",
+        plain("<table class=b><tr><td>{name}<br>Joined: Mar 2014</td><td>{text}<p>{votes} people found this helpful</p>"
+              "</td></tr></table>"),
+        "<h2>Exercise {n}: stuck</h2><div>{question}{answers}</div>",
+    ),
+    "scores on buttons": page(
+        "<div class=cell><h5>{name} says:</h5><p>{text}</p></div>",
+        plain("<div class=cell><h5>{name} says:</h5><p>{text}</p><button>Upvote · {votes}</button></div>"),
+        "<section>{question}{answers}</section>",
+    ),
+    "a line that one answer of each thread has": page(
+        "<div class=cell><div class=md>{text}</div></div>",
+        marked("<div class=cell>(mark)<div class=md>{text}</div><p>3 votes</p></div>", "<p class=f>Mentor's pick</p>"),
+        "<section>{question}<h4>What others replied</h4>{answers}</section>",
+    ),
+    "a badge that says solution": page(
+        "<div class=cell><div class=md>{text}</div></div>",
+        marked("<div class=cell>(mark)<div class=md>{text}</div></div>", "<div class=ribbon>Solution</div>"),
+        "<section>{question}<p><b>{k} answers:</b></p>{answers}</section>",
+    ),
+    "prose between threads": page(
+        "<div class=cell><div class=md>{text}</div></div>",
+        plain("<div class=cell><div class=md>{text}</div><p>{votes} votes</p></div>"),
+        "<section>{question}{answers}</section><p>Try the next one without help, and write down every step.</p>",
+    ),
     "unanswered threads": page(
         "<div class=ask><p>{text}</p></div>", plain("<div class=cell><p>{text}</p><p>{votes} votes</p></div>"),
         "{question}<h4>{k} answers</h4>{answers}", "<p>Nobody has answered yet. Do you know?</p>",
@@ -129,6 +155,22 @@ def test_a_reply_to_a_reply_is_another_answer():
     middle = "".join(
         f"<div class=ask><p>{problem}</p></div><ul class=k>{nested.format(WRONG, 3, solution, 8)}</ul>"
         for _, problem, solution in ASKED if solution
+    )  # fmt: skip
+    assert pairs(middle) == EXPECTED
+
+
+def test_the_chosen_one_of_a_list_answers_the_first():
+    cell = "<li><p><em>ana, 2 weeks ago</em></p>{}<p>{} votes</p></li>"
+    chosen = "<span class=ok aria-label='Accepted answer'></span>It is 23."
+    posts = cell.format("What is 11 and 12?", 9) + cell.format(WRONG, 7) + cell.format(chosen, 2)
+    assert pairs(f"<ol>{posts}</ol>") == [("What is 11 and 12?", "It is 23.")]
+
+
+def test_answers_that_words_label_keep_their_labels():
+    middle = "".join(
+        f"<div class=cell><h3>Question {n}</h3><p>{problem}</p></div><div class=cell><h4>Solution by ana</h4>"
+        f"<p>{solution}</p><p>4 votes</p></div><hr><p>Work from left to right and write down every step.</p><hr>"
+        for n, problem, solution in ASKED if solution
     )  # fmt: skip
     assert pairs(middle) == EXPECTED
 
