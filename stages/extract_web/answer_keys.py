@@ -7,6 +7,7 @@ Where a page has several keys or a key starts again at 1, runs of entries go wit
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -30,7 +31,7 @@ _SEVERAL = (
     r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
 )
 _KEY = re.compile(
-    rf"\W*(?:(?:[\w.’'-]+|&)\s+){{0,4}}{KEYS}"
+    rf"\W*(?:(?:[\w.’'-]+:?|&)\s+){{0,4}}{KEYS}(?:\s+(?:and|&)\s+[a-z]{{4,12}})?"
     r"(?:\s+(?:key|section|manual|page))?"
     rf"(?:\s+(?:to|for|of)\s+(?:[\w.’'-]+\s+){{0,5}}{_SEVERAL})?(?:\s+[\d.–-]+)?\W*",
     re.IGNORECASE,
@@ -142,11 +143,12 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
         [label if start <= index < end else None for index, label in enumerate(labels)],
         [Part.PROBLEM, *SOLVES],
     )
-    if labelled:
+    numbered = numbered_blocks(page, start, end)
+    are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
+    if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
         if any(label and label.part in SOLVES and not label.number for label in labels[start:end]):
             return []
         return _texts(page, runs(labelled, is_gapless=False), end)
-    numbered = numbered_blocks(page, start, end)
     if numbered:
         top = [one for one in numbered if one.source == numbered[0].source]
         first = page.blocks[numbered[0].index]
@@ -166,10 +168,14 @@ def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry
     last = places[-1] if places else end
     end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
     following = dict(pairwise([*places, end]))
+    headings = [index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"]
 
     def entry(one: Numbered) -> Entry:
-        text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, following[one.index])
-        return Entry(one.number, text)
+        stop = following[one.index]
+        place = bisect_right(headings, one.index)
+        if page.blocks[one.index].kind != "heading" and place < len(headings):
+            stop = min(stop, headings[place])
+        return Entry(one.number, section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop))
 
     return [[entry(one) for one in run] for run in found[:MAX_RUNS]]
 

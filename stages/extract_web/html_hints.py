@@ -19,6 +19,7 @@ from stages.extract_web.blocks import tidy
 from stages.extract_web.html_openers import MIN_OPENERS, openers
 from stages.extract_web.html_threads import Posts, read_threads
 from stages.extract_web.induced_labels import MIN_ASKING, asks
+from stages.extract_web.instructions import ASKS
 from stages.extract_web.label_words import WORDS
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
@@ -32,7 +33,7 @@ _NAMES_PANELS = re.compile(
 _NAMES = ("aria-label", "data-label", "data-title", "data-name", "data-heading", "title", "label", "heading", "name")
 _BOXES = names("div section article blockquote p")
 _HAS_RECORDS = re.compile(
-    r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary"
+    r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary|<dt\b"
     r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?"
     r"(?:accordion|faq|qa\b|quiz|flash-?card|flip|collaps|toggle|term|reveal|spoiler|expand)",
     re.IGNORECASE,
@@ -263,12 +264,19 @@ def _are_exercises(pairs: _Pairs) -> bool:
     if sum(solution is not None for _, solution in pairs) < MIN_RECORDS:
         return False
     first, opened = next(pair for pair in pairs if pair[1] is not None)
-    if not any(map(_speaks, (*islice(first.iter(), MAX_READ), opened, *_above(first)))):
-        return False
     texts = [tidy("".join(islice(problem.itertext(), MAX_READ))) for problem, _ in pairs]
+    if not any(map(_speaks, (*islice(first.iter(), MAX_READ), opened, *_above(first)))) and not (
+        first.tag == "dt" and sum(map(_is_sentence, texts)) > MIN_AGREEING * len(texts)
+    ):
+        return False
     if any(map(is_whole_label, texts)) or len(set(texts)) <= len(texts) / 2:
         return False
     return sum(map(asks, texts)) >= MIN_ASKING * len(texts)
+
+
+def _is_sentence(text: str) -> bool:
+    """True for a question or an order of several words, unlike the name of what a list describes."""
+    return " " in text and bool(ASKS.search(text)) and (text[-1:] in ".?!:" or "$" in text)
 
 
 def _above(element: _Element) -> list[_Element]:

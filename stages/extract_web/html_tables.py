@@ -8,7 +8,7 @@ from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
 from stages.extract_web.instructions import ASKS
-from stages.extract_web.labels import is_worded_label
+from stages.extract_web.labels import is_solution_label, is_worded_label
 from stages.extract_web.mathml import name_of, names
 
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
@@ -28,7 +28,7 @@ def rows_of(table: _Element) -> list[list[_Element]]:
 
 def column_names(rows: list[list[_Element]]) -> list[str] | None:
     """What the first row calls the columns, empty for columns that are no part of an exercise; None where fewer than
-    two are. `Q` and `A` count together."""
+    two are. `Q` and `A` count together; what asks before a column of answers is a question whatever its name."""
     if len(rows) < 2:
         return None
     written = [tidy(" ".join(cell.itertext())) for cell in rows[0]]
@@ -36,16 +36,27 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
     if "q" in letters and "a" in letters:
         written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
     named = [name if is_worded_label(name) else "" for name in written]
+    if sum(map(bool, named)) == 1 and len(rows) > MIN_NUMBERED:
+        place = next(index for index, name in enumerate(named) if name) - 1
+        if place >= 0 and is_solution_label(named[place + 1]) and _asks(rows[1:], place):
+            named[place] = LETTERS["q"]
     return named if sum(map(bool, named)) >= 2 else None
 
 
+def _asks(rows: list[list[_Element]], column: int) -> bool:
+    """True where most cells of the column want something done."""
+    cells = [row[column] for row in rows if len(row) > column]
+    return 2 * sum(bool(ASKS.search(" ".join(cell.itertext()))) for cell in cells) > len(cells)
+
+
 def is_numbered(rows: list[list[_Element]]) -> bool:
-    """True for rows of a number with a sign and a text, half of which ask something."""
-    if len(rows) < MIN_NUMBERED or any(len(row) != 2 for row in rows):
+    """True for rows of a number with a sign and a text, half of which ask something where there are several."""
+    if not rows or any(len(row) != 2 for row in rows):
         return False
     if not all(_NUMBER.fullmatch(tidy(" ".join(number.itertext()))) for number, _ in rows):
         return False
-    return 2 * sum(bool(ASKS.search(" ".join(cell.itertext()))) for _, cell in rows) >= len(rows)
+    asking = sum(bool(ASKS.search(" ".join(cell.itertext()))) for _, cell in rows)
+    return len(rows) < MIN_NUMBERED or 2 * asking >= len(rows)
 
 
 def is_layout(table: _Element) -> bool:

@@ -11,6 +11,7 @@ from lxml.etree import _Element
 from stages.extract_web.blocks import tidy
 from stages.extract_web.html_tables import MAX_LEAD_CHARACTERS
 from stages.extract_web.labels import (
+    Part,
     answer_after_letter,
     is_question,
     is_solution_label,
@@ -22,9 +23,10 @@ _NUMBERED = re.compile(r"(?:#\s?)?[(\[]?(\d{1,4})[.):\]]+(?:\s+(?=\S)|(?=[^\d\s]
 _BEGINS = re.compile(r"(?:[^\W\d]{1,12}\.?\s?)?[(\[#]?\d{1,4}(?:\.\d{1,3})?[.):\]]+\s")
 _IN_LINE = re.compile(
     r"(?<=[.?!:)\]$])\s+(?=(?:Answer|Solution|Ans|Soln|Sol|ANSWER|SOLUTION|ANS)\s?(?:[:.]|[:.]?\s?[–—-])\s)"
-    r"|\s*[(\[](?=(?:Answer|Ans|ANS|ANSWER)\s?[:.=]\s?[^()\[\]]{1,60}[)\]]$)"
+    r"|\s*[(\[](?=(?:Answer|Ans|ANS|ANSWER|Solution|Sol)\s?[:.=]\s?[^\n]{1,600}[)\]]\Z)"
 )
 """Where an answer begins within the line of its exercise: after a sentence, or in brackets at the end."""
+_ARROW = re.compile(r"\s*(?:[—–-]+|[→⇒»>•]+)\s*(?=[A-Z])")
 _NUMBER_WITH_SIGN = re.compile(r"[(\[]?\d{1,4}[.):\]]+")
 MIN_NUMBERED = 3
 """Numbers that lines must count through to be parted there."""
@@ -37,6 +39,7 @@ def labelled_lines(text: str) -> list[str]:
     pieces: list[str] = []
     asked = False
     for index, (line, following) in enumerate(pairwise([*lines, ""])):
+        line = _without_arrow(line) if pieces else line
         if not pieces or index in numbered or is_whole_label(line) or prefix_label(line):
             asked = is_question(line)
             pieces.append(line)
@@ -48,6 +51,13 @@ def labelled_lines(text: str) -> list[str]:
     return pieces
 
 
+def _without_arrow(line: str) -> str:
+    """A solution's line without the dash or arrow before its label."""
+    arrow = _ARROW.match(line)
+    label = prefix_label(line[arrow.end() :]) if arrow else None
+    return line[arrow.end() :] if arrow and label and label.part in (Part.SOLUTION, Part.ANSWER) else line
+
+
 def answer_in_line(text: str, is_item: bool) -> list[str]:
     """A numbered exercise and the answer that the same line goes on with; one piece where there is none."""
     place = _IN_LINE.search(text) if "ns" in text or "ol" in text or "NS" in text or "OL" in text else None
@@ -55,7 +65,7 @@ def answer_in_line(text: str, is_item: bool) -> list[str]:
         return [text]
     answer = text[place.end() :]
     if text[: place.end()].rstrip()[-1:] in "([":
-        answer = answer.rstrip(")]")
+        answer = answer[:-1] if answer[-1] in ")]" else answer
     return [text[: place.start()], answer]
 
 

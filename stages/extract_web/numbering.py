@@ -14,6 +14,7 @@ _LEADING = re.compile(
     r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?(?:[):\]]+\s*|\.[.):\]]*(?:\s+|(?=[^\d\s])))",
     re.DOTALL,
 )
+_HASH = re.compile(r"#\s?(?P<number>\d{1,4})\s+(?=\S)")
 _ALONE = re.compile(r"(?:#\s?)?[(\[]?(?P<number>\d{1,4}(?:\.\d{1,3}){0,2})\s?[.):\]]+")
 _RUN_IN = re.compile(r"(?:^|(?<=[\s;,]))[(\[]?(\d{1,4})[.)\]]+\s+(?=\S)")
 _TABLE_ROW = re.compile(r"[(\[]?(\d{1,4})[.):\]]*\s*\|\s*(\S.*)")
@@ -45,7 +46,7 @@ def leading_number(block: Block, index: int) -> Numbered | None:
         return Numbered(index, block.number, block.text, ("list", block.depth))
     if len(block.text) <= MAX_ALONE and (alone := _ALONE.fullmatch(block.text)):
         return Numbered(index, alone["number"], "", ("alone", block.depth))
-    found = _LEADING.match(block.text)
+    found = _LEADING.match(block.text) or _HASH.match(block.text)
     if not found or found.end() == len(block.text):
         return None
     return Numbered(index, found["number"], block.text[found.end() :], ("text", block.depth))

@@ -93,6 +93,42 @@ def test_headings_with_a_section_number_are_no_exercises(name):
     assert pairs(SECTIONS[name]) == SOLVED
 
 
+LAYOUTS = {
+    "terms that ask": "<dl>" + each("<dt>{n}. {p}</dt>", "<dd>{s}</dd>") + "</dl>",
+    "bold terms that ask": "<dl>" + each("<dt><b>{p}</b></dt>", "<dd>{s}</dd>") + "</dl>",
+    "columns with other names": "<table><tr><th>What is asked</th><th>Answer</th></tr>"
+    + each("<tr><td>{p}</td>", "<td>{s}</td>", "</tr>") + "</table>",
+    "a table for each exercise": key("<table><tr><td>{n}.</td><td>{p}</td></tr></table>", "<h2>Answers</h2>",
+                                     "<table><tr><td>{n}.</td><td>{s}</td></tr></table>"),
+    "answers and explanations": key("<p>{n}. {p}</p>", "<h2>Answers and explanations</h2>", "<p>{n}. {s}</p>"),
+    "an appendix": key("<p>{n}. {p}</p>", "<h2>Appendix A: Answers</h2>", "<p>{n}. {s}</p>"),
+    "brackets in brackets": each("<p>{n}. {p}", " [Answer: {s}]", "</p>"),
+    "hashes": key("<p><b>#{n}</b> {p}</p>", "<h2>Answers</h2>", "<p><b>#{n}</b> {s}</p>"),
+    "an arrow": each("<p>{n}. {p}", "<br>→ Solution: {s}", "</p>"),
+    "a dash": each("<p><b>Q{n}</b> {p}", "<br>— Answer: {s}", "</p>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts(name):
+    assert pairs(LAYOUTS[name]) == SOLVED
+
+
+@pytest.mark.parametrize("title", ["4.{part}", "Exercises {part}", "Part {part}"])
+def test_a_key_whose_numbers_start_again_in_every_section(title):
+    asked = "".join(f"<h2>{title.format(part=part)}</h2>" + "".join(
+        f"<p>{n}. Find {part}{n}+{n}.</p>" for n in range(1, 6)) for part in (1, 2))  # fmt: skip
+    told = "".join(f"<h3>{title.format(part=part)}</h3>" + "".join(
+        f"<p>{n}. It is {part}{n}{n}.</p>" for n in range(1, 6)) for part in (1, 2))  # fmt: skip
+    found = pairs(asked + "<h2>Solutions</h2>" + told)
+    assert found == [(f"Find {part}{n}+{n}.", f"It is {part}{n}{n}.") for part in (1, 2) for n in range(1, 6)]
+
+
+def test_a_list_that_describes_has_no_exercises():
+    names = ("list", "show all", "find", "--state=on", "give name=text")
+    assert pairs("<dl>" + "".join(f"<dt>{name}</dt><dd>Prints it to 1.</dd>" for name in names) + "</dl>") == []
+
+
 def test_a_count_of_answers_is_no_section_number():
     assert find_label(Block("2 Answers", "heading", 2)).part is Part.ASIDE
     assert find_label(Block("2.1 Answers", "heading", 2)).part is Part.ANSWER
