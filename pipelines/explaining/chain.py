@@ -195,7 +195,12 @@ def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
     for name in targets:
         for path in place.entries[name].outs if name.startswith("grade@") else ():
             content = place.content(path) if path.startswith("data/metrics/") else None
-            found |= json.loads(content) if content else {}
+            try:
+                found |= json.loads(content) if content else {}
+            except (ValueError, TypeError) as error:
+                raise UserError(
+                    f"{path} is no metric file ({error}): `git checkout {path}`, or `dvc repro {name}`"
+                ) from None
     return found
 
 
