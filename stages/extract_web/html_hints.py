@@ -33,7 +33,7 @@ _NAMES_PANELS = re.compile(
 _NAMES = ("aria-label", "data-label", "data-title", "data-name", "data-heading", "title", "label", "heading", "name")
 _BOXES = names("div section article blockquote p")
 _HAS_RECORDS = re.compile(
-    r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary|<dt\b"
+    r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary"
     r"|(?:class|id)=[\"']?[^\"'<>]{0,200}?"
     r"(?:accordion|faq|qa\b|quiz|flash-?card|flip|collaps|toggle|term|reveal|spoiler|expand)",
     re.IGNORECASE,
@@ -90,7 +90,9 @@ def read_hints(root: _Element, content: str) -> Hints:
     if _NAMES_PANELS.search(content):
         hints.panels = _panels(root)
     if _HAS_RECORDS.search(content):
-        hints.records = _records(root)
+        hints.records = _records([root])
+    elif "<dt" in content:
+        hints.records = _records(_lists_of_terms(root))
     if content.count("<button") >= MIN_OPENERS:
         hints.openers = openers(root)
     hints.has_posts = bool(_HAS_POSTS.search(content))
@@ -148,8 +150,22 @@ def _short_text(element: _Element) -> str:
     return tidy("".join(element.itertext())) if len(element) < 10 else ""
 
 
-def _records(root: _Element) -> dict[_Element, str]:
-    elements = _outside_formulas(root)
+def _lists_of_terms(root: _Element) -> list[_Element]:
+    """The lists of terms that stand in no other and whose first terms ask."""
+    found: list[_Element] = []
+    inner: set[_Element] = set()
+    for one in root.iter("dl"):
+        if one in inner:
+            continue
+        inner.update(one.iter("dl"))
+        asking = [_is_sentence(tidy("".join(islice(term.itertext(), MAX_READ)))) for term in islice(one.iter("dt"), 8)]
+        if len(asking) >= MIN_RECORDS and 2 * sum(asking) >= len(asking):
+            found.append(one)
+    return found
+
+
+def _records(tops: Sequence[_Element]) -> dict[_Element, str]:
+    elements = _outside_formulas(tops)
     holds_text = _texts(elements)
     found: dict[_Element, str] = {}
     for parent in elements:
@@ -166,10 +182,10 @@ def _records(root: _Element) -> dict[_Element, str]:
     return found
 
 
-def _outside_formulas(root: _Element) -> list[_Element]:
+def _outside_formulas(tops: Sequence[_Element]) -> list[_Element]:
     """Elements that may show text, parents before children; formulas as one element."""
     found: list[_Element] = []
-    stack = [root]
+    stack = list(tops)
     while stack:
         element = stack.pop()
         if isinstance(element.tag, str) and element.tag not in _WITHOUT_TEXT:
