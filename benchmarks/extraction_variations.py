@@ -1,6 +1,6 @@
 """Further dimensions of extraction_combinations: what sites put into, beside and under labels, and where labels stand.
 
-`SECOND` was learnt from; `styles` of other sets are drawn by the same code. A page is drawn as before: every dimension
+The rules were learnt from `SECOND`. A page is drawn as before: every dimension
 apart from the others.
 """
 
