@@ -24,6 +24,7 @@ from stages.extract_web.label_words import WORDS
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
 from stages.extract_web.mathml import name_of, names
+from stages.extract_web.thread_words import may_hold_threads
 
 _NAMES_PANELS = re.compile(
     r"aria-labelledby|role=[\"']?tab\b|aria-label=|data-(?:label|title|name|heading)="
@@ -40,13 +41,6 @@ _HAS_RECORDS = re.compile(
 )
 _HAS_POSTS = re.compile(
     r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)", re.IGNORECASE
-)
-_HAS_THREADS = re.compile(
-    r"class=[\"']?[^\"'<>]{0,120}?(?:\bvot|score|upvote|likes\b|like-?count|points\b|rating|accepted|best-)|acceptedanswer"
-    r"|upvot|\d\s*(?:votes?|likes|points|thanks|kudos)\b|(?:score|votes|rating|helpful)\W{1,3}\d|👍|▲|best answer"
-    r"|\baccepted\b|verified by|is-solution|found this|\d\s+(?:answers|replies|responses)\b"
-    r"|(?:answers|replies|responses) ?[(:] ?\d",
-    re.IGNORECASE,
 )
 _RECORD_WORDS = names(
     "accordion faq faqs qa quiz flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler "
@@ -96,7 +90,7 @@ def read_hints(root: _Element, content: str) -> Hints:
     if content.count("<button") >= MIN_OPENERS:
         hints.openers = openers(root)
     hints.has_posts = bool(_HAS_POSTS.search(content))
-    if _HAS_THREADS.search(content):
+    if may_hold_threads(content):
         hints.posts = read_threads(root)
         hints.has_posts = hints.has_posts or bool(hints.posts.parts)
         hints.layouts.update(table for post in hints.posts.parts for table in (post, *post.iterancestors("table")))

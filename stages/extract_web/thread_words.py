@@ -59,6 +59,50 @@ _WANTS = re.compile(
 )
 """What a post says that asks, beside what exercises say."""
 MAX_CHARACTERS = 60
+_SURE = ("found this", "verified by", "\U0001f44d", "▲")
+_TOLD = (
+    "vot", "score", "like", "point", "thanks", "kudos", "rating", "helpful", "accepted", "best", "answers", "replies",
+    "responses", "is-solution",
+)  # fmt: skip
+"""Words of threads in tags, beside numbers, or before what is chosen."""
+_CHOSEN_AFTER = (" answer", " as", " by")
+_COMMON = frozenset(["like", "point"])
+"""Words that numbers stand before in any text."""
+_ATTRIBUTES = ("class", "itemprop", "title", "aria-label", "data-accepted")
+MAX_PLACES = 60
+"""Places of a word in a page's source that are looked at."""
+MAX_TAG_CHARACTERS = 200
+
+
+def may_hold_threads(source: str) -> bool:
+    """True where the source has words of threads where threads have them. Cheap: it is asked of every page."""
+    source = source.lower()
+    return any(word in source for word in _SURE) or any(_is_told(source, word) for word in _TOLD)
+
+
+def _is_told(source: str, word: str) -> bool:
+    place = 0
+    for _ in range(MAX_PLACES):
+        place = source.find(word, place + 1)
+        if place < 0:
+            return False
+        before, after = source[max(0, place - 3) : place], source[place + len(word) : place + len(word) + 7]
+        is_counted = before[-1:] in " p-" and any(map(str.isdigit, before))
+        is_counted = is_counted and (word not in _COMMON or after.lstrip("s").startswith("<"))
+        is_counted = is_counted or (word not in _COMMON and after.lstrip("se:( ·|")[:1].isdigit())
+        is_chosen = word in ("accepted", "best") and after.startswith(_CHOSEN_AFTER)
+        if is_counted or is_chosen or _is_in_tag(source, place):
+            return True
+    return False
+
+
+def _is_in_tag(source: str, place: int) -> bool:
+    """True for a word in a class or in another attribute that says what an element is."""
+    first = max(0, place - MAX_TAG_CHARACTERS)
+    opened = source.rfind("<", first, place)
+    if opened <= source.rfind(">", first, place):
+        return False
+    return source[opened : max(opened, source.rfind("=", opened, place))].endswith(_ATTRIBUTES)
 
 
 def counted_posts(text: str) -> int:
