@@ -184,7 +184,8 @@ def _is_sound(found: Outline, threads: Sequence[Thread]) -> bool:
     answers = [answer for thread in answered for answer in thread.answers]
     scored = sum(is_scored(found, answer) for answer in answers)
     chosen = sum(any(is_accepted(found, answer) for answer in thread.answers) for thread in answered)
-    counts = sum(kind == "count" for kind in found.kinds)
+    counts = sum(kind == "count" and any(map(str.isdigit, text))
+                 for kind, text in zip(found.kinds, found.texts, strict=True))  # fmt: skip
     return 2 * max(chosen, counts) >= len(answered) or 2 * scored >= len(answers)
 
 

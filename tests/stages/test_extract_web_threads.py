@@ -175,6 +175,14 @@ def test_answers_that_words_label_keep_their_labels():
     assert pairs(middle) == EXPECTED
 
 
+def test_a_list_of_terms_with_a_number_of_points_is_no_thread():
+    middle = "".join(
+        f"<dt><b>Exercise {n}</b></dt><dd>{problem} <p class='points'>{n} points</p></dd><dt><b>Answer</b></dt>"
+        f"<dd>{solution}</dd>" for n, problem, solution in ASKED if solution
+    )  # fmt: skip
+    assert [solution for _, solution in pairs(f"<dl>{middle}</dl>")] == [solution for _, solution in EXPECTED]
+
+
 @pytest.mark.parametrize("form", [
     "<div class=card><h3>{problem}</h3><p>Seen by many, liked by some.</p><p>{n}1 likes</p></div>",
     "<article><p>{problem}</p><p>{n} votes</p><p>{n} answers</p></article>",
