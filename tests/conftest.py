@@ -1,11 +1,20 @@
 """No test touches the project's own state: tracking is off and scratch folders lie in the test's own folder."""
 
 import os
+from pathlib import Path
 
 import pytest
 
+LONGEST_FILES = ("test_graph.py", "test_gsm8k_recipe.py", "test_servers.py")
+
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files come first: a file stays with one worker, and the others would wait for it in the end."""
+    places = {name: place for place, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: places.get(Path(item.path).name, len(places)))
 
 
 @pytest.fixture(autouse=True)

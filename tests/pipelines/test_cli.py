@@ -6,12 +6,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from pipelines import grading
 from pipelines.cli import app
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
@@ -77,12 +77,15 @@ def test_a_torn_lock_is_told_by_verify(tmp_path):
 
 def test_ctrl_c_ends_a_command_that_works_without_a_trace(tmp_path):
     """Grading what comes on standard input, which never ends."""
-    script = "from pipelines.cli import app; print('ready', flush=True); app()"
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")}
+    script = "from pipelines.cli import app; app()"
     command = [sys.executable, "-c", script, "grade", "-", "--params", PROJECT / "params.yaml"]
-    with subprocess.Popen(command, cwd=PROJECT, text=True, start_new_session=True, **pipes) as process:
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(1)
+    # Tests that run in the background have been told to ignore Ctrl-C, and their children would too.
+    hears = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, cwd=PROJECT, text=True, **hears, **pipes) as process:
+        process.stdin.write('{"gold": "4", "prediction": "Answer: 4"}\n' * grading._ROWS_AT_ONCE)
+        process.stdin.flush()
+        assert '"correct"' in process.stdout.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
         assert process.stderr.read() == "interrupted\n"
