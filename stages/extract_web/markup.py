@@ -45,7 +45,7 @@ _SCORE = re.compile(
 ACCEPTED_SCORE = 1_000_000
 """What an accepted answer's score is raised by where the mark stands beside it: more than any votes."""
 _WRITTEN_SCORE = re.compile(
-    r"\W*(?:(?:score|(?:up-?)?votes?|rating|helpful|likes?|thanks|kudos)\s*[:(·|]\s*([+−-]?\d{1,6})"
+    r"\W*?(?:(?:score|(?:up-?)?votes?|rating|helpful|likes?|thanks|kudos)\s*[:(·|]\s*([+−-]?\d{1,6})"
     r"|([+−-]?\d{1,6})\s*(?:(?:up-?)?(?:votes?|points?|likes?)|kudos|thanks|helpful(?:\s+votes?)?"
     r"|(?:people|users?|persons?|students?|members?)\s+(?:found|liked|thanked|agree)\b.{0,20})"
     r"|[▲△👍⬆↑❤♥]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",

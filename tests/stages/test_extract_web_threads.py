@@ -2,6 +2,7 @@
 
 import pytest
 
+from stages.extract_web.markup import written_vote
 from tests.stages.test_extract_web_blind import pairs
 from tests.stages.test_extract_web_posts import ASKED, EXPECTED, WRONG
 
@@ -133,6 +134,13 @@ PAGES = {
         "{question}<h4>{k} answers</h4>{answers}", "<p>Nobody has answered yet. Do you know?</p>",
     ),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "score"), [
+    ("-5 points", -5), ("▲ −12 ▼", -12), ("▲ 3 ▼", 3), ("(-1 votes)", -1), ("Score: -2", -2), ("5 pointers", None),
+])  # fmt: skip
+def test_a_score_keeps_its_sign(text, score):
+    assert written_vote(text) == score
 
 
 @pytest.mark.parametrize("name", PAGES)
