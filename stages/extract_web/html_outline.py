@@ -22,6 +22,8 @@ from stages.extract_web.markup import (
     is_beside_text,
     is_marked_noise,
     is_page_form,
+    own_name,
+    role,
     tokens,
     vote,
     written_vote,
@@ -43,6 +45,10 @@ _ALNUM = re.compile(r"[^\W_]")
 _DIGITS = re.compile(r"\d+")
 _TITLES = names("title subject headline topic")
 _LINKS = names("a button")
+_BETWEEN = re.compile(r"\s*[•·|]\s*")
+_NAME_OR_TIME = re.compile(r"(?:by\s+)?(?:@|/?u/)[\w.-]{1,40}|[^\n]{1,20}\bago", re.IGNORECASE)
+_CELLS = names("td th")
+_COMMENTS = names("comment comments")
 _HOLDS_SCORE = re.compile(r"vot|scor|like|point|rat|karma|helpful", re.IGNORECASE)
 MAX_INNER = 12
 MAX_DEPTH = 150
@@ -95,7 +101,7 @@ class Outline:
     def _key(self, element: _Element | None, parent: int) -> Key:
         if element is None:
             return ("",)
-        kind = (element.get("itemtype") or "").rpartition("/")[2] or element.get("role") or ""
+        kind = (element.get("itemtype") or "").rpartition("/")[2] or element.get("role") or own_name(element)
         given = (element.get("class") or kind).split()
         kept = sorted({_DIGITS.sub("", name) for name in given if not is_state(name)})
         return (name_of(element), *kept) if kept or parent < 0 else (name_of(element), "", *self.keys[parent][:4])
@@ -124,7 +130,7 @@ class Outline:
 
 def outline(root: _Element) -> Outline:
     """The outline of a page; what holds no text of its own (navigation, comments, forms) is left out."""
-    holders = _holders(root)
+    holders, remarks = _holders(root), _remarks(root)
     found = Outline()
     stack: list[tuple[_Element | str, int, int]] = [(root, -1, 0)]
     while stack:
@@ -140,7 +146,9 @@ def outline(root: _Element) -> Outline:
         if not name or (name in DROPPED and not is_page_form(item)):
             continue
         node = found.add(item, parent)
-        if item not in holders or _is_score(item):
+        if name in remarks:
+            found.kinds[node] = "beside"
+        elif item not in holders or _is_score(item):
             _classify(found, node, item, tidy(_text(item)))
         elif name not in ("html", "body", "main") and is_marked_noise(item) and not _may_hold_score(item):
             found.kinds[node] = "beside"
@@ -185,6 +193,14 @@ def _holders(root: _Element) -> set[_Element]:
     return found
 
 
+def _remarks(root: _Element) -> frozenset[str]:
+    """Names of the page's own elements that call themselves comments; none where nothing else on it answers."""
+    own = {own_name(element) for element in root.iter(etree.Element)}
+    remarks = frozenset(name for name in own if not _COMMENTS.isdisjoint(tokens(name)))
+    said = map(role, root.iter(etree.Element)) if remarks else ()
+    return remarks if any(one is not None and one[0] == "answer" for one in said) else frozenset()
+
+
 def _is_score(element: _Element) -> bool:
     return bool(element.get("class") or element.get("itemprop")) and vote(element) is not None
 
@@ -209,6 +225,7 @@ def _classify(found: Outline, node: int, element: _Element | None, text: str) ->
 def _score(text: str, inner: Sequence[_Element]) -> int | None:
     """The score that a line is, or that an element in it is named for or told to show."""
     written = written_vote(text)
+    written = _score_beside_name(text) if written is None else written
     if written is not None:
         return written
     for one in inner if len(text) <= MAX_LINKS_CHARACTERS else ():
@@ -218,6 +235,14 @@ def _score(text: str, inner: Sequence[_Element]) -> int | None:
             if said is not None:
                 return said
     return None
+
+
+def _score_beside_name(text: str) -> int | None:
+    """The score in a line of an account or a time and a score."""
+    parts = _BETWEEN.split(text) if len(text) <= MAX_LINKS_CHARACTERS else []
+    if len(parts) < 2 or not any(map(_NAME_OR_TIME.fullmatch, parts)):
+        return None
+    return next((score for part in parts if (score := written_vote(part)) is not None), None)
 
 
 def _accepts(element: _Element) -> bool:
@@ -252,7 +277,13 @@ def _is_title(element: _Element) -> bool:
     if element.tag in HEADINGS:
         return True
     given = element.get("class")
-    return bool(given) and not _TITLES.isdisjoint(tokens(given))
+    return (bool(given) and not _TITLES.isdisjoint(tokens(given))) or _is_row_over_table(element)
+
+
+def _is_row_over_table(element: _Element) -> bool:
+    """True for the one cell of a table's first row that spans columns."""
+    row = element.getparent() if element.tag in _CELLS and element.get("colspan", "1") != "1" else None
+    return row is not None and row.tag == "tr" and len(row) == 1 and row.getprevious() is None
 
 
 def _is_links(element: _Element, text: str) -> bool:

@@ -41,6 +41,8 @@ MIN_LABELLED = 0.25
 MAX_TRIES, MAX_OTHER_TRIES = 5, 2
 """Sizes of boxes that are tried for scores, and for other lines."""
 MAX_SIBLINGS = 60
+MIN_CHOSEN, MIN_SHARE_CHOSEN = 3, 0.5
+"""Threads with a chosen answer, and their share of those with answers, where what was not chosen answers nothing."""
 MIN_ALIKE = 0.6
 """Share of the contents before posts that are of one kind where they ask."""
 MIN_QUESTION_CHARACTERS = 60
@@ -113,16 +115,34 @@ def _candidates(found: Outline) -> Iterator[list[int]]:
 def _told(found: Outline, threads: Sequence[Thread]) -> Posts:
     told = Posts()
     mark = _mark(found, threads)
-    for number, thread in enumerate(threads):
-        marked = [node for node in thread.answers if is_accepted(found, node)]
-        marked = marked or [node for node in thread.answers if mark in _lines(found, node)]
+    chosen = [_chosen(found, thread, mark) for thread in threads]
+    if _are_told_by_choice(found, threads, chosen):
+        for thread, marked in zip(threads, chosen, strict=True):
+            unchosen = thread.answers if not marked else []
+            told.beside.update(element_of(found, node) for node in unchosen)
+            thread.answers = [] if unchosen else thread.answers
+    for number, (thread, marked) in enumerate(zip(threads, chosen, strict=True)):
         for node in thread.asked:
             told.parts.setdefault(element_of(found, node), Post(number, False, False))
         for node in thread.answers:
             accepted = len(marked) == 1 and node == marked[0]
             told.parts.setdefault(element_of(found, node), Post(number, True, accepted, _score(found, node)))
-    told.beside = beside_text(found, [one.asked for one in threads], [one.answers for one in threads], mark)
+    told.beside |= beside_text(found, [one.asked for one in threads], [one.answers for one in threads], mark)
     return told
+
+
+def _chosen(found: Outline, thread: Thread, mark: str) -> list[int]:
+    """The answers that were chosen, by the markup or the line that is the mark."""
+    marked = [node for node in thread.answers if is_accepted(found, node)]
+    return marked or [node for node in thread.answers if mark in _lines(found, node)]
+
+
+def _are_told_by_choice(found: Outline, threads: Sequence[Thread], chosen: Sequence[Sequence[int]]) -> bool:
+    """True where no answer has a score and most threads with answers have a chosen one: others wait for theirs."""
+    answers = [thread.answers for thread in threads if thread.answers]
+    if any(is_scored(found, node) for nodes in answers for node in nodes):
+        return False
+    return sum(map(bool, chosen)) >= max(MIN_CHOSEN, MIN_SHARE_CHOSEN * len(answers))
 
 
 def _score(found: Outline, post: int) -> int | None:
@@ -153,9 +173,17 @@ def _threads(found: Outline, posts: Sequence[int]) -> list[Thread]:
         starts = way(found, posts, gaps)
         threads = _grouped(posts, starts) if starts and starts[0] == 0 else []
         if _is_sound(found, threads):
-            is_outside = len(outside) > 1 and len(outside) >= MIN_OUTSIDE * len(threads)
-            return outside if is_outside else threads
+            lists = _lists_of_firsts(found, threads)
+            is_outside = len(outside) > 1 or (len(outside) == 1 and lists < len(threads))
+            return outside if is_outside and len(outside) >= MIN_OUTSIDE * lists else threads
     return outside
+
+
+def _lists_of_firsts(found: Outline, threads: Sequence[Thread]) -> int:
+    """How many threads there are; where all answers stand in the boxes of first posts, those may be answers with
+    replies: then how many lists they stand in."""
+    are_nested = all(answer < found.ends[thread.asked[0]] for thread in threads for answer in thread.answers)
+    return len({found.parents[thread.asked[0]] for thread in threads}) if are_nested else len(threads)
 
 
 def _are_firsts_apart(found: Outline, threads: Sequence[Thread]) -> bool:

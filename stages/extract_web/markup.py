@@ -86,6 +86,11 @@ def tokens(value: str) -> list[str]:
     return [word.lower() for word in _TOKEN.findall(value)]
 
 
+def own_name(element: _Element) -> str:
+    """The name of an element that a page made itself, which HTML wants a hyphen in; empty for HTML's own."""
+    return element.tag if "-" in element.tag else ""
+
+
 def is_marked_noise(element: _Element) -> bool:
     """True for site furniture by class, id or role."""
     return any(
@@ -140,9 +145,10 @@ def _short(element: _Element, limit: int) -> str:
 
 
 def role(element: _Element) -> tuple[str, bool] | None:
-    """(part, whether it is the accepted answer) by microdata, class or id; None for other elements."""
+    """(part, whether it is the accepted answer) by microdata, class, id or own name; None for other elements."""
     kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
     given = [element.get("itemprop") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    given.append(own_name(element))
     part = {"question": "problem", "answer": "answer"}.get(kind)
     every = [tokens(name) for name in given if name]
     accepted = any(not _ACCEPTED.isdisjoint(words) or "".join(words) == "acceptedanswer" for words in every)

@@ -16,7 +16,7 @@ from lxml.etree import _Element
 from stages.extract_web.furniture import line_form
 from stages.extract_web.html_elements import BLOCKS
 from stages.extract_web.html_outline import Key, Outline
-from stages.extract_web.markup import tokens
+from stages.extract_web.markup import own_name, tokens
 from stages.extract_web.mathml import names
 from stages.extract_web.thread_words import is_beside_posts
 
@@ -154,7 +154,7 @@ def _boxes(found: Outline, post: int, words: frozenset[str], posts: Sequence[int
     held, end = 0, 0
     for node in range(post + 1, found.ends[post]):
         element = found.elements[node]
-        given = element.get("class") if element is not None and node >= end else None
+        given = element.get("class") or own_name(element) if element is not None and node >= end else None
         is_named = bool(given) and _are_named(tokens(given or ""), words)
         is_named = is_named and bisect_left(posts, found.ends[node]) == bisect_left(posts, node)
         if is_named or (node >= end and words is _QUOTES and found.keys[node][0] == "blockquote"):

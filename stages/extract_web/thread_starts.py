@@ -12,7 +12,7 @@ from itertools import pairwise
 from lxml.etree import _Element
 
 from stages.extract_web.html_outline import Outline
-from stages.extract_web.thread_words import is_named_asking
+from stages.extract_web.thread_words import are_asking, words_of_names
 
 
 class Gaps:
@@ -67,7 +67,10 @@ def common_box(found: Outline, before: int, after: int) -> int:
 
 
 def _named(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
-    return [place for place, post in enumerate(posts) if is_named_asking(element_of(found, post))]
+    """Posts that the markup names as asking, by words that not all posts have."""
+    named = [words_of_names(element_of(found, post)) for post in posts]
+    shared = frozenset.intersection(*named)
+    return [place for place, words in enumerate(named) if are_asking(words - shared) and are_asking(words)]
 
 
 def _of_first_kind(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:

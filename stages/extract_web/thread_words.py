@@ -7,7 +7,7 @@ import re
 from lxml.etree import _Element
 
 from stages.extract_web.instructions import ASKS
-from stages.extract_web.markup import tokens
+from stages.extract_web.markup import own_name, tokens
 from stages.extract_web.mathml import names
 
 _POSTS = r"(?:answers?|solutions?|repl(?:y|ies)|responses?)"
@@ -22,7 +22,8 @@ _OVER_POSTS = re.compile(
     re.IGNORECASE,
 )
 _ACCEPTED = re.compile(
-    r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)\W*"
+    r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)"
+    r"(?:\W+(?:as\s+)?(?:chosen|selected|marked|picked|voted|accepted)\b.{0,30})?\W*"
     r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+"
     r"|\W*(?:(?:this\s+)?(?:answer|reply|solution|response|post)\s+(?:was|is|has\s+been)\s+)?"
     r"(?:accepted|chosen|selected|verified)\s+by\b.{0,30}",
@@ -162,11 +163,20 @@ def is_state(name: str) -> bool:
 
 def is_named_asking(element: _Element) -> bool:
     """True for a box that the markup names as the post that asks."""
-    words = tokens(f"{element.get('class') or ''} {(element.get('itemtype') or '').rpartition('/')[2]}")
+    return are_asking(words_of_names(element))
+
+
+def are_asking(words: frozenset[str]) -> bool:
+    """True for words of a box's names that call it the post that asks."""
     return not _ASKS.isdisjoint(words) and _ANSWERS.isdisjoint(words)
+
+
+def words_of_names(element: _Element) -> frozenset[str]:
+    """The words of what the markup calls an element: its classes, its type, its own name where the page made it."""
+    kind = (element.get("itemtype") or "").rpartition("/")[2]
+    return frozenset(tokens(f"{own_name(element)} {element.get('class') or ''} {kind}"))
 
 
 def is_named_answering(element: _Element) -> bool:
     """True for a box that the markup names as a post that answers."""
-    given = f"{element.get('class') or ''} {(element.get('itemtype') or '').rpartition('/')[2]}"
-    return not _ANSWERS.isdisjoint(tokens(given))
+    return not _ANSWERS.isdisjoint(words_of_names(element))

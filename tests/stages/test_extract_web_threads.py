@@ -133,6 +133,38 @@ PAGES = {
         "<div class=ask><p>{text}</p></div>", plain("<div class=cell><p>{text}</p><p>{votes} votes</p></div>"),
         "{question}<h4>{k} answers</h4>{answers}", "<p>Nobody has answered yet. Do you know?</p>",
     ),
+    "all posts have a word of the first one in their names": page(
+        "<div class=topic-post><p>{text}</p></div>",
+        marked("<div class='topic-post(mark)'><p>{text}</p></div>", " accepted-answer"),
+        "<section><h2>Number {n}</h2>{question}{answers}</section>",
+        "<div class=topic-post><p>Following, I would like to know this too.</p></div>",
+    ),
+    "a table a thread, its first row a title": page(
+        "<tr><td>{name}<br>Posts: 8{n}</td><td><small>#1, 2 May</small><div>{text}</div></td></tr>",
+        marked("<tr><td>{name}<br>Posts: 8{n}</td><td><small>#{n}, 3 May</small>(mark)<div>{text}</div></td></tr>",
+               "<p>✔ Best answer, chosen by the thread starter</p>"),
+        "<table class=b><tr><td colspan=2><b>Help with number {n} please</b> <small>Replies: {k}</small></td></tr>"
+        "{question}{answers}</table>",
+        "<tr><td>Bo<br>Posts: 12</td><td><small>#2, 3 May</small><div>Same here, I am stuck too.</div></td></tr>",
+    ),
+    "the page's own elements, comments answer": page(
+        "<post-credit>Posted by {name}</post-credit><h2>Stuck</h2><div class=md><p>{text}</p></div>",
+        plain("<thread-comment><div>u/bob • {votes} points</div><div class=md><p>{text}</p></div><thread-comment><div>"
+              "u/al • 2 points</div><div class=md><p>Now I see.</p></div></thread-comment></thread-comment>"),
+        "<thread-post>{question}<comment-tree>{answers}</comment-tree></thread-post>", "<p>No comments yet</p>",
+    ),
+    "the page's own elements, comments are remarks": page(
+        "<qa-question><p>{text}</p></qa-question><qa-comment><p>@al • 7 points</p><p>What did you do?</p></qa-comment>",
+        plain("<qa-answer><p>{text}</p><p>{votes} points</p><qa-comment><p>@bob • 3 points</p><p>Is that so?</p>"
+              "</qa-comment></qa-answer>"),
+        "<qa-thread>{question}{answers}</qa-thread>",
+    ),
+    "comments with scores under other answers": page(
+        "<div class=ask><p>{text}</p></div><div class=comment><p>@al • 7 points</p><p>What did you try?</p></div>",
+        plain("<div class=cell><p>{text}</p><p>{votes} points</p><div class=comment><p>@bob • 3 points</p>"
+              "<p>Is that so?</p></div></div>"),
+        "<section>{question}{answers}</section>",
+    ),
 }  # fmt: skip
 
 
