@@ -14,6 +14,8 @@ FURNITURE = re.compile(
     r"|sponsored|(?:posted|asked|answered|edited|replied) (?:by|on|\d)"
     r"|\d+ (?:votes?|upvotes?|comments?|views?|shares?)\b"
     r"|sign (?:in|up)\b|log in\b|subscribe\b|back to (?:the )?(?:top|exercises?|problems?|questions?)\b"
+    r"|(?:jump|skip|go|scroll)(?: (?:down|up|straight|back))? to (?:the |my |its )?(?:answers?|solutions?|hints?"
+    r"|problems?|exercises?|questions?)\W*$"
     r"|return to (?:the )?(?:top|exercises?|problems?|questions?)\b|(?:next|previous) (?:page|lesson|section)"
     r"|was this helpful|report (?:an? )?(?:error|problem|post)|read more\b|download\b.{0,40}$"
     r"|related (?:posts|articles|questions)|powered by|(?:posts|joined|location|reputation): \S|last edited\b"
@@ -48,6 +50,8 @@ _ABOUT_PROBLEM = re.compile(
     r"|(?:non-?)?calculator"
     r"|(?:difficulty|level|status|state|topics?|tags?|time|time limit|marks?|points?|grade|worth|type|source|skill"
     r"|category|standard|objective|lesson|chapter|section|submitted|posted|due)\s*[:=]\s*.{1,40}"
+    r"|(?:added|written|posted|contributed|submitted|proposed|suggested|sent in|shared|created|edited|uploaded"
+    r"|typed(?: up)?|set|checked|reviewed|asked) by:? @?[^\W\d][\w.’'-]*(?: [\w.’'-]+){0,3}"
     r"|(?:worth )?\d{1,3}(?:\.\d+)? ?(?:points?|pts?|marks?|minutes?|mins?)(?: (?:possible|each|available|total))?"
     r"|(?:mark(?:ed)? |grade |score )?\d{1,3}(?:\.\d+)? ?(?:/|out of) ?\d{1,3}(?:\.\d+)?(?: (?:points?|pts?|marks?))?"
     r"|(?:marked|points?|marks?) out of \d{1,3}(?:\.\d+)?|[★☆⭐✩*•●○]{1,5})\W*",

@@ -6,7 +6,9 @@ anzeigen", "Ver solución") is a short list of verbs of showing.
 
 from __future__ import annotations
 
-NUMBER = r"(?P<number>[A-Z]?\d{1,6}(?:[.\-]\d{1,6})*[a-z]?|[ivx]{1,5})"
+_ROMAN = r"(?=[ivx]|l[ivx]|c[ivxl]{2})c?(?:x[cl]|l?x{0,3})(?:i[xv]|v?i{0,3})"
+"""Up to 189; "Exercise C" counts in letters, and a "CV" is none."""
+NUMBER = rf"(?P<number>[A-Z]?\d{{1,6}}(?:[.\-]\d{{1,6}})*[a-z]?|{_ROMAN})"
 _SHOW = (
     r"(?:show/hide|show|see|view|reveal|display|hide|check|open|get|toggle|unlock|expand|read|unhide|uncover|peek\s+at"
     r"|voir|afficher|montrer|ver|mostrar|mostra|vedi|toon|bekijk|показать)"

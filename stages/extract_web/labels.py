@@ -92,12 +92,13 @@ _NUMBERED_CAPITALS = re.compile(
     rf"{NUMBER}\s+(?(sure)(?=\S)|(?=[A-Z($\\!\[]))"
 )
 """`EX. 12 Compute`: an abbreviation or capitals set off a number that no sign follows."""
+_KINDS = "exercise|problem|question|example|task|puzzle|challenge|drill|activity|quiz|practice|investigation|item|q"
 _OF_AN_EXERCISE = re.compile(
     rf"(?:(?:full|worked|detailed)\s+)?(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?"
-    rf"(?:exercise|problem|question|example|task|q)?\s*#?{_SMALL}?\s*[.:]*"
+    rf"(?:{_KINDS})?\s*#?{_SMALL}?\s*[.:]*"
 )
 _EXERCISE_AND_PART = re.compile(
-    rf"(?:exercise|problem|question|example|task|ex|q)\.?\s*#?{_SMALL}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
+    rf"(?:{_KINDS}|ex)\.?\s*#?{_SMALL}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"
     r"\s*[.:]*"
 )
 _PLACE = re.compile(
