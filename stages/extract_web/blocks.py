@@ -77,6 +77,8 @@ class Page:
     """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
     threads: list[Post] = field(default_factory=list)
     """Posts of the threads that the page's structure shows."""
+    opened: dict[int, int] = field(default_factory=dict)
+    """Toggle -> end of the part that it opens."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

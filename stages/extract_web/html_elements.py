@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stages.extract_web.html_tables import HEADINGS
 from stages.extract_web.mathml import names
+
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 DROPPED = names(
     "script style nav footer aside form noscript iframe svg select textarea input head template object "

@@ -16,7 +16,7 @@ from itertools import islice
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
-from stages.extract_web.html_openers import MIN_OPENERS, openers
+from stages.extract_web.html_openers import MAY_OPEN, MIN_OPENERS, opened_parts, openers
 from stages.extract_web.html_threads import Posts, read_threads
 from stages.extract_web.induced_labels import MIN_ASKING, asks
 from stages.extract_web.instructions import ASKS
@@ -70,12 +70,18 @@ class Hints:
     """Container -> problem or solution."""
     openers: frozenset[_Element] = frozenset()
     """Buttons that open what stands after them."""
+    opened: dict[_Element, _Element] = field(default_factory=dict)
+    """Link or button -> the hidden part of the page that it opens."""
     has_posts: bool = False
     """True where the markup may name posts of a thread."""
     posts: Posts = field(default_factory=Posts)
     """The posts of threads that the page's structure shows."""
     layouts: set[_Element] = field(default_factory=set)
     """Tables around posts."""
+
+    def is_part(self, link: _Element) -> bool:
+        """True for a link that is an exercise, or opens a part of one."""
+        return link in self.records or link in self.opened
 
 
 def read_hints(root: _Element, content: str) -> Hints:
@@ -89,6 +95,8 @@ def read_hints(root: _Element, content: str) -> Hints:
         hints.records = _records(_lists_of_terms(root))
     if content.count("<button") >= MIN_OPENERS:
         hints.openers = openers(root)
+    if MAY_OPEN.search(content):
+        hints.opened = opened_parts(root)
     hints.has_posts = bool(_HAS_POSTS.search(content))
     if may_hold_threads(content):
         hints.posts = read_threads(root)

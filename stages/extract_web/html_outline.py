@@ -16,8 +16,7 @@ from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
 from stages.extract_web.furniture import is_byline, is_furniture
-from stages.extract_web.html_elements import BLOCKS, DROPPED
-from stages.extract_web.html_tables import HEADINGS
+from stages.extract_web.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.markup import (
     is_beside_text,
     is_marked_noise,

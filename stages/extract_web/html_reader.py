@@ -13,22 +13,17 @@ from lxml import etree
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
-from stages.extract_web.html_elements import BLOCKS, DROPPED
+from stages.extract_web.html_badges import badges_beside_label
+from stages.extract_web.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.html_hints import Hints, read_hints
-from stages.extract_web.html_tables import (
-    HEADINGS,
-    MAX_LEAD_CHARACTERS,
-    column_names,
-    is_layout,
-    is_numbered,
-    rows_of,
-)
+from stages.extract_web.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, is_numbered, rows_of
 from stages.extract_web.labels import HIDES, find_label, is_toggle_label
 from stages.extract_web.line_labels import answer_in_line, begins_line, labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
     is_beside_text,
+    is_emphasis,
     is_head_of_hidden,
     is_marked_noise,
     is_page_form,
@@ -42,9 +37,7 @@ from stages.extract_web.markup import (
 from stages.extract_web.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.text_reader import read_text
 
-EMPHASIS = frozenset(["b", "strong", "em", "i", "u"])
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle", "th": "cell", "td": "cell"}
-LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
 MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
@@ -78,8 +71,7 @@ class _Walk:
     """One pass over the tree; `pieces` is the text of the block being gathered."""
 
     def __init__(self, page: Page, effort: int, hints: Hints) -> None:
-        self.page = page
-        self.hints = hints
+        self.page, self.hints = page, hints
         self.pieces: list[str] = []
         self.is_blank = True
         self.lead = ""
@@ -88,6 +80,7 @@ class _Walk:
         self.depth = self.number_depth = 0
         self.effort = effort
         self.is_bracketed = False
+        self.elsewhere: set[_Element] = set()
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
@@ -138,6 +131,7 @@ class _Walk:
         outer, self.next_ordinal = self.next_ordinal, first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
         self.name_panel(element)
+        self.elsewhere.update(badges_beside_label(element))
         posted = self.hints.posts.parts.get(element)
         if posted:
             self.kind = "paragraph"
@@ -203,7 +197,8 @@ class _Walk:
         if element.text:
             self.add(element.text.replace("\n", " "))
         for child in element:
-            self.child(child, depth)
+            if child not in self.elsewhere:
+                self.child(child, depth)
             if child.tail:
                 self.add(child.tail.replace("\n", " "))
 
@@ -230,7 +225,7 @@ class _Walk:
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:
-            if name != "button" or not self.toggle(element, name):
+            if name != "button" or not self.toggle(element, name, depth):
                 self.container(element, depth)
         else:
             self.inline_child(element, name, depth)
@@ -243,11 +238,11 @@ class _Walk:
 
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
         """An element within a line of text."""
-        if is_rendering(element) or (name in TRIGGERS and is_toggle(element, name) and self.toggle(element, name)):
+        if is_rendering(element) or (name in TRIGGERS and self.toggle(element, name, depth)):
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif _is_emphasis(element, name) and (self.is_blank or begins_line(self.pieces, element)):
+        elif is_emphasis(element, name) and (self.is_blank or begins_line(self.pieces, element)):
             if not self.is_blank:
                 self.flush()
             first = len(self.pieces)
@@ -260,13 +255,11 @@ class _Walk:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
         if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
             return True
-        if element in self.hints.posts.beside:
-            return True
-        if name == "time" and self.hints.has_posts:
+        if element in self.hints.posts.beside or (name == "time" and self.hints.has_posts):
             return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
-        links = [link for link in element.iter("a") if link.get("href") and link not in self.hints.records]
+        links = [link for link in element.iter("a") if link.get("href") and not self.hints.is_part(link)]
         if len(links) < 3:
             return False
         linked = sum(len("".join(link.itertext()).strip()) for link in links)
@@ -274,10 +267,14 @@ class _Walk:
         self.effort -= len(text) + len(links)
         return linked > BOX_OF_LINKS_SHARE * len(text)
 
-    def toggle(self, element: _Element, name: str) -> bool:
+    def toggle(self, element: _Element, name: str, depth: int) -> bool:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""
+        if not is_toggle(element, name):
+            return False
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
-        is_label = (len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)) or element in self.hints.openers
+        part = self.hints.opened.get(element)
+        is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
+        is_label = is_label or part is not None or element in self.hints.openers
         if not is_label and name != "button":
             return False
         if is_label:
@@ -285,7 +282,19 @@ class _Walk:
         self.flush()
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
+            if part is not None and part not in self.elsewhere and depth < MAX_DEPTH // 3:
+                self.opened(part, depth)
         return True
+
+    def opened(self, part: _Element, depth: int) -> None:
+        """A hidden part is read where its opener stands, which may be one of several, and not at its own place."""
+        start = len(self.page.blocks) - 1
+        is_bracketed, self.is_bracketed = self.is_bracketed, False
+        self.elsewhere.add(part)
+        self.child(part, depth)
+        self.flush()
+        self.is_bracketed = is_bracketed
+        self.page.opened[start] = len(self.page.blocks)
 
     def open_bracket(self) -> None:
         """`[show answer]`: the bracket belongs to the label that stands in it, and so does the one that closes it."""
@@ -337,8 +346,4 @@ def _cell_text(cell: _Element) -> str:
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
-
-
-def _is_emphasis(element: _Element, name: str) -> bool:
-    return name in EMPHASIS or bool(LABEL_WORDS.search(element.get("class") or ""))
 

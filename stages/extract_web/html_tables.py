@@ -7,11 +7,11 @@ import re
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import tidy
+from stages.extract_web.html_elements import HEADINGS
 from stages.extract_web.instructions import ASKS
 from stages.extract_web.labels import is_solution_label, is_worded_label
 from stages.extract_web.mathml import name_of, names
 
-HEADINGS = {f"h{level}": level for level in range(1, 7)}
 NAMES_A_PART = names("b strong div p span dt summary button")
 SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
 _NUMBER = re.compile(r"[(\[]?\d{1,4}[.:)\]]+")

@@ -74,8 +74,8 @@ def add_turns(page: Page, labels: list[Label | None]) -> None:
 
 
 def add_toggles(page: Page, labels: list[Label | None]) -> None:
-    """Labels what opens a part again and again in the same words ("Show me how"), mostly after an exercise of its own.
-    """
+    """Labels what opens a part again and again in the same words ("Show me how"), mostly after an exercise of its own
+    that no solution follows."""
     places: dict[str, list[int]] = defaultdict(list)
     for index, block in enumerate(page.blocks):
         if block.kind == "toggle" and labels[index] is None and len(block.text) <= MAX_LEAD_CHARACTERS:
@@ -85,12 +85,14 @@ def add_toggles(page: Page, labels: list[Label | None]) -> None:
         return
     latest: list[int | None] = []
     problem: int | None = None
+    solved: set[int | None] = set()
     for index, label in enumerate(labels):
         latest.append(problem)
         if label and label.part is not Part.ASIDE:
+            solved |= {problem} if label.part is Part.SOLUTION else set()
             problem = index if label.part is Part.PROBLEM else None
     for found in often:
-        after = len({latest[index] for index in found} - {None})
+        after = len({latest[index] for index in found} - solved - {None})
         if after >= MIN_AFTER * len(found):
             for index in found:
                 labels[index] = Label(Part.SOLUTION, "", "")

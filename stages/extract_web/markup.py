@@ -26,6 +26,8 @@ _BESIDE_WORDS = re.compile(
     r"(?:$|[\s_-])",
     re.IGNORECASE,
 )
+_LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
+_EMPHASIS = names("b strong em i u")
 _LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL)
 _HEADS = names("h1 h2 h3 h4 h5 h6")
 _CONTROLS = names("select textarea label button script style option legend noscript")
@@ -99,16 +101,21 @@ def is_marked_noise(element: _Element) -> bool:
     )
 
 
+def is_emphasis(element: _Element, name: str) -> bool:
+    """True for what sets off the beginning of a text: bold, italic, or named as a label."""
+    return name in _EMPHASIS or bool(_LABEL_WORDS.search(element.get("class") or ""))
+
+
 def is_beside_text(element: _Element) -> bool:
     """True for a short element that says who wrote a text, when, or of what difficulty; for words that only screen
     readers show and that label nothing; for a link back."""
     if element.tag == "a" and (element.get("href") or "").startswith("#"):
-        return bool(_LEADS_BACK.fullmatch(_short(element, MAX_BADGE_CHARACTERS)))
+        return bool(_LEADS_BACK.fullmatch(short_text(element, MAX_BADGE_CHARACTERS)))
     given = element.get("class")
     said = _BESIDE_WORDS.search(given) if given else None
     if said is None:
-        return element.get("itemprop") == "author" and bool(_short(element, MAX_BYLINE_CHARACTERS))
-    text = _short(element, MAX_BYLINE_CHARACTERS)
+        return element.get("itemprop") == "author" and bool(short_text(element, MAX_BYLINE_CHARACTERS))
+    text = short_text(element, MAX_BYLINE_CHARACTERS)
     if said["byline"] or is_worded_label(text):
         return bool(said["byline"] and text)
     is_words = len(text) <= MAX_BADGE_CHARACTERS and text.replace(" ", "").isalpha()
@@ -125,7 +132,7 @@ def is_page_form(element: _Element) -> bool:
         inner = stack.pop()
         seen += 1
         characters += len((inner.text or "").strip())
-        title = _short(inner, MAX_BYLINE_CHARACTERS) if inner.tag in _HEADS else ""
+        title = short_text(inner, MAX_BYLINE_CHARACTERS) if inner.tag in _HEADS else ""
         if title and is_worded_label(title) and not is_toggle_label(title):
             return True
         for child in inner:
@@ -135,7 +142,7 @@ def is_page_form(element: _Element) -> bool:
     return characters >= MIN_PAGE_FORM_CHARACTERS
 
 
-def _short(element: _Element, limit: int) -> str:
+def short_text(element: _Element, limit: int) -> str:
     """The element's text, empty where it is longer than `limit`."""
     pieces = list(islice(element.itertext(), MAX_PIECES + 1))
     if len(pieces) > MAX_PIECES or any(len(piece) > MAX_PIECE_CHARACTERS for piece in pieces):

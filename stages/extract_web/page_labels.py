@@ -32,6 +32,8 @@ _PLURAL = re.compile(
 )
 _ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
+_GOES_ON = re.compile(r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE)
+"""Words of what opens the rest of a text."""
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 NEAR = 3
@@ -67,7 +69,20 @@ def page_labels(page: Page) -> list[Label | None]:
     _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
+    _bound_opened_parts(page, labels)
     return labels
+
+
+def _bound_opened_parts(page: Page, labels: list[Label | None]) -> None:
+    """What a toggle opens ends with its box. Under words that nobody foresaw ("Statistics") it is beside the exercise,
+    where the page labels its solutions and the exercise has a text before it."""
+    is_solved = any(label and label.part in SOLVES for label in labels)
+    for index, end in page.opened.items():
+        label, before = labels[index], labels[index - 1] if index else None
+        is_first = before is not None and before.part is Part.PROBLEM and not before.rest
+        if label is None and is_solved and not is_first and not _GOES_ON.search(page.blocks[index].text):
+            label = Label(Part.ASIDE, "", "")
+        labels[index] = replace(label, end=end) if label and end > index + 1 else label
 
 
 def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
@@ -95,7 +110,7 @@ def _drop_facts(page: Page, labels: list[Label | None]) -> None:
     for index, label in enumerate(labels):
         if is_under and label and label.part is Part.ASIDE and is_about_problem(page.blocks[index].text):
             labels[index] = None
-        else:
+        elif label or not is_about_problem(page.blocks[index].text):
             is_under = bool(label) and label.part is Part.PROBLEM and not label.rest
 
 
