@@ -52,6 +52,7 @@ _ABOUT_PROBLEM = re.compile(
     r"|category|standard|objective|lesson|chapter|section|submitted|posted|due)\s*[:=]\s*.{1,40}"
     r"|(?:added|written|posted|contributed|submitted|proposed|suggested|sent in|shared|created|edited|uploaded"
     r"|typed(?: up)?|set|checked|reviewed|asked) by:? @?[^\W\d][\w.’'-]*(?: [\w.’'-]+){0,3}"
+    r"|(?:marks?|points?) \d{1,3}"
     r"|(?:worth )?\d{1,3}(?:\.\d+)? ?(?:points?|pts?|marks?|minutes?|mins?)(?: (?:possible|each|available|total))?"
     r"|(?:mark(?:ed)? |grade |score )?\d{1,3}(?:\.\d+)? ?(?:/|out of) ?\d{1,3}(?:\.\d+)?(?: (?:points?|pts?|marks?))?"
     r"|(?:marked|points?|marks?) out of \d{1,3}(?:\.\d+)?|[★☆⭐✩*•●○]{1,5})\W*",
@@ -84,6 +85,10 @@ _DIFFERS = re.compile(
 _DIGIT = re.compile(r"\d")
 _TAG_WORD = re.compile(r"[^\W\d_]{2,}|[★☆⭐✩]+")
 _IS_VALUE = re.compile(r"[$\\=<>^√_%]|!\[|\d.*\||\|.*\d")
+_CALCULATES = re.compile(r"[$\\=<>^√?]|!\[")
+_NAMES_ORIGIN = re.compile(r"\b(?:by|from|author|source|contributor|date|id)\W*$", re.IGNORECASE)
+MAX_FORMS_OF_FACTS = 0.7
+"""Different values of a field, as a share of the records that have it."""
 MIN_REPEATED = 3
 MAX_REPEATED_CHARACTERS = 40
 _HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
@@ -96,6 +101,19 @@ _TELLS = re.compile(
     re.IGNORECASE,
 )
 """How lines begin that come again and again and are part of what is asked or answered."""
+
+
+def are_facts(name: str, values: Sequence[str]) -> bool:
+    """True for values that a field called `name` gives for records: short, none asking or calculating, and few
+    different ones, numbers aside, unless the field names a person or a place of origin. "A" is a choice, no field."""
+    if len(values) < MIN_REPEATED or not _WORD.search(name.lower()) or any(map(_says_something, values)):
+        return False
+    forms = {line_form(value) for value in values}
+    return bool(_NAMES_ORIGIN.search(name)) or len(forms) <= MAX_FORMS_OF_FACTS * len(values)
+
+
+def _says_something(value: str) -> bool:
+    return len(value) > MAX_REPEATED_CHARACTERS or bool(_CALCULATES.search(value)) or tells(value)
 
 
 def is_furniture(text: str) -> bool:

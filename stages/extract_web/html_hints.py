@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, pairwise
 
 from lxml.etree import _Element
 
@@ -24,6 +24,7 @@ from stages.extract_web.label_words import WORDS
 from stages.extract_web.labels import is_toggle_label, is_whole_label, is_worded_label
 from stages.extract_web.markup import tokens
 from stages.extract_web.mathml import name_of, names
+from stages.extract_web.numbering import strip_number
 from stages.extract_web.thread_words import may_hold_threads
 
 _NAMES_PANELS = re.compile(
@@ -54,6 +55,8 @@ _DIGITS = re.compile(r"\d+")
 MIN_RECORDS = 3
 MIN_AGREEING = 0.7
 """Share of the records that split in two the same way, of those that split at all."""
+MAX_TERMS = 8
+"""Terms of a list that tell whether its terms are questions."""
 MAX_DEPTH = 12
 MAX_READ = 100
 """Elements and texts of a head that are looked at: heads may be nested."""
@@ -160,8 +163,9 @@ def _lists_of_terms(root: _Element) -> list[_Element]:
         if one in inner:
             continue
         inner.update(one.iter("dl"))
-        asking = [_is_sentence(tidy("".join(islice(term.itertext(), MAX_READ)))) for term in islice(one.iter("dt"), 8)]
-        if len(asking) >= MIN_RECORDS and 2 * sum(asking) >= len(asking):
+        texts = [tidy("".join(islice(term.itertext(), MAX_READ))) for term in one.iter("dt")]
+        asking = list(map(_is_sentence, texts[:MAX_TERMS]))
+        if len(texts) >= MIN_RECORDS and (2 * sum(asking) >= len(asking) or _are_numbered_tasks(texts)):
             found.append(one)
     return found
 
@@ -283,9 +287,9 @@ def _are_exercises(pairs: _Pairs) -> bool:
         return False
     first, opened = next(pair for pair in pairs if pair[1] is not None)
     texts = [tidy("".join(islice(problem.itertext(), MAX_READ))) for problem, _ in pairs]
-    if not any(map(_speaks, (*islice(first.iter(), MAX_READ), opened, *_above(first)))) and not (
-        first.tag == "dt" and sum(map(_is_sentence, texts)) > MIN_AGREEING * len(texts)
-    ):
+    are_terms = first.tag == "dt" and sum(map(_is_sentence, texts)) > MIN_AGREEING * len(texts)
+    are_terms = are_terms or (all(head.tag == "dt" for head, _ in pairs) and _are_numbered_tasks(texts))
+    if not are_terms and not any(map(_speaks, (*islice(first.iter(), MAX_READ), opened, *_above(first)))):
         return False
     if any(map(is_whole_label, texts)) or len(set(texts)) <= len(texts) / 2:
         return False
@@ -295,6 +299,16 @@ def _are_exercises(pairs: _Pairs) -> bool:
 def _is_sentence(text: str) -> bool:
     """True for a question or an order of several words, unlike the name of what a list describes."""
     return " " in text and bool(ASKS.search(text)) and (text[-1:] in ".?!:" or "$" in text)
+
+
+def _are_numbered_tasks(texts: Sequence[str]) -> bool:
+    """True for texts whose numbers rise and most of which ask or calculate something."""
+    numbered = list(map(strip_number, texts))
+    if not all(number.isdecimal() for number, _ in numbered):
+        return False
+    if any(int(before) >= int(after) for (before, _), (after, _) in pairwise(numbered)):
+        return False
+    return 2 * sum(" " in text and ("=" in text or bool(ASKS.search(text))) for _, text in numbered) > len(texts)
 
 
 def _above(element: _Element) -> list[_Element]:

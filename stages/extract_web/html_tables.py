@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from lxml.etree import _Element
 
@@ -17,7 +18,15 @@ SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
 _NUMBER = re.compile(r"[(\[]?\d{1,4}[.:)\]]+")
 MIN_NUMBERED = 3
 LETTERS = {"q": "Question", "a": "Answer"}
+_KEY = re.compile(
+    r"(?:(?!(?:your|student|pupil|my|space|number|no)\b)[\w'’-]+\s+){0,3}(?:key|answers?|solutions?|workings?)"
+    r"(?:\s*\([^()]{1,20}\))?",
+    re.IGNORECASE,
+)
+"""What else may name the column of answers after one that is named as the question."""
 MAX_LEAD_CHARACTERS = 60
+MAX_PIECES = 200
+MAX_PIECE_CHARACTERS = 1_000
 
 
 def rows_of(table: _Element) -> list[list[_Element]]:
@@ -28,7 +37,8 @@ def rows_of(table: _Element) -> list[list[_Element]]:
 
 def column_names(rows: list[list[_Element]]) -> list[str] | None:
     """What the first row calls the columns, empty for columns that are no part of an exercise; None where fewer than
-    two are. `Q` and `A` count together; what asks before a column of answers is a question whatever its name."""
+    two are. `Q` and `A` count together. The nearest column that asks before one of answers has the questions; a column
+    whose name ends in a word for answers has those of questions before it that ask."""
     if len(rows) < 2:
         return None
     written = [tidy(" ".join(cell.itertext())) for cell in rows[0]]
@@ -37,16 +47,26 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
         written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
     named = [name if is_worded_label(name) else "" for name in written]
     if sum(map(bool, named)) == 1 and len(rows) > MIN_NUMBERED:
-        place = next(index for index, name in enumerate(named) if name) - 1
-        if place >= 0 and is_solution_label(named[place + 1]) and _asks(rows[1:], place):
-            named[place] = LETTERS["q"]
+        place = next(index for index, name in enumerate(named) if name)
+        if is_solution_label(named[place]):
+            asking = next((index for index in reversed(range(place)) if _asks(rows[1:], index)), None)
+            if asking is not None:
+                named[asking] = LETTERS["q"]
+        elif _asks(rows[1:], place):
+            key = next((index for index in range(place + 1, len(named)) if _KEY.fullmatch(written[index])), place)
+            named[key] = LETTERS["a"] if key != place else named[key]
     return named if sum(map(bool, named)) >= 2 else None
 
 
 def _asks(rows: list[list[_Element]], column: int) -> bool:
     """True where most cells of the column want something done."""
     cells = [row[column] for row in rows if len(row) > column]
-    return 2 * sum(bool(ASKS.search(" ".join(cell.itertext()))) for cell in cells) > len(cells)
+    return 2 * sum(bool(ASKS.search(_beginning(cell))) for cell in cells) > len(cells)
+
+
+def _beginning(cell: _Element) -> str:
+    """Text of a cell, bounded because the cells of nested tables are read again with those around them."""
+    return " ".join(piece[:MAX_PIECE_CHARACTERS] for piece in islice(cell.itertext(), MAX_PIECES))
 
 
 def is_numbered(rows: list[list[_Element]]) -> bool:

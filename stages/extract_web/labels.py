@@ -59,7 +59,14 @@ _ABOUT = (
     r"|[★☆⭐]{1,5}|\d{1,3}(?:\.\d)?\s?(?:points?|pts?|marks?|min(?:utes?)?))(?!\w)){0,3}"
 )
 """What a site says about an exercise beside its number."""
-_ABOUT_FIRST = re.compile(rf"[(\[]{_ABOUT}[)\]][\s.:]*(?=\S)", re.IGNORECASE)
+_EXAM = r"(?-i:[A-Z])[\w.&]*[\s,/-]+"
+"""A word of an exam's name: "CBSE", "IIT-"."""
+_ABOUT_FIRST = re.compile(
+    rf"[(\[]{_ABOUT}[)\]][\s.:]*(?=\S)"
+    rf"|(?:\[(?:{_EXAM}){{0,4}}|\((?:{_EXAM}){{1,4}})(?:19|20)\d\d(?:[\s,;/-]+[a-z]+){{0,2}}[)\]][\s.:]+(?=\S)",
+    re.IGNORECASE,
+)
+"""Points, difficulty, or the exam that an exercise was set in: "[2014]", "(CBSE 2015)"."""
 _WHOLE = {
     part: re.compile(
         (rf"(?:{words})(?::(?=\s\d))?{_NUMBERED[part]}(?:{_SMALL})?(?:/\d{{1,3}})?{_TAIL}{_ABOUT}"
@@ -192,8 +199,7 @@ def _other_label(block: Block, text: str) -> Label | None:
         leading = _whole_label(block.lead) or _bare_number(block.lead) or _weak_letter(block.lead)
         if leading:
             rest = block.text[len(block.lead) :].lstrip(" .:)-–—\n")
-            about = _ABOUT_FIRST.match(rest) if leading.part is Part.PROBLEM else None
-            rest = rest[about.end() :] if about else rest
+            rest = _without_about(rest) if leading.part is Part.PROBLEM else rest
             return Label(leading.part, rest, leading.number, leading.is_weak)
     if block.kind in ("heading", "term") or block.lead == block.text:
         bare = _bare_number(block.text) or _weak_letter(block.text)
@@ -271,14 +277,20 @@ def prefix_label(text: str) -> Label | None:
         return Label(Part.ANSWER, text[letter.end() :], letter["number"] or "")
     capitals = _NUMBERED_CAPITALS.match(text)
     if capitals:
-        about = _ABOUT_FIRST.match(text, capitals.end())
-        return Label(Part.PROBLEM, text[about.end() if about else capitals.end() :], capitals["number"])
+        return Label(Part.PROBLEM, _without_about(text[capitals.end() :]), capitals["number"])
     small = _lowered(text[:MAX_PREFIX_CHARACTERS])
     for part, pattern in _PREFIX.items():
         found = pattern.match(small)
         if found and found.end() < len(text):
-            return Label(part, text[found.end() :], _number(text, found))
+            rest = text[found.end() :]
+            number = _number(text, found)
+            return Label(part, _without_about(rest) if part is Part.PROBLEM and number else rest, number)
     return None
+
+
+def _without_about(rest: str) -> str:
+    about = _ABOUT_FIRST.match(rest)
+    return rest[about.end() :] if about else rest
 
 
 def _bare_number(text: str) -> Label | None:

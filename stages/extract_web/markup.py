@@ -22,12 +22,17 @@ NOISE_WORDS = re.compile(
 )
 _BESIDE_WORDS = re.compile(
     r"(?:^|[\s_-])(?:(?P<byline>author|creator|username|user-name|attribution|post-?(?:meta|time|infos?|date)|tagline"
-    r"|reactions?)|(?P<badge>badges?|chip|pill|difficulty)|(?P<unseen>sr-only|screen-reader(?:-\w+)?|visually-?hidden))"
+    r"|reactions?)|(?P<badge>badges?|(?P<tag>tag)|chip|pill|difficulty)|(?P<unseen>sr-only|screen-reader(?:-\w+)?|visually-?hidden))"
     r"(?:$|[\s_-])",
     re.IGNORECASE,
 )
 _LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
 _EMPHASIS = names("b strong em i u")
+_BADGE = re.compile(r"(?:[^\W\d_]| )+")
+_LEVEL = re.compile(
+    r"easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional", re.IGNORECASE
+)
+"""Of tags only levels are left out: others may be labels ("Exam practice"), and all of a page are judged together."""
 _LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL)
 _HEADS = names("h1 h2 h3 h4 h5 h6")
 _CONTROLS = names("select textarea label button script style option legend noscript")
@@ -118,7 +123,7 @@ def is_beside_text(element: _Element) -> bool:
     text = short_text(element, MAX_BYLINE_CHARACTERS)
     if said["byline"] or is_worded_label(text):
         return bool(said["byline"] and text)
-    is_words = len(text) <= MAX_BADGE_CHARACTERS and text.replace(" ", "").isalpha()
+    is_words = len(text) <= MAX_BADGE_CHARACTERS and bool((_LEVEL if said["tag"] else _BADGE).fullmatch(text))
     return bool(text) and (bool(said["unseen"]) or is_words)
 
 

@@ -8,10 +8,11 @@ exercise's label when solutions follow most of its kind.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import replace
 
 from stages.extract_web.blocks import Mark, Page
-from stages.extract_web.furniture import is_about_problem, tag_lines
+from stages.extract_web.furniture import MIN_REPEATED, are_facts, is_about_problem, tag_lines
 from stages.extract_web.induced_labels import add_letters, add_records, add_toggles, add_turns
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
@@ -45,6 +46,7 @@ def page_labels(page: Page) -> list[Label | None]:
     labels = [find_label(block) for block in page.blocks]
     _judge_weak_letters(page, labels)
     _drop_facts(page, labels)
+    _add_fields(page, labels)
     _drop_names_of_kinds(labels)
     _drop_lone_feedback(page, labels)
     _drop_titles_of_posts(page, labels)
@@ -112,6 +114,22 @@ def _drop_facts(page: Page, labels: list[Label | None]) -> None:
             labels[index] = None
         elif label or not is_about_problem(page.blocks[index].text):
             is_under = bool(label) and label.part is Part.PROBLEM and not label.rest
+
+
+def _add_fields(page: Page, labels: list[Label | None]) -> None:
+    """Where terms or the heads of rows label the exercises, those that give facts about each ("Marks") are asides."""
+    names = [index for index, block in enumerate(page.blocks[:-1])
+             if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))]  # fmt: skip
+    if sum(bool(label := labels[index]) and label.part is Part.PROBLEM for index in names) < MIN_REPEATED:
+        return
+    fields: dict[str, list[int]] = defaultdict(list)
+    for index in names:
+        if labels[index] is None and page.blocks[index + 1].kind != "term":
+            fields[page.blocks[index].text].append(index)
+    for name, places in fields.items():
+        if are_facts(name, [page.blocks[index + 1].text for index in places]):
+            for index in places:
+                labels[index] = Label(Part.ASIDE, "", "")
 
 
 def _drop_names_of_kinds(labels: list[Label | None]) -> None:

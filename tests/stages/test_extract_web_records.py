@@ -1,0 +1,107 @@
+"""extract_web on what stands in fields beside an exercise: marks, topics, authors, exams, columns of answers."""
+
+import pytest
+
+from stages.extract_web.blocks import Block
+from stages.extract_web.furniture import are_facts, is_about_problem
+from stages.extract_web.labels import find_label
+from tests.stages.test_extract_web_blind import pairs
+from tests.stages.test_extract_web_labels import ALL_SOLVED, MANY, many
+
+NAMES = ("Ann B.", "oldfox", "C. Dumont", "Ann B.", "mira_k", "Pavel", "J. Lind")
+
+
+def record(end):
+    """A list of terms for each exercise, one term of it the answer; `end` gives its last fields."""
+    return "".join(
+        f"<dl><dt>Code<dd>MA-00{n}<dt>Topic<dd>Sums<dt>Task text<dd><p>{p}</p><dt>Marks<dd>{n % 3 + 1}"
+        + (f"<dt>Model answer<dd><p>{s}</p>" if s else "") + end.format(name=name) + "</dl>"
+        for (n, p, s), name in zip(MANY, NAMES, strict=True)
+    )  # fmt: skip
+
+
+def table(head, row):
+    cells = "".join("<tr>" + row.format(n=n, p=p, s=s or "&nbsp;", m=n % 2 + 1) + "</tr>" for n, p, s in MANY)
+    return f"<table><tr>{head}</tr>{cells}</table>"
+
+
+def as_table(lists):
+    """The same fields in rows of a head and a cell."""
+    for old, new in (("<dl>", "<table>"), ("</dl>", "</tr></table>"), ("<dt>", "</tr><tr><th>"), ("<dd>", "</th><td>")):
+        lists = lists.replace(old, new)
+    return lists.replace("<table></tr>", "<table>")
+
+
+FIELDS = {
+    "marks and author": record("<dt>Contributed by<dd>{name}"),
+    "nothing after the answer": record(""),
+    "a table for each": as_table(record("<dt>Contributed by<dd>{name}")),
+    "a table for all": as_table(record("<dt>Contributed by<dd>{name}")).replace("</table><table>", ""),
+    "one list for all": record("<dt>Contributed by<dd>{name}").replace("</dl><dl>", ""),
+    "numbered terms": "<dl>" + many("<dt><b>{n}.</b> {p}</dt>", "<dd><p>{s}</p></dd>") + "</dl>",
+    "numbered terms with tags": "<dl>" + many("<dt>{n}. <small class=tag>easy</small> {p}</dt>", "<dd>{s}</dd>")
+    + "</dl>",
+    "tags of several kinds": many("<p>Question {n} <i class='q-tag'>{tag}</i></p><p>{p}</p>",
+                                  "<p><a class=show-answer href='#'>Show answer</a></p><div>{s}</div>"),
+    "marks in a box": many("<div><div><b>Question</b> {p}</div><div><b>Marks</b> 2</div>",
+                           "<div><b>Model answer</b> {s}</div>", "</div>"),
+    "numbered terms without a full stop": "<dl>" + many("<dt>{n}) {p} Use a=2, b=3</dt>", "<dd>{s}</dd>") + "</dl>",
+    "a key of the teacher": table("<th>No.<th>Task<th>Marks<th>Teacher's key", "<td>{n}<td>{p}<td>{m}<td>{s}"),
+    "a key in brackets": table("<th>Question<th>Marks<th>Key (teacher only)", "<td>{p}<td>{m}<td>{s}"),
+    "marks before the answer": table("<th>No.<th>Text<th>Marks<th>Answer", "<td>{n}<td>{p}<td>{m}<td>{s}"),
+    "year of an exam": many("<p><b>Que. {n}:</b> <i>[2014]</i> {p}</p>", "<p><b>Ans.</b> {s}</p>"),
+    "name of an exam": many("<p>Q.{n} (CBSE Delhi, 2015) {p}</p>", "<p>Ans. {s}</p>"),
+    "who sent it in": "<table>" + many(
+        "<tr><td colspan=2><b>Teaser #{n}</b></td></tr><tr><td colspan=2>Sent in by Margaret T.</td></tr>"
+        "<tr><td></td><td>{p}</td></tr>", "<tr><td><b>Answer:</b></td><td>{s}</td></tr>") + "</table>",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_fields_beside_an_exercise_are_no_part_of_it(name):
+    found = [(p.replace(" Use a=2, b=3", ""), s) for p, s in pairs(FIELDS[name])]
+    assert found == ALL_SOLVED
+
+
+def test_a_field_that_says_what_is_given_belongs_to_the_problem():
+    given = ("a circle with its centre", "two sides and an angle", "the sum of two angles")
+    page = "".join(f"<dl><dt>Problem<dd>What is asked for?<dt>Given<dd>{g}<dt>Solution<dd>7</dl>" for g in given)
+    assert pairs(page) == [(f"What is asked for?\nGiven\n{g}", "7") for g in given]
+
+
+@pytest.mark.parametrize(("name", "values", "expected"), [
+    ("Marks", ["6", "2", "4"], True),
+    ("Topic", ["Sums", "Sums", "Roots", "Sums"], True),
+    ("Contributed by", ["Ann B.", "oldfox", "Pavel"], True),
+    ("Given", ["a circle", "an angle", "two sides"], False),
+    ("Given", ["x=1", "x=2", "x=3"], False),
+    ("Aim", ["Find x", "Find x", "Find x"], False),
+    ("Marks", ["6", "2"], False),
+    ("B", ["6", "2", "7"], False),
+])  # fmt: skip
+def test_facts_are_short_and_come_again(name, values, expected):
+    assert are_facts(name, values) is expected
+
+
+@pytest.mark.parametrize("text", [
+    "[2000, 2014] is an interval.", "(2014) is even.", "[2] 3 marks", "(see 2014) Find x.", "[20145] Find x.",
+])  # fmt: skip
+def test_brackets_that_are_no_exam_stay(text):
+    label = find_label(Block(f"Question 3: {text}", "paragraph"))
+    assert label is not None and label.rest == text
+
+
+def test_names_of_those_who_sent_a_problem():
+    assert is_about_problem("Sent in by Margaret T.")
+    assert not is_about_problem("Created by rotating the region about the axis")
+
+
+@pytest.mark.parametrize("page", [
+    "<dl>" + "".join(f"<dt>{n}. {t}<dd>Press the key and wait." for n, t in enumerate(("Install", "Start", "List"), 1))
+    + "</dl>",
+    "<dl>" + "".join(f"<dt>{n}. {t}<dd>About {n} months." for n, t in ((3, "Find us"), (1, "Show it"), (2, "Go on")))
+    + "</dl>",
+    table("<th>Planet<th>Moons<th>Key", "<td>{n}<td>{m}<td>{n}"),
+])  # fmt: skip
+def test_lists_and_tables_without_exercises(page):
+    assert not pairs(page)
