@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.extraction_blind import FIRST_BLIND
+from benchmarks.extraction_blind_eighth import EIGHTH_BLIND
 from benchmarks.extraction_blind_fifth import FIFTH_BLIND
 from benchmarks.extraction_blind_fourth import FOURTH_BLIND
 from benchmarks.extraction_blind_more import SECOND_BLIND
@@ -43,6 +44,7 @@ GROUPS = {
     "blind 1": FIRST_BLIND, "blind 2": SECOND_BLIND,
     "blind 3": THIRD_BLIND, "blind 4": FOURTH_BLIND, "blind 5": FIFTH_BLIND,
     "blind 6": SIXTH_BLIND, "blind 7": SEVENTH_BLIND,
+    "blind 8": EIGHTH_BLIND,
 }  # fmt: skip
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24
