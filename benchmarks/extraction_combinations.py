@@ -174,6 +174,17 @@ def gold_pages(data: Path) -> list[tuple[str, list[dict]]]:
     return [page for page in found if sum(bool(row["solution"]) for row in page[1]) >= MIN_SOLVED][:MOST_PAGES]
 
 
+def tell_worst(
+    failed: int, arguments: argparse.Namespace, seen: Mapping[tuple[str, str], Sequence[bool]]
+) -> None:
+    """Prints how many pages failed, and the choices that failed most often; `seen` has each choice's failures."""
+    print(f"{failed} of {arguments.pages} pages failed (seed {arguments.seed})")
+    worst = sorted(seen.items(), key=lambda item: -sum(item[1]) / len(item[1]))
+    for (name, choice), outcomes in worst[:12]:
+        if any(outcomes):
+            print(f"  {name} {choice}: {sum(outcomes)} of {len(outcomes)}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with pages/*.gold.jsonl.gz")
@@ -200,11 +211,7 @@ def main() -> None:
         failed += has_failed
         for choice in drawn.items():
             seen[choice].append(has_failed)
-    print(f"{failed} of {arguments.pages} pages failed (seed {arguments.seed})")
-    worst = sorted(seen.items(), key=lambda item: -sum(item[1]) / len(item[1]))
-    for (name, choice), outcomes in worst[:12]:
-        if any(outcomes):
-            print(f"  {name} {choice}: {sum(outcomes)} of {len(outcomes)}")
+    tell_worst(failed, arguments, seen)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.extraction import extracted, pairs, score
-from benchmarks.extraction_combinations import LEAST_RECALL, gold_pages
+from benchmarks.extraction_combinations import LEAST_RECALL, gold_pages, tell_worst
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render, wrong
 from benchmarks.extraction_thread_variations import (
     ACCEPTED_BOXES,
@@ -238,11 +238,7 @@ def main() -> None:
             print(f"{index} {name}: recall {recall:.2f} precision {precision:.2f} {told}")
             for row in [row for row in found if row["solution"]][:SHOWN_PAIRS]:
                 print(f"    P {(row['problem'] or '')[:130]!r}\n    S {(row['solution'] or '')[:110]!r}")
-    print(f"{failed} of {arguments.pages} pages failed (seed {arguments.seed})")
-    worst = sorted(seen.items(), key=lambda item: -sum(item[1]) / len(item[1]))
-    for (name, choice), outcomes in worst[:12]:
-        if any(outcomes):
-            print(f"  {name} {choice}: {sum(outcomes)} of {len(outcomes)}")
+    tell_worst(failed, arguments, seen)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pytest
 from stages.foundations import delivery as delivering
 from stages.foundations.delivery import Delivery
 from stages.foundations.mlflow_store import MlflowStore
+from tests.fakes.small_disks import fill, mount_small
 
 PROJECT = Path(__file__).resolve().parents[2]
 STAGE = """
@@ -60,24 +61,12 @@ def disk(tmp_path, database):
     """A small file system of its own with the database on it."""
     place = tmp_path / "disk"
     place.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={8 << 20}", "none", str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
+    mount_small(place, 8 << 20)
     try:
         shutil.copy(database, place / "mlflow.db")
         yield place
     finally:
         subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(disk):
-    with open(disk / "filler", "wb", buffering=0) as filler:
-        try:
-            while True:
-                filler.write(b"0" * 4096)
-        except OSError:
-            return
 
 
 def runs_in(database):

@@ -25,6 +25,7 @@ from tests.fakes.miniature import (
     stages_run,
     use_miniature,
 )
+from tests.fakes.small_disks import fill, mount, mount_small
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -51,17 +52,11 @@ def edit_params(project, name, value):
     path.write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def mounted(*arguments):
-    done = subprocess.run(["mount", *map(str, arguments)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this user may not mount file systems: {done.stderr.strip()}")
-
-
 @pytest.fixture(scope="module")
 def small_disk(project, tmp_path_factory):
     """A copy of the finished project on a small file system of its own."""
     place = tmp_path_factory.mktemp("small_disk")
-    mounted("-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "none", place)
+    mount_small(place, TMPFS_BYTES)
     try:
         yield shutil.copytree(project, place / "project", symlinks=True)
     finally:
@@ -94,15 +89,6 @@ def run_stage(folder, command):
     )
 
 
-def fill(folder):
-    with open(folder / "filler", "wb", buffering=0) as file:
-        try:
-            while True:
-                file.write(b"0" * (1 << 20))
-        except OSError:
-            return
-
-
 def test_the_report_is_there_and_a_second_run_runs_only_code(project):
     assert "rl_2" in (project / "reports" / "index.html").read_text()
     assert stages_run(dvc(project, "repro")) == ["code"]
@@ -125,7 +111,7 @@ def test_forced_runs_give_equal_hashes(project):
 def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk):
     before = outputs_on_disk(small_disk)
     for name, command in commands(small_disk).items():
-        fill(small_disk)
+        fill(small_disk, 1 << 20)
         done = run_stage(small_disk, command)
         (small_disk / "filler").unlink()
         assert done.returncode == 1, (name, done.stderr)
@@ -137,7 +123,7 @@ def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk):
 def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_disk):
     before = output_hashes(small_disk)
     (small_disk / "data" / "problems" / "train.parquet").unlink()
-    fill(small_disk)
+    fill(small_disk, 1 << 20)
     printed = dvc(small_disk, "repro", "--force", "--single-item", "curate", check=False)
     (small_disk / "filler").unlink()
     assert "space left" in printed
@@ -147,9 +133,9 @@ def test_a_repro_on_a_full_disk_fails_clearly_and_the_next_one_completes(small_d
 
 def test_a_read_only_data_folder_is_told(small_disk):
     data = small_disk / "data"
-    mounted("--bind", data, data)
+    mount("--bind", data, data)
     try:
-        mounted("-o", "remount,ro,bind", data)
+        mount("-o", "remount,ro,bind", data)
         done = run_stage(small_disk, commands(small_disk)["curate"])
     finally:
         subprocess.run(["umount", str(data)], check=True)
