@@ -10,6 +10,7 @@ from stages.foundations.command import parse_paths, run_stage
 from stages.foundations.files import replace_folder
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
+from stages.foundations.quick_imports import quick_imports
 from stages.foundations.tracking import track
 
 
@@ -18,8 +19,9 @@ def main(argv: list[str] | None = None) -> None:
     paths = parse_paths("base", argv, __doc__, inputs=[], outputs=["policy", "metrics"])
     params = load_section(paths.params, "base", BaseParams)
     seed = load_value(paths.params, "seed")
-    from stages.base.sources import make_base_policy
-    from stages.engines.policies import count_policy
+    with quick_imports():
+        from stages.base.sources import make_base_policy
+        from stages.engines.policies import count_policy
 
     with track(
         stage="base", params={"seed": seed, "base": params.model_dump()}, inputs={}, policy="base"

@@ -53,7 +53,9 @@ def leading_number(block: Block, index: int) -> Numbered | None:
 
 
 def strip_number(text: str) -> tuple[str, str]:
-    """(number, rest) of a text that begins with a number and a sign; an empty number where there is none."""
+    """(number, rest) of a text that is or begins with a number and a sign; an empty number where there is none."""
+    if len(text) <= MAX_ALONE and (alone := _ALONE.fullmatch(text)):
+        return alone["number"], ""
     found = _LEADING.match(text)
     return (found["number"], text[found.end() :]) if found and found.end() < len(text) else ("", text)
 

@@ -217,6 +217,8 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
         while kept and kept[-1][1].end <= start:
             kept.pop()
         label = labels[start]
+        if label and part in SOLVES and mark.end > start + 1 and _is_bare_number(page, label, start):
+            label = labels[start] = Label(part, "", label.number)
         if label:
             is_title = mark.end == start + 1 and not label.rest
             is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
@@ -231,6 +233,11 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
             continue
         labels[start] = _marked_label(page, labels, start, mark, part)
         kept.append((start, mark))
+
+
+def _is_bare_number(page: Page, label: Label, index: int) -> bool:
+    """True for a number in a block of its own: in a box of a solution it is the number of what is solved."""
+    return label.part is Part.PROBLEM and strip_number(page.blocks[index].text) == (label.number or None, "")
 
 
 def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> bool:

@@ -21,6 +21,9 @@ _OVER_POSTS = re.compile(
     r"|(?:[^\W\d]+\s+){1,3}(?:answers|replies|responses|replied|answered)|discussion|comments)\W*",
     re.IGNORECASE,
 )
+_NO_POSTS = re.compile(
+    rf"\W*(?:there\s+are\s+)?(?:no|0)\s+{_POSTS}(?:\s+(?:yet|so\s+far|posted|given))*\W*", re.IGNORECASE
+)
 _ACCEPTED = re.compile(
     r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)"
     r"(?:\W+(?:as\s+)?(?:chosen|selected|marked|picked|voted|accepted)\b.{0,30})?\W*"
@@ -49,7 +52,7 @@ _STATE = names(
 )
 _BADGES = names("ribbon badge flag stamp label chip mark tick")
 _NAMES_BEST = re.compile(r"\W*(?:(?:the\s+)?(?:solution|answer)|solved|top)\W*", re.IGNORECASE)
-_IS_CHOSEN = re.compile(r"\b(?:is|has|marked)[-_]?(?:solution|answer)\b", re.IGNORECASE)
+_IS_CHOSEN = re.compile(r"\b(?:is|has|marked)[-_]?(?:solution|answer)\b|\w--solution\b", re.IGNORECASE)
 _NEGATED = names("not un no non in off")
 _ASKS = names("question questions op opening original starter opener asker root topic ask problem prompt first")
 _ANSWERS = names("answer answers reply replies response responses comment comments solution suggestedanswer")
@@ -113,8 +116,13 @@ def counted_posts(text: str) -> int:
 
 
 def is_over_posts(text: str) -> bool:
-    """True for what stands over a thread's answers: their number, or "Answers"."""
-    return len(text) <= MAX_CHARACTERS and bool(_OVER_POSTS.fullmatch(text))
+    """True for what stands over a thread's answers: their number, or "Answers", or that there are none."""
+    return (len(text) <= MAX_CHARACTERS and bool(_OVER_POSTS.fullmatch(text))) or tells_no_posts(text)
+
+
+def tells_no_posts(text: str) -> bool:
+    """True for a line that says that nobody has answered yet."""
+    return len(text) <= MAX_CHARACTERS and bool(_NO_POSTS.fullmatch(text))
 
 
 def is_badge(element: _Element) -> bool:

@@ -14,7 +14,7 @@ from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.furniture import is_furniture
 from stages.extract_web.induced_labels import asks
 from stages.extract_web.labels import Label, Part, find_label
-from stages.extract_web.thread_words import counted_posts, is_over_posts, says_accepted
+from stages.extract_web.thread_words import counted_posts, is_over_posts, says_accepted, tells_no_posts
 
 NEAR = 4
 """Blocks from a post's beginning or end in which it is said to be accepted."""
@@ -82,7 +82,10 @@ def _add_shown(page: Page, labels: list[Label | None]) -> bool:
             labels[index] = Label(Part.ASIDE, "", "")
         elif label and label.part in _SOLVES and label.end is not None:
             labels[index] = None
+    last = 0
     for thread in found:
+        _drop_titles(page, labels, last, thread.start)
+        last = max([thread.asked_end, *(mark.end for mark in thread.answers)])
         _label_question(page, labels, thread)
         labels[thread.start] = replace(labels[thread.start], end=thread.asked_end)
         _label_answers(page, labels, thread)
@@ -91,8 +94,18 @@ def _add_shown(page: Page, labels: list[Label | None]) -> bool:
     return True
 
 
+def _drop_titles(page: Page, labels: list[Label | None], start: int, end: int) -> None:
+    """A heading before the post that asks is the thread's title, also where it begins with "Question"."""
+    for index in range(start, end):
+        label = labels[index]
+        if label and label.part is Part.PROBLEM and label.rest and page.blocks[index].kind == "heading":
+            labels[index] = Label(Part.ASIDE, "", "")
+
+
 def _is_worded(page: Page, index: int, label: Label) -> bool:
-    """True for a label of words, not of markup."""
+    """True for a label of words, not of markup, that calls something an answer."""
+    if tells_no_posts(page.blocks[index].text):
+        return False
     return label.end is None or find_label(page.blocks[index]) is not None
 
 

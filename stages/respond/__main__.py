@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.quick_imports import quick_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,7 +17,8 @@ def main(argv: list[str] | None = None) -> None:
         "respond", argv, __doc__,
         inputs=["policy", "benchmarks"], outputs=["responses", "metrics"], options=["name"],
     )  # fmt: skip
-    from stages.respond.stage import run_respond
+    with quick_imports():
+        from stages.respond.stage import run_respond
 
     run_respond(paths)
 

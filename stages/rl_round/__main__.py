@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.quick_imports import quick_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -16,7 +17,8 @@ def main(argv: list[str] | None = None) -> None:
         "rl_round", argv, __doc__,
         inputs=["policy", "problems"], outputs=["out", "rollouts", "metrics", "curves"], options=["round"],
     )  # fmt: skip
-    from stages.rl_round.stage import run_rl_round
+    with quick_imports():
+        from stages.rl_round.stage import run_rl_round
 
     run_rl_round(paths)
 

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.quick_imports import quick_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -17,7 +18,8 @@ def main(argv: list[str] | None = None) -> None:
         "sft", argv, __doc__,
         inputs=["policy", "train", "validation"], outputs=["out", "metrics", "curves", "dropped"],
     )  # fmt: skip
-    from stages.sft.stage import run_sft
+    with quick_imports():
+        from stages.sft.stage import run_sft
 
     run_sft(paths)
 

@@ -80,6 +80,11 @@ LINES = {
 KEYS = {
     "numbers alone": key("<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>",
                          "<p><b>{n})</b> {s}</p>"),
+    "boxes named for what they hold": key(
+        "<div class=problem-box><a href=#s{n}>{n}</a><span>. </span><div class=problem><p>{p}</p></div></div>",
+        "<h2>Answer Key</h2>",
+        "<div data-type=solution><a href=#e{n}>{n}</a><span>. </span><div class=solution><p>{s}</p></div></div>",
+    ),
     "plain title": key("<p>{n}) {p}</p>", "<hr><center><font size=+1>Answers to the Exercises</font></center>",
                        "<p>{n}) {s}</p>"),
     "rows": "<table>" + key("<tr><td>{n}.</td><td>{p}</td></tr>", "</table><h3>Answers</h3>", "<p>{n}. {s}</p>"),

@@ -1,7 +1,11 @@
 """extract_web on threads of forums, read by their structure: no box here is named as the rules would like it."""
 
+import random
+
 import pytest
 
+from benchmarks.extraction_blind_eighth import forum_best_answer
+from benchmarks.extraction_styles import Gold
 from stages.extract_web.markup import written_vote
 from tests.stages.test_extract_web_blind import pairs
 from tests.stages.test_extract_web_posts import ASKED, EXPECTED, WRONG
@@ -212,6 +216,24 @@ def test_answers_that_words_label_keep_their_labels():
         f"<p>{solution}</p><p>4 votes</p></div><hr><p>Work from left to right and write down every step.</p><hr>"
         for n, problem, solution in ASKED if solution
     )  # fmt: skip
+    assert pairs(middle) == EXPECTED
+
+
+def test_questions_that_wait_for_answers_are_no_sign_of_labels():
+    """All threads but one say "No answers yet"."""
+    asked = [Gold(n, f"Compute {n}+{n}.", "It is 4." if n == 2 else None) for n in range(1, 8)]
+    page = forum_best_answer(asked, random.Random(1))
+    assert [pair for pair in pairs(page) if pair[1]] == [("Compute 2+2.", "It is 4.")]
+
+
+def test_titles_of_threads_ask_nothing_and_a_modifier_marks_the_chosen_post():
+    post = "<article class='msg{kind}'><dl><dt>Posts</dt><dd>{n}7</dd></dl><p>{text}</p>{vote}</article>"
+    vote = "<div class=vote><span class=score>3</span></div>"
+    middle = ""
+    for n, problem, solution in ASKED:
+        posts = [(problem, "", ""), *([(WRONG, "", vote), (solution, " msg--solution", vote)] if solution else [])]
+        shown = "".join(post.format(n=n, text=text, kind=kind, vote=own) for text, kind, own in posts)
+        middle += f"<h1><span class=label>Question</span> Stuck with sums, sheet {n}</h1><div class=block>{shown}</div>"
     assert pairs(middle) == EXPECTED
 
 
