@@ -175,6 +175,8 @@ def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry
         place = bisect_right(headings, one.index)
         if page.blocks[one.index].kind != "heading" and place < len(headings):
             stop = min(stop, headings[place])
+        if one.source[0] == "list":
+            stop = min(stop, page.outer_end[one.index])
         return Entry(one.number, section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop))
 
     return [[entry(one) for one in run] for run in found[:MAX_RUNS]]

@@ -121,10 +121,17 @@ def is_beside_text(element: _Element) -> bool:
     if said is None:
         return element.get("itemprop") == "author" and bool(short_text(element, MAX_BYLINE_CHARACTERS))
     text = short_text(element, MAX_BYLINE_CHARACTERS)
-    if said["byline"] or is_worded_label(text):
+    if said["byline"] or (is_worded_label(text) and not _follows_label(element)):
         return bool(said["byline"] and text)
     is_words = len(text) <= MAX_BADGE_CHARACTERS and bool((_LEVEL if said["tag"] else _BADGE).fullmatch(text))
     return bool(text) and (bool(said["unseen"]) or is_words)
+
+
+def _follows_label(element: _Element) -> bool:
+    """True for an element right after a label with a number: a second label there is none."""
+    parent = element.getparent()
+    before = (parent.text or "").strip() if parent is not None and parent[0] is element else ""
+    return len(before) <= MAX_BADGE_CHARACTERS and before[-1:].isdigit() and is_worded_label(before)
 
 
 def is_page_form(element: _Element) -> bool:

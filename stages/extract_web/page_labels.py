@@ -8,8 +8,9 @@ exercise's label when solutions follow most of its kind.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import pairwise
 
 from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.furniture import MIN_REPEATED, are_facts, is_about_problem, tag_lines
@@ -46,6 +47,7 @@ def page_labels(page: Page) -> list[Label | None]:
     labels = [find_label(block) for block in page.blocks]
     _judge_weak_letters(page, labels)
     _drop_facts(page, labels)
+    _add_stems(page, labels)
     _add_fields(page, labels)
     _drop_names_of_kinds(labels)
     _drop_lone_feedback(page, labels)
@@ -116,10 +118,29 @@ def _drop_facts(page: Page, labels: list[Label | None]) -> None:
             is_under = bool(label) and label.part is Part.PROBLEM and not label.rest
 
 
+def _names_of_fields(page: Page) -> list[int]:
+    """Terms, and heads of rows of two cells."""
+    return [index for index, block in enumerate(page.blocks[:-1])
+            if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))]  # fmt: skip
+
+
+def _add_stems(page: Page, labels: list[Label | None]) -> None:
+    """The field right before most of the solutions ("Item text", "Stem") is the exercise, where no field says so."""
+    names = _names_of_fields(page)
+    if any((label := labels[index]) and label.part is Part.PROBLEM for index in names):
+        return
+    before = [page.blocks[last].text for last, index in pairwise(names)
+              if (label := labels[index]) and label.part in SOLVES and labels[last] is None]  # fmt: skip
+    name, count = Counter(before).most_common(1)[0] if before else ("", 0)
+    if count >= MIN_REPEATED and 2 * count >= len(before):
+        for index in names:
+            if page.blocks[index].text == name and labels[index] is None:
+                labels[index] = Label(Part.PROBLEM, "", "")
+
+
 def _add_fields(page: Page, labels: list[Label | None]) -> None:
     """Where terms or the heads of rows label the exercises, those that give facts about each ("Marks") are asides."""
-    names = [index for index, block in enumerate(page.blocks[:-1])
-             if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))]  # fmt: skip
+    names = _names_of_fields(page)
     if sum(bool(label := labels[index]) and label.part is Part.PROBLEM for index in names) < MIN_REPEATED:
         return
     fields: dict[str, list[int]] = defaultdict(list)

@@ -100,6 +100,12 @@ def _titled(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
     return starts if len(starts) > 1 else []
 
 
+def _titled_and_unscored(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
+    """Two signs that agree: after each title stands a post without a score, and nowhere else."""
+    titled = _titled(found, posts, gaps)
+    return titled if titled == _unscored(found, posts, gaps) else []
+
+
 def _unscored(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
     return [place for place, post in enumerate(posts) if not is_scored(found, post)]
 
@@ -118,4 +124,4 @@ def chosen_one(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
 
 Way = Callable[[Outline, Sequence[int], Gaps], list[int]]
 """Places of the posts that begin a thread."""
-WAYS: tuple[Way, ...] = (_named, _of_first_kind, _contained, _titled, _unscored, _counted)
+WAYS: tuple[Way, ...] = (_named, _titled_and_unscored, _of_first_kind, _contained, _titled, _unscored, _counted)

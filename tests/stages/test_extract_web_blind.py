@@ -37,6 +37,11 @@ def key(problem, title, entry):
 AROUND = {
     "badge in the label": each("<div><p>Exercise 2.{n} <span class=badge>stretch</span></p><p>{p}</p>",
                                "<details><summary>Solution</summary>{s}</details>", "</div>"),
+    "badges of which one could be a label": "".join(
+        f"<div class=card><div>Task {n}\n<span class='badge small'>{level}</span></div><p>{p}</p>"
+        + (f"<details><summary>Show solution</summary>{s}</details>" if s else "") + "</div>"
+        for (n, p, s), level in zip(SUMS, ("basic", "challenge", "standard", "basic"), strict=True)
+    ),
     "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "points before": each("<h3>Problem {n}</h3><p>(3 points)</p><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
@@ -80,6 +85,9 @@ LINES = {
 KEYS = {
     "numbers alone": key("<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>",
                          "<p><b>{n})</b> {s}</p>"),
+    "two lists before the page's foot": "<ol>" + key(
+        "<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>"
+    ) + "</ol><p>Course home | PDF</p>",
     "boxes named for what they hold": key(
         "<div class=problem-box><a href=#s{n}>{n}</a><span>. </span><div class=problem><p>{p}</p></div></div>",
         "<h2>Answer Key</h2>",

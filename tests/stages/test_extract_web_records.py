@@ -105,3 +105,12 @@ def test_names_of_those_who_sent_a_problem():
 ])  # fmt: skip
 def test_lists_and_tables_without_exercises(page):
     assert not pairs(page)
+
+
+def test_the_field_right_before_most_solutions_is_the_exercise():
+    page = "".join(
+        f"<dl><dt>Item<dd>{n}<dt>Subject<dd>Algebra<dt>Item text<dd>{p}"
+        + (f"<dt>Worked solution<dd>{s}" if s else "") + f"<dt>Marks<dd>{n + 2}</dl>"
+        for n, p, s in MANY
+    )  # fmt: skip
+    assert [pair for pair in pairs(page) if pair[1]] == [(p, s) for _, p, s in MANY if s]

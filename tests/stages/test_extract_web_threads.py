@@ -237,6 +237,21 @@ def test_titles_of_threads_ask_nothing_and_a_modifier_marks_the_chosen_post():
     assert pairs(middle) == EXPECTED
 
 
+def test_titles_and_missing_scores_together_tell_where_threads_begin():
+    """Question and answers stand in boxes of their own, and a list that asks nothing between title and question."""
+    post = "<article class=msg><h4>{name}</h4>{vote}<div class=md>{text}</div></article>"
+    middle = ""
+    for n, problem, solution in ASKED:
+        posts = [(WRONG, 3), (solution, 8)] if solution else []
+        shown = [post.format(name="ana", text=t, vote=f"<div><a>Up</a><b class=score>{v}</b></div>") for t, v in posts]
+        middle += (
+            f"<h1>Sheet {n}</h1><ul><li>Thread starter Bo</li><li>Start date May 3, 2020</li></ul>"
+            f"<div class=block>{post.format(name='Bo', text=problem, vote='')}</div>"
+            + (f"<div class=block>{''.join(shown)}</div>" if shown else "")
+        )
+    assert pairs(middle) == EXPECTED
+
+
 def test_a_list_of_terms_is_no_thread_because_it_has_answers():
     middle = "".join(
         f"<dt><b>Exercise {n}</b></dt><dd>{problem}<p></dd><dt><b>Answer</b></dt><dd>{solution}<p></dd>"
