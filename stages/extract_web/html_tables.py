@@ -30,8 +30,10 @@ MAX_PIECE_CHARACTERS = 1_000
 
 
 def rows_of(table: _Element) -> list[list[_Element]]:
-    """The cells of each row that has some, nested tables' rows included."""
-    rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in table.iter("tr")]
+    """The cells of each row that has some. Rows of tables in its cells are the cells' own: read twice at each level,
+    nested tables would take exponential time."""
+    own = (row for row in table.iter("tr") if next(row.iterancestors("table"), table) is table)
+    rows = [[cell for cell in row if name_of(cell) in ("td", "th")] for row in own]
     return [row for row in rows if row]
 
 

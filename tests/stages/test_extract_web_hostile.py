@@ -21,6 +21,7 @@ PAGES = {
     "answer headings": ("html", "<h2>Answers</h2><p>1. y</p>" * N),
     "a long key": ("html", "<p>1. x</p><h2>Answers</h2>" + "<p>1. y</p>" * N),
     "nested marks": ("html", "<div class=answer>" * 100 + "x" + "<div class=answer>y</div>" * N),
+    "nested tables": ("html", "<table><tr><th>a<th>b<th>Answer<tr><td>x" * 60 + "y " * N),
     "nested links": ("html", "<div><a href=x>y</a><a href=x>y</a><a href=x>y</a>" * 3_000),
     "nested accordions": ("html", ("<div class=accordion><div><p>1?<p>2</div><div><p>1?<p>2</div><div><p>") * 10_000),
     "flat accordion": ("html", "<button aria-expanded=true>What is 1+1?</button><div>2</div>" * N),
