@@ -142,14 +142,18 @@ def outline(root: _Element) -> Outline:
         if name == "hr":
             found.kinds[found.add(item, parent)] = "rule"
             continue
-        if not name or (name in DROPPED and not is_page_form(item)):
+        is_foot = bool(name) and (name == "footer" or is_marked_noise(item)) and name not in ("html", "body", "main")
+        score = _score_in_foot(item) if is_foot else None
+        if score is None and (not name or (name in DROPPED and not is_page_form(item))):
             continue
         node = found.add(item, parent)
-        if name in remarks:
+        if score is not None:
+            found.kinds[node], found.scores[node] = "beside", score
+        elif name in remarks:
             found.kinds[node] = "beside"
         elif item not in holders or _is_score(item):
             _classify(found, node, item, tidy(_text(item)))
-        elif name not in ("html", "body", "main") and is_marked_noise(item) and not _may_hold_score(item):
+        elif is_foot and not _may_hold_score(item):
             found.kinds[node] = "beside"
         else:
             stack += [(part, node, depth + 1) for part in reversed(_parts(item)) if depth < MAX_DEPTH]
@@ -202,6 +206,13 @@ def _remarks(root: _Element) -> frozenset[str]:
 
 def _is_score(element: _Element) -> bool:
     return bool(element.get("class") or element.get("itemprop")) and vote(element) is not None
+
+
+def _score_in_foot(element: _Element) -> int | None:
+    """The score that the foot of a post shows beside its links."""
+    inner = [one for one in islice(element.iter(etree.Element), MAX_INNER) if one is not element]
+    shown = [one for one in inner if _is_score(one) and not len(one)]
+    return vote(shown[0]) if len(shown) == 1 and element.find(".//p") is None else None
 
 
 def _may_hold_score(element: _Element) -> bool:

@@ -36,6 +36,8 @@ _ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
 _GOES_ON = re.compile(r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE)
 """Words of what opens the rest of a text."""
+_BARE_NUMBER = re.compile(r"\W*\d{1,6}\W*")
+"""What a field "Question no." holds."""
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 NEAR = 3
@@ -127,7 +129,8 @@ def _names_of_fields(page: Page) -> list[int]:
 def _add_stems(page: Page, labels: list[Label | None]) -> None:
     """The field right before most of the solutions ("Item text", "Stem") is the exercise, where no field says so."""
     names = _names_of_fields(page)
-    if any((label := labels[index]) and label.part is Part.PROBLEM for index in names):
+    asking = [index for index in names if (label := labels[index]) and label.part is Part.PROBLEM]
+    if not all(_BARE_NUMBER.fullmatch(page.blocks[index + 1].text) for index in asking):
         return
     before = [page.blocks[last].text for last, index in pairwise(names)
               if (label := labels[index]) and label.part in SOLVES and labels[last] is None]  # fmt: skip
@@ -136,6 +139,8 @@ def _add_stems(page: Page, labels: list[Label | None]) -> None:
         for index in names:
             if page.blocks[index].text == name and labels[index] is None:
                 labels[index] = Label(Part.PROBLEM, "", "")
+        for index in asking:
+            labels[index] = Label(Part.ASIDE, "", "")
 
 
 def _add_fields(page: Page, labels: list[Label | None]) -> None:

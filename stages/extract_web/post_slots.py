@@ -39,6 +39,7 @@ _ABOUT = names(
     "who user username author poster member profile nick nickname handle name rep reputation karma rank badge badges "
     "meta date time stamp timestamp posted byline avatar signature sig flair views permalink actions tools controls"
 )
+_WRITTEN = names("content body")
 _QUOTES = names("quote quoted quotation blockquote quotebox bbquote")
 _CITES = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|originally|quote)\b", re.IGNORECASE)
 _NO_WORD = re.compile(r"\W+")
@@ -129,10 +130,16 @@ def _around(found: Outline, post: int, first: int) -> Iterator[int]:
             yield node
         given = element.get("class") if element is not None and node >= inside else None
         is_short = not kind or len(found.texts[node]) <= MAX_CHARACTERS
-        if given and is_short and not _ABOUT.isdisjoint(tokens(given)) and len(found.text(node)) <= MAX_CHARACTERS:
+        if given and is_short and _is_about_writer(given) and len(found.text(node)) <= MAX_CHARACTERS:
             inside = found.ends[node]
             if found.contents[inside] - found.contents[node] <= 3:
                 yield node
+
+
+def _is_about_writer(given: str) -> bool:
+    """True for names of what tells who wrote a post and when; "user-content" is what the user wrote."""
+    said = tokens(given)
+    return not _ABOUT.isdisjoint(said) and _WRITTEN.isdisjoint(said)
 
 
 def _is_line_of_its_own(found: Outline, node: int) -> bool:

@@ -107,10 +107,15 @@ def test_lists_and_tables_without_exercises(page):
     assert not pairs(page)
 
 
-def test_the_field_right_before_most_solutions_is_the_exercise():
+@pytest.mark.parametrize("number", ["Item", "Question no."])
+def test_the_field_right_before_most_solutions_is_the_exercise(number):
     page = "".join(
-        f"<dl><dt>Item<dd>{n}<dt>Subject<dd>Algebra<dt>Item text<dd>{p}"
+        f"<dl><dt>{number}<dd>{n}<dt>Subject<dd>Algebra<dt>Stem<dd>{p}"
         + (f"<dt>Worked solution<dd>{s}" if s else "") + f"<dt>Marks<dd>{n + 2}</dl>"
         for n, p, s in MANY
     )  # fmt: skip
     assert [pair for pair in pairs(page) if pair[1]] == [(p, s) for _, p, s in MANY if s]
+
+
+def test_a_mark_scheme_in_one_word():
+    assert find_label(Block("Markscheme", "heading")) == find_label(Block("Mark scheme", "heading")) is not None

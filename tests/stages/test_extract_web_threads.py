@@ -237,6 +237,23 @@ def test_titles_of_threads_ask_nothing_and_a_modifier_marks_the_chosen_post():
     assert pairs(middle) == EXPECTED
 
 
+def test_a_score_in_the_foot_of_a_post_and_a_text_in_a_box_named_for_its_user():
+    post = (
+        "<article class=msg><h4>{name}</h4>{mark}<div class='msg-userContent'><div>{text}</div></div>"
+        "<footer class=msg-footer>{vote}<a>Reply</a></footer></article>"
+    )
+    middle = ""
+    for place, (n, problem, solution) in enumerate(ASKED):
+        posts = [(WRONGS[place % 3], 3, ""), (solution, 8, "<div>Solution</div>" * (n % 2))] if solution else []
+        shown = "".join(
+            post.format(name=NAMES[i], text=text, mark=mark, vote=f"<div><a>Up</a> <span class=score>{votes}</span></div>")
+            for i, (text, votes, mark) in enumerate(posts, 1)
+        )
+        asked = post.format(name="Bo", text=problem, mark="", vote="")
+        middle += f"<div class=block><h1>Sheet {n}: where do I start?</h1>{asked}{shown}<a>Log in</a></div>"
+    assert pairs(middle) == EXPECTED
+
+
 def test_titles_and_missing_scores_together_tell_where_threads_begin():
     """Question and answers stand in boxes of their own, and a list that asks nothing between title and question."""
     post = "<article class=msg><h4>{name}</h4>{vote}<div class=md>{text}</div></article>"
