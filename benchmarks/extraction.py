@@ -21,14 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.extraction_blind import FIRST_BLIND
-from benchmarks.extraction_blind_eighth import EIGHTH_BLIND
-from benchmarks.extraction_blind_fifth import FIFTH_BLIND
-from benchmarks.extraction_blind_fourth import FOURTH_BLIND
-from benchmarks.extraction_blind_more import SECOND_BLIND
-from benchmarks.extraction_blind_seventh import SEVENTH_BLIND
-from benchmarks.extraction_blind_sixth import SIXTH_BLIND
-from benchmarks.extraction_blind_third import THIRD_BLIND
+from benchmarks.blind_layouts.groups import BLIND
 from benchmarks.extraction_held_out import FIRST, SECOND
 from benchmarks.extraction_sites import FOURTH, THIRD
 from benchmarks.extraction_styles import STYLES, Gold, render
@@ -41,10 +34,7 @@ DOCUMENTS = {
 }  # fmt: skip
 GROUPS = {
     "developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD, "held out 4": FOURTH,
-    "blind 1": FIRST_BLIND, "blind 2": SECOND_BLIND,
-    "blind 3": THIRD_BLIND, "blind 4": FOURTH_BLIND, "blind 5": FIFTH_BLIND,
-    "blind 6": SIXTH_BLIND, "blind 7": SEVENTH_BLIND,
-    "blind 8": EIGHTH_BLIND,
+    **BLIND,
 }  # fmt: skip
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24

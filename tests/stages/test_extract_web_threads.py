@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from benchmarks.extraction_blind_eighth import forum_best_answer
+from benchmarks.blind_layouts.eighth import forum_best_answer
 from benchmarks.extraction_styles import Gold
 from stages.extract_web.markup import written_vote
 from tests.stages.test_extract_web_blind import pairs
@@ -245,8 +245,9 @@ def test_a_score_in_the_foot_of_a_post_and_a_text_in_a_box_named_for_its_user():
     middle = ""
     for place, (n, problem, solution) in enumerate(ASKED):
         posts = [(WRONGS[place % 3], 3, ""), (solution, 8, "<div>Solution</div>" * (n % 2))] if solution else []
+        up = "<div><a>Up</a> <span class=score>{}</span></div>"
         shown = "".join(
-            post.format(name=NAMES[i], text=text, mark=mark, vote=f"<div><a>Up</a> <span class=score>{votes}</span></div>")
+            post.format(name=NAMES[i], text=text, mark=mark, vote=up.format(votes))
             for i, (text, votes, mark) in enumerate(posts, 1)
         )
         asked = post.format(name="Bo", text=problem, mark="", vote="")

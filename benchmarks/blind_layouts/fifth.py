@@ -316,7 +316,7 @@ def inline_ques_ans_run(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(out)
 
 
-FIFTH_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "wiki_your_turn": wiki_your_turn, "hugo_challenges": hugo_challenges,
     "dl_task_working": dl_task_working, "dl_quick_check": dl_quick_check,
     "table_mark_scheme": table_mark_scheme, "table_dokuwiki_cards": table_dokuwiki_cards,

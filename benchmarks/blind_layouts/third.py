@@ -268,7 +268,7 @@ def boxes_panel(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(out)
 
 
-THIRD_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "headings_practice": headings_practice,
     "details_walkthrough": details_walkthrough,
     "dl_checkpoint": dl_checkpoint,

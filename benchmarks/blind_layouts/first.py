@@ -1,7 +1,6 @@
 """Renders exercises as pages in label styles by an author who had not seen the rules: the first blind group.
 
-docs/extraction.md has the figures of the first look, before a rule was mended on them, and of today. The second group
-stands in extraction_blind_more.py.
+docs/extraction.md has the figures of the first look, before a rule was mended on them, and of today.
 """
 
 from __future__ import annotations
@@ -307,7 +306,7 @@ def open_textbook_knowls(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(out)
 
 
-FIRST_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "wikibook_headings": wikibook_headings,
     "course_notes_details": course_notes_details,
     "tutor_definition_list": tutor_definition_list,

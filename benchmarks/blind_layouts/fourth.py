@@ -325,7 +325,7 @@ def aptitude_card(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(out)
 
 
-FOURTH_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     style.__name__: style
     for style in (
         wiki_sections, blog_tasks, pressbooks_try_it, course_glossary, mark_scheme_table, q2a_best_answer,

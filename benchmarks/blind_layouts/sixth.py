@@ -327,7 +327,7 @@ def inline_blogspot(exercises: Sequence[Gold], rng: random.Random) -> str:
     return page + '<a href="#">Email This</a> <a href="#">BlogThis!</a> Labels: <a href="#">club</a></div>'
 
 
-SIXTH_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "heading_sphinx": heading_sphinx,
     "heading_wiki": heading_wiki,
     "dl_review": dl_review,

@@ -330,7 +330,7 @@ def inline_seminar_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(out)
 
 
-EIGHTH_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "heading_static_notes": heading_static_notes,
     "heading_wiki_paper": heading_wiki_paper,
     "dl_item_bank": dl_item_bank,

@@ -1,6 +1,6 @@
 """Renders exercises as pages in label styles by an author who had not seen the rules: the second blind group.
 
-It was measured before and after the rules were mended on the first group, extraction_blind.py, and opened only then.
+It was measured before and after the rules were mended on the first group, and opened only then.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def pandoc_list(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join([*out, "</ol>\n<p><a href='edit'>Edit this page</a></p>"])
 
 
-SECOND_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "lumen_show_answer": lumen_show_answer,
     "contest_wiki": contest_wiki,
     "mkdocs_details": mkdocs_details,

@@ -329,7 +329,7 @@ def inline_word_handout(exercises: Sequence[Gold], rng: random.Random) -> str:
     return out + "</div>"
 
 
-SEVENTH_BLIND: dict[str, Style] = {
+LAYOUTS: dict[str, Style] = {
     "heading_repo_wiki": heading_repo_wiki,
     "heading_ebook_converter": heading_ebook_converter,
     "dl_museum_trail": dl_museum_trail,

@@ -1,0 +1,27 @@
+"""Layouts by authors who had not seen the rules, group by group in the order in which they were written."""
+
+from benchmarks.blind_layouts import (
+    eighth,
+    eleventh,
+    fifth,
+    first,
+    fourteenth,
+    fourth,
+    ninth,
+    second,
+    seventh,
+    sixth,
+    tenth,
+    third,
+    thirteenth,
+    twelfth,
+)
+from benchmarks.extraction_styles import Style
+
+_IN_ORDER = (
+    first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth,
+    fourteenth,
+)  # fmt: skip
+BLIND: dict[str, dict[str, Style]] = {
+    f"blind {number}": module.LAYOUTS for number, module in enumerate(_IN_ORDER, 1)
+}
