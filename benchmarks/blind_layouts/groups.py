@@ -3,6 +3,7 @@
 from benchmarks.blind_layouts import (
     eighth,
     eleventh,
+    fifteenth,
     fifth,
     first,
     fourteenth,
@@ -10,6 +11,7 @@ from benchmarks.blind_layouts import (
     ninth,
     second,
     seventh,
+    sixteenth,
     sixth,
     tenth,
     third,
@@ -20,7 +22,7 @@ from benchmarks.extraction_styles import Style
 
 _IN_ORDER = (
     first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth,
-    fourteenth,
+    fourteenth, fifteenth, sixteenth,
 )  # fmt: skip
 BLIND: dict[str, dict[str, Style]] = {
     f"blind {number}": module.LAYOUTS for number, module in enumerate(_IN_ORDER, 1)

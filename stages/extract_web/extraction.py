@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.extract_web.html_reader import NotHtml, read_html
+from stages.extract_web.html_comments import has_comments
+from stages.extract_web.html_reader import read_html
+from stages.extract_web.html_source import NotHtml
 from stages.extract_web.latex_reader import TooManyCommands, read_latex
 from stages.extract_web.pairing import Exercise, find_exercises
 from stages.extract_web.short_answer import short_answer
 from stages.extract_web.text_reader import read_text
+from stages.extract_web.thread_words import may_hold_threads
 from stages.extract_web.xml_reader import NotXml, read_xml
 
+
+def _read_html(content: str) -> list[Exercise]:
+    found = find_exercises(read_html(content))
+    if any(one.solution for one in found) or not (has_comments(content) and may_hold_threads(content)):
+        return found
+    answered = find_exercises(read_html(content, are_comments_replies=True))
+    return answered if any(one.solution for one in answered) else found
+
+
 READERS: dict[str, Callable[[str], list[Exercise]]] = {
-    "html": lambda content: find_exercises(read_html(content)),
+    "html": _read_html,
     "markdown": lambda content: find_exercises(read_text(content)),
     "text": lambda content: find_exercises(read_text(content)),
     "cnxml": read_xml,

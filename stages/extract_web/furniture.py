@@ -66,9 +66,10 @@ _PLACEHOLDER = re.compile(
     r"|no (?:solutions?|answers?)\b.{0,30}\b(?:yet|available|provided|posted|submitted)\b"
     r"|(?:the )?(?:solutions?|answers?)\b.{0,20}\b(?:coming|to be (?:added|posted|written|announced)"
     r"|not (?:yet )?(?:available|provided|posted|written)|will be (?:added|posted|available))\b"
-    r"|coming soon\b|(?:tba|tbd|to ?do)\W*$",
+    r"|coming soon\b|(?:tba|tbd|to ?do|n/a)\W*$",
     re.IGNORECASE,
 )
+_STROKES = frozenset(" -–—_.…*")
 MIN_OF_EVERY = 0.8
 """Share of the solved exercises that end in a line which is furniture although no unsolved one shows it."""
 _WORD = re.compile("[a-z]{3,}")
@@ -141,7 +142,9 @@ def without_opening(text: str) -> str:
 
 def is_placeholder(text: str) -> bool:
     """True for what stands in a solution's place until somebody writes one."""
-    return len(text) <= MAX_PLACEHOLDER_CHARACTERS and bool(_PLACEHOLDER.match(text.lstrip(" -–—[(*")))
+    if len(text) > MAX_PLACEHOLDER_CHARACTERS:
+        return False
+    return bool(_PLACEHOLDER.match(text.lstrip(" -–—[(*"))) or (bool(text) and _STROKES.issuperset(text))
 
 
 def repeated_first_lines(texts: Sequence[str]) -> frozenset[str]:

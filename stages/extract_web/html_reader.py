@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from lxml import etree
 from lxml.etree import _Element
 
-from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
+from stages.extract_web.blocks import Block, Mark, Page, tidy
 from stages.extract_web.html_badges import badges_beside_label
+from stages.extract_web.html_comments import name_comments_replies
 from stages.extract_web.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.html_hints import Hints, read_hints
+from stages.extract_web.html_source import parse_html
 from stages.extract_web.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, is_numbered, rows_of
 from stages.extract_web.labels import HIDES, find_label, is_toggle_label
 from stages.extract_web.line_labels import answer_in_line, begins_line, labelled_lines
@@ -50,18 +51,11 @@ MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
 
 
-class NotHtml(Exception):
-    """The text has no element that an HTML page is made of."""
-
-
-def read_html(content: str) -> Page:
+def read_html(content: str, are_comments_replies: bool = False) -> Page:
     """The page's blocks in reading order; NotHtml when there is nothing to parse."""
-    try:
-        root = etree.fromstring(decoded(content), etree.HTMLParser(remove_comments=True, remove_pis=True))
-    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
-        raise NotHtml(str(error)) from error
-    if root is None:
-        raise NotHtml("no element")
+    root = parse_html(content)
+    if are_comments_replies:
+        name_comments_replies(root)
     page = Page()
     _Walk(page, MAX_EFFORT * len(content), read_hints(root, content)).container(root, 0)
     return page.finish()

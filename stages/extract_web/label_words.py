@@ -49,7 +49,7 @@ KEYS = (
 )
 WORDS = {
     "problem": r"(?:(?:(?:worked|practice|sample|review|solved|homework|test|exam|quiz|your|the)\s+)?"
-    r"(?:exercises?|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
+    r"(?:exercises?|problem\s+of\s+the\s+(?:day|week|month|year)|problem|question|example|practice|task|quiz|puzzle|challenge|checkpoint|self-?check|your\s+turn"
     r"|(?:activity|drill|warm-?up|investigation|exploration|item)(?=[\s.#]*(?:no\.?\s*)?\d)"
     r"|check\s+your\s+(?:understanding|knowledge)|(?:concept|quick|knowledge)\s+check|test\s+yourself"
     rf"|(?:you\s+|now\s+)?try\s+it(?:\s+(?:yourself|now))?|{PROBLEM_NOUNS})(?:\s+(?:statement|text))?"
@@ -64,7 +64,7 @@ WORDS = {
     rf"{CLOSER}",
     "answer": OPENER + rf"(?:answers?|ans|result|answer\s+key|{ANSWER_NOUNS}){CLOSER}",
     "aside": r"(?:(?:(?:show|see|view|get|need|want)\s+)?(?:an?\s+|me\s+a\s+)?hints?(?:\s+please)?\??"
-    r"|clues?|nudge|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
+    r"|(?:(?:correct|also|first)\s+)?(?:solvers?|solved\s+by)|clues?|nudge|tips?|discussion|comments?|rating|difficulty|topics?|tags?"
     rf"|source|remarks?|notes?|strategy|{ASIDE_NOUNS})",
 }
 """Part -> the words that label it, without number and signs."""

@@ -43,6 +43,8 @@ MAX_PIECE_CHARACTERS = 1_000
 MAX_BYLINE_CHARACTERS = 80
 MAX_BADGE_CHARACTERS = 30
 _VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
+_OF_WRITERS = names("user author member profile reputation")
+"""What has points beside posts."""
 _VOTE_BUTTON = r"(?:\W*(?:(?:up|down)[ -]?votes?|vote\s+(?:up|down)|vote|up|down|like|score|rating)\b:?)?"
 _SCORE = re.compile(
     rf"{_VOTE_BUTTON}[^\w+−-]*([+−-]?\d{{1,6}})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*"
@@ -214,8 +216,8 @@ def _part_of_words(words: list[str]) -> str | None:
 
 def vote(element: _Element) -> int | None:
     """The score that an element named for it shows; None for others."""
-    given = element.get("class"), element.get("itemprop")
-    if not any(given) or _VOTE_WORDS.isdisjoint(tokens(" ".join(filter(None, given)))) or len(element) > 12:
+    said = tokens(f"{element.get('class') or ''} {element.get('itemprop') or ''}")
+    if _VOTE_WORDS.isdisjoint(said) or not _OF_WRITERS.isdisjoint(said) or len(element) > 12:
         return None
     text = "".join(element.itertext()).strip()
     if not text or len(text) > 30:

@@ -127,12 +127,14 @@ def _names_of_fields(page: Page) -> list[int]:
 
 
 def _add_stems(page: Page, labels: list[Label | None]) -> None:
-    """The field right before most of the solutions ("Item text", "Stem") is the exercise, where no field says so."""
+    """The field before most of the solutions ("Item text", "Stem"), remarks ("Hint") between them left out, is the
+    exercise, where no field says so."""
     names = _names_of_fields(page)
     asking = [index for index in names if (label := labels[index]) and label.part is Part.PROBLEM]
     if not all(_BARE_NUMBER.fullmatch(page.blocks[index + 1].text) for index in asking):
         return
-    before = [page.blocks[last].text for last, index in pairwise(names)
+    told = [index for index in names if not ((label := labels[index]) and label.part is Part.ASIDE)]
+    before = [page.blocks[last].text for last, index in pairwise(told)
               if (label := labels[index]) and label.part in SOLVES and labels[last] is None]  # fmt: skip
     name, count = Counter(before).most_common(1)[0] if before else ("", 0)
     if count >= MIN_REPEATED and 2 * count >= len(before):

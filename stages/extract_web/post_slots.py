@@ -16,6 +16,7 @@ from lxml.etree import _Element
 from stages.extract_web.furniture import line_form
 from stages.extract_web.html_elements import BLOCKS
 from stages.extract_web.html_outline import Key, Outline
+from stages.extract_web.instructions import ASKS
 from stages.extract_web.markup import own_name, tokens
 from stages.extract_web.mathml import names
 from stages.extract_web.thread_words import is_beside_posts
@@ -42,6 +43,7 @@ _ABOUT = names(
 _WRITTEN = names("content body")
 _QUOTES = names("quote quoted quotation blockquote quotebox bbquote")
 _CITES = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|originally|quote)\b", re.IGNORECASE)
+_COMMENTED = re.compile(r"\W*comment(?:ed|\s+by)\b.{0,60}", re.IGNORECASE | re.DOTALL)
 _NO_WORD = re.compile(r"\W+")
 MIN_POSTS = 3
 MIN_SHARE = 0.6
@@ -73,11 +75,13 @@ def beside_text(
             groups[None].append(post)
         for node in run:
             beside.update(_around(found, node, node if len(run) > 1 else node + 1))
+            beside.update(_titles(found, node))
         for post in posts:
             beside.update(_around(found, post, post + 1))
             inside = range(post + 1, found.ends[post]) if mark else range(0)
             beside.update(node for node in inside if found.texts[node] == mark)
             beside.update(_boxes(found, post, _REMARKS, every))
+            beside.update(_commented(found, post, every))
             quoted = _quotes(found, post, said, every) if quotes < MAX_QUOTES else []
             quotes += len(quoted)
             beside.update(quoted)
@@ -169,6 +173,21 @@ def _boxes(found: Outline, post: int, words: frozenset[str], posts: Sequence[int
             end = found.ends[node]
             held += found.contents[end] - found.contents[node]
     return boxes if found.contents[found.ends[post]] - found.contents[post] > held else []
+
+
+def _titles(found: Outline, post: int) -> list[int]:
+    """Titles in a box with a text that ask for nothing ("Need help with this")."""
+    titles = [node for node in range(post + 1, found.ends[post]) if found.kinds[node] == "title"]
+    return [node for node in titles if not ASKS.search(found.texts[node])] if found.has_content(post) else []
+
+
+def _commented(found: Outline, post: int, posts: Sequence[int]) -> Iterator[int]:
+    """Boxes inside an answer that say of themselves that somebody "commented"."""
+    for node in range(post + 1, found.ends[post]):
+        box = found.parents[node]
+        holds_post = bisect_left(posts, found.ends[box]) > bisect_left(posts, box)
+        if box > post and not holds_post and _COMMENTED.match(found.texts[node]) and found.has_content(box):
+            yield box
 
 
 def _quotes(found: Outline, post: int, said: str, posts: Sequence[int]) -> list[int]:

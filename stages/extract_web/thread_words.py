@@ -18,7 +18,8 @@ _COUNTED = re.compile(
 _OVER_POSTS = re.compile(
     rf"\W*(?:\d{{1,3}}\s+{_POSTS}\b.{{0,30}}|{_POSTS}\s*[:(]?\s*\d{{1,4}}\b.{{0,30}}"
     rf"|(?:no\s+|all\s+|other\s+|more\s+|\d{{1,3}}\s+)*{_POSTS}(?:\s+(?:from|by|to|yet)\b.{{0,30}})?"
-    r"|(?:[^\W\d]+\s+){1,3}(?:answers|replies|responses|replied|answered)|discussion|comments)\W*",
+    r"|(?:[^\W\d]+\s+){1,3}(?:answers|replies|responses|replied|answered)|discussion"
+    r"|(?:all\s+)?(?:\d{1,4}\s+)?comments)\W*",
     re.IGNORECASE,
 )
 _NO_POSTS = re.compile(

@@ -110,7 +110,7 @@ def test_lists_and_tables_without_exercises(page):
 @pytest.mark.parametrize("number", ["Item", "Question no."])
 def test_the_field_right_before_most_solutions_is_the_exercise(number):
     page = "".join(
-        f"<dl><dt>{number}<dd>{n}<dt>Subject<dd>Algebra<dt>Stem<dd>{p}"
+        f"<dl><dt>{number}<dd>{n}<dt>Subject<dd>Algebra<dt>Stem<dd>{p}<dt>Difficulty<dd>hard"
         + (f"<dt>Worked solution<dd>{s}" if s else "") + f"<dt>Marks<dd>{n + 2}</dl>"
         for n, p, s in MANY
     )  # fmt: skip
@@ -119,3 +119,18 @@ def test_the_field_right_before_most_solutions_is_the_exercise(number):
 
 def test_a_mark_scheme_in_one_word():
     assert find_label(Block("Markscheme", "heading")) == find_label(Block("Mark scheme", "heading")) is not None
+
+
+def test_a_stroke_in_the_place_of_an_answer_is_none():
+    rows = "".join(f"<tr><td>{n}<td>{p}<td>{n % 4}<td>{s or '–'}" for n, p, s in MANY)
+    page = f"<table><tr><th>No.<th>Task<th>Points<th>Solution{rows}</table>"
+    assert pairs(page) == [(p, s) for _, p, s in MANY if s]
+
+
+def test_a_problem_of_the_week_and_who_solved_it():
+    page = "".join(
+        f"<h2>Problem of the Week #{n}</h2><p>{p}</p>"
+        + (f"<h3>Our solution</h3><p>{s}</p><h4>Correct solvers</h4><p>{name}</p>" if s else "") + "<hr>"
+        for (n, p, s), name in zip(MANY, NAMES, strict=True)
+    )  # fmt: skip
+    assert pairs(page) == [(p, s) for _, p, s in MANY if s]

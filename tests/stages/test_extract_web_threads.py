@@ -5,6 +5,7 @@ import random
 import pytest
 
 from benchmarks.blind_layouts.eighth import forum_best_answer
+from benchmarks.blind_layouts.fifteenth import forum_q2a
 from benchmarks.extraction_styles import Gold
 from stages.extract_web.markup import written_vote
 from tests.stages.test_extract_web_blind import pairs
@@ -252,6 +253,56 @@ def test_a_score_in_the_foot_of_a_post_and_a_text_in_a_box_named_for_its_user():
         )
         asked = post.format(name="Bo", text=problem, mark="", vote="")
         middle += f"<div class=block><h1>Sheet {n}: where do I start?</h1>{asked}{shown}<a>Log in</a></div>"
+    assert pairs(middle) == EXPECTED
+
+
+def test_points_of_users_are_no_scores():
+    answer = (
+        "<div class=cell><div><b class=count>{votes:+d}</b> votes</div><div class=main><p>{text}</p>"
+        "<span>answered by Bo <i class=user-points>({points} points)</i></span></div></div>"
+    )
+    middle = ""
+    for place, (n, problem, solution) in enumerate(ASKED):
+        posts = [(WRONGS[place % 3], 3, 900), (solution, 8, 20 + n)] if solution else []
+        shown = "".join(answer.format(text=text, votes=votes, points=points) for text, votes, points in posts)
+        middle += f"<h1>Question {n}</h1><div class=ask><p>{problem}</p></div><div><h2>{len(posts)} Answers</h2>{shown}"
+        middle += "</div>"
+    assert pairs(middle) == EXPECTED
+
+
+def test_who_commented_answers_nothing():
+    """Remarks in boxes inside answers that only say "commented"."""
+    page = forum_q2a([Gold(n, problem, solution) for n, problem, solution in ASKED], random.Random(5))
+    assert "commented" in page and pairs(page) == EXPECTED
+
+
+COMMENT = (
+    "<div class='thing comment'><p class=tagline>{name} <b class=score>{votes} points</b></p>"
+    "<div class=md>{text}</div></div>"
+)
+
+
+def commented(n, problem, posts):
+    shown = "".join(COMMENT.format(name=NAMES[i], text=text, votes=votes) for i, (text, votes) in enumerate(posts))
+    title = f"<div class=commentarea><p class=title>all {len(posts)} comments</p>{shown}</div>"
+    asked = f"<p class=title>[Exercise {n}] Need help</p><div class=md><p>{problem}</p></div>"
+    return f"<div class=link>{asked}</div>{title}"
+
+
+def test_comments_answer_where_nothing_else_does():
+    middle = "".join(
+        commented(n, problem, [(WRONGS[place % 3], 3), (solution, 12 + n)] if solution else [])
+        for place, (n, problem, solution) in enumerate(ASKED)
+    )
+    assert pairs(middle) == EXPECTED
+
+
+def test_comments_are_remarks_where_something_else_answers():
+    middle = "".join(
+        f"<h3>Exercise {n}</h3><p>{problem}</p>" + (f"<h4>Solution</h4><p>{solution}</p>" if solution else "")
+        + COMMENT.format(name="ana", text="Thanks, that helped. Is it not 99?", votes=4 + n)
+        for n, problem, solution in ASKED
+    )  # fmt: skip
     assert pairs(middle) == EXPECTED
 
 
