@@ -1,6 +1,7 @@
 """Layouts by authors who had not seen the rules, group by group in the order in which they were written."""
 
 from benchmarks.blind_layouts import (
+    eighteenth,
     eighth,
     eleventh,
     fifteenth,
@@ -10,6 +11,7 @@ from benchmarks.blind_layouts import (
     fourth,
     ninth,
     second,
+    seventeenth,
     seventh,
     sixteenth,
     sixth,
@@ -22,7 +24,7 @@ from benchmarks.extraction_styles import Style
 
 _IN_ORDER = (
     first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth,
-    fourteenth, fifteenth, sixteenth,
+    fourteenth, fifteenth, sixteenth, seventeenth, eighteenth,
 )  # fmt: skip
 BLIND: dict[str, dict[str, Style]] = {
     f"blind {number}": module.LAYOUTS for number, module in enumerate(_IN_ORDER, 1)

@@ -146,7 +146,7 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     numbered = numbered_blocks(page, start, end)
     are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
     if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
-        if any(label and label.part in SOLVES and not label.number for label in labels[start:end]):
+        if any(_stands_alone(labels, index) for index in range(start, end)):
             return []
         return _texts(page, runs(labelled, is_gapless=False), end)
     if numbered:
@@ -161,6 +161,13 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
         if listed:
             found.append([Entry(number, text) for number, text in listed])
     return found
+
+
+def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:
+    """True for the label of a solution that has no number, nor a number as a label of its own right before it."""
+    label, before = labels[index], labels[index - 1]
+    is_numbered = before is not None and bool(before.number) and not before.rest
+    return label is not None and label.part in SOLVES and not label.number and not is_numbered
 
 
 def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry]]:

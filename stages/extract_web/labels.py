@@ -102,7 +102,8 @@ _NUMBERED_CAPITALS = re.compile(
 _KINDS = "exercise|problem|question|example|task|puzzle|challenge|drill|activity|quiz|practice|investigation|item|q"
 _OF_AN_EXERCISE = re.compile(
     rf"(?:(?:full|worked|detailed)\s+)?(?P<word>answer|solution)s?\s+(?:to|for|of)\s+(?:the\s+)?"
-    rf"(?:{_KINDS})?\s*#?{_SMALL}?\s*[.:]*"
+    rf"(?:(?:(?:weekly|daily|monthly)\s+)?(?:{_KINDS})(?:\s+of\s+the\s+(?:day|week|month|year))?)?"
+    rf"\s*#?{_SMALL}?\s*[.:]*"
 )
 _EXERCISE_AND_PART = re.compile(
     rf"(?:{_KINDS}|ex)\.?\s*#?{_SMALL}\s*[-:.,–—]*\s*\(?(?P<word>answer|solution)s?\)?"

@@ -117,6 +117,14 @@ def test_the_field_right_before_most_solutions_is_the_exercise(number):
     assert [pair for pair in pairs(page) if pair[1]] == [(p, s) for _, p, s in MANY if s]
 
 
+def test_a_key_of_boxes_each_with_a_number_over_its_solution():
+    box = "<article class={}><h4><span>{}<span>.</span></span></h4>{}</article>"
+    asked = "".join(box.format("exercise", n, f"<p>{p}</p>") for n, p, _ in MANY)
+    told = "".join(box.format("exercise", n, f"<div class=solution><p>{s}</p></div>") for n, _, s in MANY if s)
+    key = f"<section><h3>Solutions to the Exercises</h3>{told}</section>"
+    assert pairs(f"<section><h3>Exercises 5.2</h3>{asked}</section>{key}") == [(p, s) for _, p, s in MANY if s]
+
+
 def test_a_mark_scheme_in_one_word():
     assert find_label(Block("Markscheme", "heading")) == find_label(Block("Mark scheme", "heading")) is not None
 
@@ -127,10 +135,14 @@ def test_a_stroke_in_the_place_of_an_answer_is_none():
     assert pairs(page) == [(p, s) for _, p, s in MANY if s]
 
 
-def test_a_problem_of_the_week_and_who_solved_it():
+@pytest.mark.parametrize(("title", "solution"), [
+    ("Problem of the Week #{}", "Our solution"), ("Weekly Challenge #{}", "Solution to Weekly Challenge #{}"),
+    ("Puzzle of the Month {}", "Solution to Puzzle of the Month {}"),
+])  # fmt: skip
+def test_a_problem_of_the_week_and_who_solved_it(title, solution):
     page = "".join(
-        f"<h2>Problem of the Week #{n}</h2><p>{p}</p>"
-        + (f"<h3>Our solution</h3><p>{s}</p><h4>Correct solvers</h4><p>{name}</p>" if s else "") + "<hr>"
+        f"<h2>{title.format(n)}</h2><p>{p}</p>"
+        + (f"<h3>{solution.format(n)}</h3><p>{s}</p><h4>Correct solvers</h4><p>{name}</p>" if s else "") + "<hr>"
         for (n, p, s), name in zip(MANY, NAMES, strict=True)
     )  # fmt: skip
     assert pairs(page) == [(p, s) for _, p, s in MANY if s]
