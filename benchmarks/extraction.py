@@ -70,6 +70,12 @@ def pairs(found: Iterable[Mapping[str, Any]]) -> Pairs:
 
 def score(predicted: Pairs, gold: Pairs) -> tuple[float, float, int]:
     """(recall, precision, gold pairs)."""
+    matched, found, wanted = matches(predicted, gold)
+    return matched / max(wanted, 1), matched / max(found, 1), wanted
+
+
+def matches(predicted: Pairs, gold: Pairs) -> tuple[int, int, int]:
+    """(matched, predicted, gold pairs); what is predicted for gold without a solution counts as nothing."""
     import numpy
     from rapidfuzz import fuzz, process
 
@@ -97,7 +103,7 @@ def score(predicted: Pairs, gold: Pairs) -> tuple[float, float, int]:
                     taken.add(int(column))
                     matched += 1
                     break
-    return matched / max(wanted_total, 1), matched / max(found_total, 1), wanted_total
+    return matched, found_total, wanted_total
 
 
 def extracted(name: str, content: str, form: str) -> list[dict[str, Any]]:
@@ -106,17 +112,22 @@ def extracted(name: str, content: str, form: str) -> list[dict[str, Any]]:
     return [{**row, "page": name} for row in extract_page(page, 60)[0]]
 
 
-def report(name: str, gold: Pairs, pages: Iterable[tuple[str, str, str]]) -> None:
-    """One line: recall, precision, CPU seconds of extraction."""
+def report(name: str, gold: Pairs, pages: Iterable[tuple[str, str, str]]) -> tuple[int, int, int]:
+    """One line: recall, precision, CPU seconds of extraction. Returns the counts of `matches`."""
     pages = list(pages)
     form = pages[0][2] if pages else ""
     started = time.process_time()
     found = [row for page, content, form in pages for row in extracted(page, content, form)]
     found = [row for row in found if form == "html" or not IMAGES.fullmatch(row["solution"] or "")]
     seconds = time.process_time() - started
-    recall, precision, total = score(pairs(found), gold)
-    told = f"recall {recall:.4f} precision {precision:.4f} gold {total:6} pages {len(pages):4}"
-    print(f"{name:48} {told} {seconds:6.1f} s", flush=True)
+    counts = matches(pairs(found), gold)
+    print(f"{name:48} {told(*counts)} pages {len(pages):4} {seconds:6.1f} s", flush=True)
+    return counts
+
+
+def told(matched: int, found: int, wanted: int) -> str:
+    """Recall and precision of these counts; precision is 0 where nothing was found."""
+    return f"recall {matched / max(wanted, 1):.4f} precision {matched / max(found, 1):.4f} gold {wanted:6}"
 
 
 def books(data: Path, every: int) -> None:
@@ -129,15 +140,16 @@ def books(data: Path, every: int) -> None:
 
 
 def styles(data: Path, every: int, problems: int, groups: Collection[str]) -> None:
-    """The same gold in other label styles."""
+    """The same gold in other label styles; pooled are the pairs of all styles of a group."""
     for book in BOOKS:
         by_page: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows(data / "pages" / f"{book}.gold.jsonl.gz"):
             by_page[row["page"]].append(row)
         kept = sample(dict(list(by_page.items())[::every]), problems)
         gold = pairs(row for page in kept.values() for row in page)
-        for group, named in GROUPS.items():
-            for name, style in named.items() if group in groups else ():
+        for group in (group for group in GROUPS if group in groups):
+            total = (0, 0, 0)
+            for name, style in GROUPS[group].items():
                 pages = [
                     (
                         page,
@@ -146,7 +158,9 @@ def styles(data: Path, every: int, problems: int, groups: Collection[str]) -> No
                     )
                     for page, found in kept.items()
                 ]
-                report(f"{book[:10]} {group}: {name}", gold, pages)
+                counts = report(f"{book[:10]} {group}: {name}", gold, pages)
+                total = tuple(map(sum, zip(total, counts, strict=True)))
+            print(f"{f'{book[:10]} {group}: pooled':48} {told(*total)}", flush=True)
 
 
 def sample(pages: dict[str, list[dict[str, Any]]], problems: int) -> dict[str, list[dict[str, Any]]]:

@@ -9,6 +9,7 @@ from benchmarks.blind_layouts import (
     first,
     fourteenth,
     fourth,
+    nineteenth,
     ninth,
     second,
     seventeenth,
@@ -19,12 +20,13 @@ from benchmarks.blind_layouts import (
     third,
     thirteenth,
     twelfth,
+    twentieth,
 )
 from benchmarks.extraction_styles import Style
 
 _IN_ORDER = (
     first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth,
-    fourteenth, fifteenth, sixteenth, seventeenth, eighteenth,
+    fourteenth, fifteenth, sixteenth, seventeenth, eighteenth, nineteenth, twentieth,
 )  # fmt: skip
 BLIND: dict[str, dict[str, Style]] = {
     f"blind {number}": module.LAYOUTS for number, module in enumerate(_IN_ORDER, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import islice
+from itertools import islice, pairwise
 
 from lxml.etree import _Element
 
@@ -47,7 +47,8 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
     letters = [name.strip(" .:").lower() for name in written]
     if "q" in letters and "a" in letters:
         written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
-    named = [name if is_worded_label(name) else "" for name in written]
+    named = [name if is_worded_label(name) and not _are_numbers(rows[1:], place) else ""
+             for place, name in enumerate(written)]  # fmt: skip
     if sum(map(bool, named)) == 1 and len(rows) > MIN_NUMBERED:
         place = next(index for index, name in enumerate(named) if name)
         if is_solution_label(named[place]):
@@ -58,6 +59,20 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
             key = next((index for index in range(place + 1, len(named)) if _KEY.fullmatch(written[index])), place)
             named[key] = LETTERS["a"] if key != place else named[key]
     return named if sum(map(bool, named)) >= 2 else None
+
+
+def _are_numbers(rows: list[list[_Element]], column: int) -> bool:
+    """True for the column of an answer key that has the questions' numbers: 1, 2, 3 and so on, some left out."""
+    cells = [tidy("".join(row[column].itertext())) for row in rows if len(row) > column]
+    numbers = [int(cell) for cell in cells if cell.isdecimal() and len(cell) < 4]
+    return column == 0 and 1 < len(numbers) == len(cells) and all(one < other for one, other in pairwise(numbers))
+
+
+def _is_key(rows: list[list[_Element]]) -> bool:
+    """True for two columns of which the first has the numbers of questions and is named so."""
+    if len(rows) <= MIN_NUMBERED or any(len(row) != 2 for row in rows):
+        return False
+    return is_worded_label(tidy("".join(rows[0][0].itertext()))) and _are_numbers(rows[1:], 0)
 
 
 def _asks(rows: list[list[_Element]], column: int) -> bool:
@@ -85,7 +100,7 @@ def is_layout(table: _Element) -> bool:
     """True for a table that only places things: it has one column, or holds headings, details or a cell that is a
     label by itself."""
     rows = rows_of(table)
-    if column_names(rows):
+    if column_names(rows) or _is_key(rows):
         return False
     if rows and all(len(row) == 1 for row in rows):
         return True

@@ -44,7 +44,7 @@ PLURAL_PROBLEMS = (
     r"|preguntas|esercizi|domande|exerc[ií]cios|perguntas|opgaven|oefeningen|задачи|упражнения"
 )
 KEYS = (
-    r"(?:answers|solutions|(?:answer|solution)\s+key|key|l(?:ö|oe)sungen|antworten|corrig[eé]s|r[eé]ponses"
+    r"(?:answers|solutions|(?:answer|solution)\s+key|key|mark(?:ing)?\s*scheme|l(?:ö|oe)sungen|antworten|corrig[eé]s|r[eé]ponses"
     r"|soluciones|respuestas|soluzioni|risposte|solu[cç][oõ]es|respostas|oplossingen|antwoorden|ответы)"
 )
 WORDS = {

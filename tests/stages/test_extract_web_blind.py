@@ -85,6 +85,13 @@ LINES = {
 KEYS = {
     "numbers alone": key("<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>",
                          "<p><b>{n})</b> {s}</p>"),
+    "a link to the key": "<p><a href='#k'>Jump to the answers</a></p>" + key(
+        "<div><p><b>{n}.</b> {p}</p></div>", "<hr><h2 id=k>Answers</h2>", "<p><b>{n}.</b> {s}</p>"
+    ),
+    "mark scheme in a table of numbers and answers": key(
+        "<div><div>Question {n}</div><div>{p}</div></div>",
+        "<h2>Mark scheme</h2><table><tr><th>Question<th>Answer", "<tr><td>{n}<td><p>{s}</p>",
+    ) + "</table>",
     "two lists before the page's foot": "<ol>" + key(
         "<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>"
     ) + "</ol><p>Course home | PDF</p>",
