@@ -15,13 +15,16 @@ from stages.extract_web.text_reader import read_text
 from stages.extract_web.thread_words import may_hold_threads
 from stages.extract_web.xml_reader import NotXml, read_xml
 
+MIN_COMMENTED = 2
+"""Questions that comments answer: with one alone, a forum's page looks like any post with comments under it."""
+
 
 def _read_html(content: str) -> list[Exercise]:
     found = find_exercises(read_html(content))
     if any(one.solution for one in found) or not (has_comments(content) and may_hold_threads(content)):
         return found
     answered = find_exercises(read_html(content, are_comments_replies=True))
-    return answered if any(one.solution for one in answered) else found
+    return answered if sum(bool(one.solution) for one in answered) >= MIN_COMMENTED else found
 
 
 READERS: dict[str, Callable[[str], list[Exercise]]] = {

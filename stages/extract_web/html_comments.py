@@ -1,6 +1,7 @@
 """Comments as replies: some forums call every answer a comment, while most sites have comments beside their answers.
 
-So a page is read without its comments first, and with them only where that finds no solution.
+So a page is read without its comments first, and with them only where that finds no solution; comments then have to
+answer several questions, because one post with comments is what every blog shows.
 """
 
 from __future__ import annotations

@@ -306,6 +306,16 @@ def test_comments_are_remarks_where_something_else_answers():
     assert pairs(middle) == EXPECTED
 
 
+@pytest.mark.parametrize("post", [
+    "".join(f"<h3>Exercise {n}</h3><p>{problem}</p>" for n, problem, _ in ASKED),
+    "<h1>Why sums matter</h1><p>How would you add without them? This post explains it all in a few lines of text.</p>",
+])  # fmt: skip
+def test_comments_under_one_post_answer_nothing(post):
+    remarks = ("I love this sheet, thanks for posting.", "Is number 3 right? I get 9.", "Could you add more of them?")
+    comments = "".join(COMMENT.format(name=NAMES[i], text=text, votes=i) for i, text in enumerate(remarks))
+    assert pairs(f"{post}<section class=comments><h2>3 Comments</h2>{comments}</section>") == []
+
+
 def test_titles_and_missing_scores_together_tell_where_threads_begin():
     """Question and answers stand in boxes of their own, and a list that asks nothing between title and question."""
     post = "<article class=msg><h4>{name}</h4>{vote}<div class=md>{text}</div></article>"
