@@ -47,6 +47,12 @@ UNSEEN = frozenset(
 Pairs = dict[str, list[tuple[str, str]]]
 
 
+def require_pages(parser: argparse.ArgumentParser, data: Path) -> None:
+    """Ends with exit code 2 where `data` is not the folder that holds the books."""
+    if not (data / "pages").is_dir():
+        parser.error(f"--data {data} has no folder pages: name the folder that holds the books' gold")
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """The objects of a .jsonl.gz file."""
     with gzip.open(path, "rt") as lines:
@@ -280,6 +286,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=0, help="styles: take so many solved exercises of a book")
     parser.add_argument("--group", choices=list(GROUPS), action="append", help="styles: only these groups")
     given = parser.parse_args()
+    require_pages(parser, given.data)
     for part in given.part or PARTS:
         chosen = (given.problems, given.group or list(GROUPS)) if part == "styles" else ()
         PARTS[part](given.data, given.every, *chosen)

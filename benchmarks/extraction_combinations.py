@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.extraction import BOOKS, extracted, pairs, rows, score
+from benchmarks.extraction import BOOKS, extracted, pairs, require_pages, rows, score
 from benchmarks.extraction_layouts import LAYOUTS, laid_out
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render
 from benchmarks.extraction_variations import SECOND, varied
@@ -192,8 +192,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", choices=["first", *SETS], default="first", help="what is drawn from")
     arguments = parser.parse_args()
-    if not (arguments.data / "pages").is_dir():
-        parser.error(f"--data {arguments.data} has no folder pages: name the folder that holds the books' gold")
+    require_pages(parser, arguments.data)
     rng = random.Random(arguments.seed)
     pages = gold_pages(arguments.data)
     seen: dict[tuple[str, str], list[bool]] = defaultdict(list)

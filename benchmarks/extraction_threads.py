@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.extraction import extracted, pairs, score
+from benchmarks.extraction import extracted, pairs, require_pages, score
 from benchmarks.extraction_combinations import LEAST_RECALL, gold_pages, tell_worst
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render, wrong
 from benchmarks.extraction_thread_variations import (
@@ -214,8 +214,7 @@ def main() -> None:
     parser.add_argument("--set", choices=[*SETS], default="first", help="what is drawn from")
     parser.add_argument("--show", type=int, default=0, help="failing pages whose combination is shown")
     arguments = parser.parse_args()
-    if not (arguments.data / "pages").is_dir():
-        parser.error(f"--data {arguments.data} has no folder pages: name the folder that holds the books' gold")
+    require_pages(parser, arguments.data)
     rng = random.Random(arguments.seed)
     pages = gold_pages(arguments.data)
     seen: dict[tuple[str, str], list[bool]] = defaultdict(list)
