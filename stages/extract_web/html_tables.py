@@ -47,8 +47,9 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
     letters = [name.strip(" .:").lower() for name in written]
     if "q" in letters and "a" in letters:
         written = [LETTERS.get(letter, name) for letter, name in zip(letters, written, strict=True)]
-    named = [name if is_worded_label(name) and not _are_numbers(rows[1:], place) else ""
-             for place, name in enumerate(written)]  # fmt: skip
+    named = [name if is_worded_label(name) else "" for name in written]
+    if named[0] and _begin_with_numbers(rows[1:]):
+        named[0] = ""
     if sum(map(bool, named)) == 1 and len(rows) > MIN_NUMBERED:
         place = next(index for index, name in enumerate(named) if name)
         if is_solution_label(named[place]):
@@ -61,18 +62,18 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
     return named if sum(map(bool, named)) >= 2 else None
 
 
-def _are_numbers(rows: list[list[_Element]], column: int) -> bool:
-    """True for the column of an answer key that has the questions' numbers: 1, 2, 3 and so on, some left out."""
-    cells = [tidy("".join(row[column].itertext())) for row in rows if len(row) > column]
-    numbers = [int(cell) for cell in cells if cell.isdecimal() and len(cell) < 4]
-    return column == 0 and 1 < len(numbers) == len(cells) and all(one < other for one, other in pairwise(numbers))
+def _begin_with_numbers(rows: list[list[_Element]]) -> bool:
+    """True for rows of an answer key, which begin with the questions' numbers: 1, 2, 3 and so on, some left out."""
+    firsts = [tidy(_beginning(row[0])) for row in rows]
+    numbers = [int(first) for first in firsts if first.isdecimal() and len(first) < 4]
+    return 1 < len(numbers) == len(firsts) and all(one < other for one, other in pairwise(numbers))
 
 
 def _is_key(rows: list[list[_Element]]) -> bool:
     """True for two columns of which the first has the numbers of questions and is named so."""
     if len(rows) <= MIN_NUMBERED or any(len(row) != 2 for row in rows):
         return False
-    return is_worded_label(tidy("".join(rows[0][0].itertext()))) and _are_numbers(rows[1:], 0)
+    return is_worded_label(tidy("".join(rows[0][0].itertext()))) and _begin_with_numbers(rows[1:])
 
 
 def _asks(rows: list[list[_Element]], column: int) -> bool:
