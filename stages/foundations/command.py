@@ -86,4 +86,9 @@ def storage_failure(error: BaseException) -> str:
         return f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
+    if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
+        standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
+        if standing.is_dir():
+            return ""
+        return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"
     return ""
