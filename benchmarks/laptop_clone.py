@@ -33,7 +33,12 @@ SECONDS_TO_START = 240.0
 STARTS = 3
 """Times that `make ui` is tried before the tool gives up."""
 IS_UP = "Ctrl-C ends both"
-KINDS = {"pipelines.deployments": "worker", "prefect.engine": "flow", "prefect.flow_engine": "flow"}
+KINDS = {
+    "pipelines.prefect_server": "prefect",
+    "pipelines.deployments": "worker",
+    "prefect.engine": "flow",
+    "prefect.flow_engine": "flow",
+}
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 UNREACHABLE = (urllib.error.URLError, ConnectionError, TimeoutError)
 
@@ -227,7 +232,7 @@ def kind_of(command: list[str]) -> str:
     if command[1:2] != ["-m"]:
         return ""
     module, rest = command[2], command[3:]
-    if module in ("prefect", "mlflow"):
+    if module == "mlflow":
         return module if "server" in rest else ""
     if module == "dvc":
         return "dvc" if "repro" in rest else ""

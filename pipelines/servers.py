@@ -166,7 +166,7 @@ def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
 
 
 def prefect_command(prefect_port: int) -> list[str]:
-    return ["-m", "prefect", "server", "start", "--host", HOST, "--port", str(prefect_port)]
+    return ["-m", "pipelines.prefect_server", "--host", HOST, "--port", str(prefect_port)]
 
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
