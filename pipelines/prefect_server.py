@@ -1,8 +1,7 @@
 """Prefect's server with a bound on SQLite's caches: `python -m pipelines.prefect_server --host HOST --port PORT`.
 
 Prefect 3.7 lets each of five connections keep 80 MB of the database in memory (`PRAGMA cache_size = 20000`, which no
-setting changes), so the server's memory grows with its history: 2 MB with each laptop run. What is dropped is read
-again from the system's cache of files.
+setting changes): up to 400 MB, as its history grows. What is dropped is read again from the system's cache of files.
 """
 
 from __future__ import annotations
