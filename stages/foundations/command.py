@@ -74,7 +74,7 @@ def run_stage(main: Callable[[], None]) -> None:
 
 
 def storage_failure(error: BaseException) -> str:
-    """What is wrong with the disk and what to do, when that is what the error says; else empty.
+    """What is wrong with the disk, or stands in the way on it, and what to do, when the error says so; else empty.
 
     Libraries in other languages (safetensors, tokenizers) raise errors of their own with the system's words in them.
     """
