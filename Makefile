@@ -14,6 +14,7 @@ repro:
 test:
 	@$(PYTHON) pipelines/set_up.py test
 	@$(VENV_PYTHON) -m ruff check .
+	@$(VENV_PYTHON) -m ruff format --check --quiet .
 	@$(VENV_PYTHON) -m pytest -m "not gpu" --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 ui:

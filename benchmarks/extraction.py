@@ -29,13 +29,20 @@ from stages.extract_web.extraction import extract_page
 
 BOOKS = ("algebra_trigonometry", "statistics")
 DOCUMENTS = {
-    "prealgebra-bundle": "cnxml", "contemporary-mathematics": "cnxml", "openintro_statistics": "latex",
-    "walkccc_clrs": "markdown", "discrete_book": "pretext",
-}  # fmt: skip
+    "prealgebra-bundle": "cnxml",
+    "contemporary-mathematics": "cnxml",
+    "openintro_statistics": "latex",
+    "walkccc_clrs": "markdown",
+    "discrete_book": "pretext",
+}
 GROUPS = {
-    "developed on": STYLES, "held out 1": FIRST, "held out 2": SECOND, "held out 3": THIRD, "held out 4": FOURTH,
+    "developed on": STYLES,
+    "held out 1": FIRST,
+    "held out 2": SECOND,
+    "held out 3": THIRD,
+    "held out 4": FOURTH,
     **BLIND,
-}  # fmt: skip
+}
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24
 """Exercises taken of each page when only a sample of the problems is asked for."""
@@ -95,10 +102,14 @@ def matches(predicted: Pairs, gold: Pairs) -> tuple[int, int, int]:
         if not wanted or not found:
             continue
         parts = [
-            process.cdist([p[i] for p in wanted], [p[i] for p in found], scorer=fuzz.ratio,
-                          score_cutoff=MINIMUM_SIMILARITY)
+            process.cdist(
+                [p[i] for p in wanted],
+                [p[i] for p in found],
+                scorer=fuzz.ratio,
+                score_cutoff=MINIMUM_SIMILARITY,
+            )
             for i in (0, 1)
-        ]  # fmt: skip
+        ]
         similarity = numpy.minimum(*parts)
         taken: set[int] = set()
         for row in numpy.argsort(-similarity.max(axis=1)):
@@ -283,7 +294,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--every", type=int, default=1, help="take every Nth page")
-    parser.add_argument("--problems", type=int, default=0, help="styles: take so many solved exercises of a book")
+    parser.add_argument(
+        "--problems", type=int, default=0, help="styles: take so many solved exercises of a book"
+    )
     parser.add_argument("--group", choices=list(GROUPS), action="append", help="styles: only these groups")
     given = parser.parse_args()
     require_pages(parser, given.data)

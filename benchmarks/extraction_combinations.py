@@ -32,18 +32,57 @@ Markup = Callable[[str, str, str], str]
 """(label, text, attributes) -> HTML."""
 
 PROBLEM_WORDS = (
-    "Exercise", "Problem", "Question", "Example", "Practice", "Try It", "Task", "Checkpoint", "Challenge", "Your turn",
-    "Practice question", "Worked example", "Ex.", "Q", "Puzzle", "Activity", "Practice Problem",
-)  # fmt: skip
+    "Exercise",
+    "Problem",
+    "Question",
+    "Example",
+    "Practice",
+    "Try It",
+    "Task",
+    "Checkpoint",
+    "Challenge",
+    "Your turn",
+    "Practice question",
+    "Worked example",
+    "Ex.",
+    "Q",
+    "Puzzle",
+    "Activity",
+    "Practice Problem",
+)
 SOLUTION_WORDS = (
-    "Solution", "Answer", "Show solution", "Answer and explanation", "Working", "Worked solution", "Explanation",
-    "Sol.", "Ans.", "Model answer", "Reveal answer", "Suggested answer", "View answer", "Show Answer", "Our solution",
-    "Walkthrough", "Final answer", "Correct answer", "Answer:", "Solution:",
-)  # fmt: skip
+    "Solution",
+    "Answer",
+    "Show solution",
+    "Answer and explanation",
+    "Working",
+    "Worked solution",
+    "Explanation",
+    "Sol.",
+    "Ans.",
+    "Model answer",
+    "Reveal answer",
+    "Suggested answer",
+    "View answer",
+    "Show Answer",
+    "Our solution",
+    "Walkthrough",
+    "Final answer",
+    "Correct answer",
+    "Answer:",
+    "Solution:",
+)
 NUMBERING = (
-    "{word} {n}", "{word} 5.{n}", "{word} #{n}", "{word} {n}.", "{word} {n}:", "{word} No. {n}", "{word} {n} of 24",
-    "{word} {n} (3 points)", "{word} {n} [easy]",
-)  # fmt: skip
+    "{word} {n}",
+    "{word} 5.{n}",
+    "{word} #{n}",
+    "{word} {n}.",
+    "{word} {n}:",
+    "{word} No. {n}",
+    "{word} {n} of 24",
+    "{word} {n} (3 points)",
+    "{word} {n} [easy]",
+)
 PROBLEM_MARKUP: dict[str, Markup] = {
     "h2": lambda label, text, given: f"<h2{given}>{label}</h2>\n{paragraphs(text)}",
     "h3": lambda label, text, given: f"<h3{given}>{label}</h3>\n{paragraphs(text)}",
@@ -70,7 +109,9 @@ SOLUTION_MARKUP: dict[str, Markup] = {
     "run-in bold": lambda label, text, given: f"<p{given}><strong>{label}</strong> {inline(text)}</p>",
     "run-in italic": lambda label, text, given: f"<p{given}><em>{label}</em> {inline(text)}</p>",
     "underlined line": lambda label, text, given: f"<p{given}><u>{label}</u></p>{paragraphs(text)}",
-    "details": lambda label, text, given: f"<details{given}><summary>{label}</summary>{paragraphs(text)}</details>",
+    "details": lambda label, text, given: (
+        f"<details{given}><summary>{label}</summary>{paragraphs(text)}</details>"
+    ),
     "details, bold": lambda label, text, given: (
         f"<details{given}><summary><b>{label}</b></summary><div>{paragraphs(text)}</div></details>"
     ),
@@ -91,39 +132,58 @@ SOLUTION_MARKUP: dict[str, Markup] = {
 }
 RUN_IN = frozenset(["run-in bold", "run-in italic", "span", "quotation"])
 IDENTIFIERS = {
-    "none": ("", ""), "q-1-ans": (" id='q-{n}'", " id='q-{n}-ans'"), "ex1, sol1": (" id='ex{n}'", " id='sol{n}'"),
+    "none": ("", ""),
+    "q-1-ans": (" id='q-{n}'", " id='q-{n}-ans'"),
+    "ex1, sol1": (" id='ex{n}'", " id='sol{n}'"),
     "item-1-b": (" id='item-{n}'", " id='item-{n}-b'"),
-}  # fmt: skip
+}
 CLASSES = {
-    "none": ("", ""), "parts": (" class='problem'", " class='solution'"),
+    "none": ("", ""),
+    "parts": (" class='problem'", " class='solution'"),
     "parts of exercise": (" class='exercise__prompt'", " class='exercise__answer'"),
     "layout": (" class='card mb-3'", " class='card-body bg-light'"),
     "panels": (" class='panel panel-task'", " class='panel panel-answer'"),
-}  # fmt: skip
+}
 NOISE = {
-    "none": "", "rule": "<hr>", "points": "<p class='meta'>3 points</p>",
+    "none": "",
+    "rule": "<hr>",
+    "points": "<p class='meta'>3 points</p>",
     "tools": "<div class='page-tools'><a href='#top'>Back to top</a> | Last edited May {day}, 2022</div>",
     "share": "<div class='share'><a href='#'>Share</a> <a href='#'>Tweet</a></div>",
     "level": "<div class='permalink'><a href='#x'>link to this item</a> &middot; level {letter}</div>",
     "byline": "<p class='byline'>Posted by lena_k on 3 March 2021</p>",
-    "comments": "<p><a href='/c'>{day} comments</a></p>", "advertisement": "<div class='ad-slot'>Advertisement</div>",
-}  # fmt: skip
+    "comments": "<p><a href='/c'>{day} comments</a></p>",
+    "advertisement": "<div class='ad-slot'>Advertisement</div>",
+}
 WRAPPERS = {
-    "none": ("", ""), "article": ("<article>", "</article>"), "box": ("<div class='item'>", "</div>"),
-    "card": ("<div class='card'><div class='card-body'>", "</div></div>"), "list": ("<li>", "</li>"),
-}  # fmt: skip
+    "none": ("", ""),
+    "article": ("<article>", "</article>"),
+    "box": ("<div class='item'>", "</div>"),
+    "card": ("<div class='card'><div class='card-body'>", "</div></div>"),
+    "list": ("<li>", "</li>"),
+}
 BEFORE = {
-    "nothing": "", "heading": "<h2>Practice questions</h2>", "numbered heading": "<h2>5. Further examples</h2>",
+    "nothing": "",
+    "heading": "<h2>Practice questions</h2>",
+    "numbered heading": "<h2>5. Further examples</h2>",
     "heading and prose": "<h2>Check your understanding</h2><p>Work through these before you go on.</p>",
-}  # fmt: skip
+}
 CHOICES: dict[str, Sequence[str]] = {
-    "problem word": PROBLEM_WORDS, "solution word": SOLUTION_WORDS, "numbering": NUMBERING,
-    "problem markup": list(PROBLEM_MARKUP), "solution markup": list(SOLUTION_MARKUP), "identifiers": list(IDENTIFIERS),
-    "classes": list(CLASSES), "noise": list(NOISE), "wrapper": list(WRAPPERS), "before": list(BEFORE),
-}  # fmt: skip
+    "problem word": PROBLEM_WORDS,
+    "solution word": SOLUTION_WORDS,
+    "numbering": NUMBERING,
+    "problem markup": list(PROBLEM_MARKUP),
+    "solution markup": list(SOLUTION_MARKUP),
+    "identifiers": list(IDENTIFIERS),
+    "classes": list(CLASSES),
+    "noise": list(NOISE),
+    "wrapper": list(WRAPPERS),
+    "before": list(BEFORE),
+}
 SETS: dict[str, tuple[Mapping[str, Sequence[str]], Callable[[Mapping[str, str]], Style]]] = {
-    "second": (SECOND.choices, partial(varied, SECOND)), "third": (LAYOUTS, laid_out),
-}  # fmt: skip
+    "second": (SECOND.choices, partial(varied, SECOND)),
+    "third": (LAYOUTS, laid_out),
+}
 
 
 def style_of(drawn: dict[str, str], is_nested: bool) -> Style:
@@ -133,10 +193,12 @@ def style_of(drawn: dict[str, str], is_nested: bool) -> Style:
         opening, closing = WRAPPERS[drawn["wrapper"]]
         noise = NOISE[drawn["noise"]]
         shown = [
-            opening + _exercise(drawn, one, is_nested)
-            + noise.format(day=rng.randint(1, 28), letter=rng.choice("ABC")) + closing
+            opening
+            + _exercise(drawn, one, is_nested)
+            + noise.format(day=rng.randint(1, 28), letter=rng.choice("ABC"))
+            + closing
             for one in exercises
-        ]  # fmt: skip
+        ]
         middle = "\n".join(shown)
         return BEFORE[drawn["before"]] + (f"<ul>{middle}</ul>" if drawn["wrapper"] == "list" else middle)
 
@@ -148,7 +210,9 @@ def _exercise(drawn: dict[str, str], one: Gold, is_nested: bool) -> str:
         identifier.format(n=one.number) + name
         for identifier, name in zip(IDENTIFIERS[drawn["identifiers"]], CLASSES[drawn["classes"]], strict=True)
     ]
-    label = _ended(drawn["numbering"].format(word=drawn["problem word"], n=one.number), drawn["problem markup"], ".")
+    label = _ended(
+        drawn["numbering"].format(word=drawn["problem word"], n=one.number), drawn["problem markup"], "."
+    )
     problem = PROBLEM_MARKUP[drawn["problem markup"]](label, one.problem, given[0])
     if not one.solution:
         return problem
@@ -171,7 +235,9 @@ def gold_pages(data: Path) -> list[tuple[str, list[dict]]]:
         for row in rows(data / "pages" / f"{book}.gold.jsonl.gz"):
             by_page[row["page"]].append(row)
         found += [(name, gold[:PAGE_EXERCISES]) for name, gold in list(by_page.items())[::7]]
-    return [page for page in found if sum(bool(row["solution"]) for row in page[1]) >= MIN_SOLVED][:MOST_PAGES]
+    return [page for page in found if sum(bool(row["solution"]) for row in page[1]) >= MIN_SOLVED][
+        :MOST_PAGES
+    ]
 
 
 def tell_worst(
@@ -186,7 +252,9 @@ def tell_worst(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with pages/*.gold.jsonl.gz")
     parser.add_argument("--pages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)

@@ -47,8 +47,10 @@ def bulletin_board(exercises: Sequence[Gold], rng: random.Random) -> str:
         if one.solution:
             best = rng.randint(5, 30)
             replies = [(best, True, one.solution)]
-            replies += [(rng.randint(0, best - 1), False, wrong(exercises, one, rng))
-                        for _ in range(rng.randint(0, 2))]  # fmt: skip
+            replies += [
+                (rng.randint(0, best - 1), False, wrong(exercises, one, rng))
+                for _ in range(rng.randint(0, 2))
+            ]
             rng.shuffle(replies)
         for votes, is_best, text in replies:
             quote = f"<blockquote><cite>{NAMES[0]} wrote:</cite> {inline(one.problem)}</blockquote>"
@@ -84,12 +86,16 @@ def questions_and_answers(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join(
         f'<div itemscope itemtype="https://schema.org/Question"><h3 itemprop="name">Homework help {one.number}</h3>'
         f'<div itemprop="text">{paragraphs(one.problem)}</div>'
-        + (f'<div itemprop="acceptedAnswer" itemscope itemtype="https://schema.org/Answer"><h4>Verified answer</h4>'
-           f'<div itemprop="text">{paragraphs(one.solution)}</div><span itemprop="upvoteCount">{rng.randint(1, 50)}'
-           f'</span><div class="comment">{rng.choice(COMMENTS)}</div></div>' if one.solution else "")
+        + (
+            f'<div itemprop="acceptedAnswer" itemscope itemtype="https://schema.org/Answer"><h4>Verified answer</h4>'
+            f'<div itemprop="text">{paragraphs(one.solution)}</div><span itemprop="upvoteCount">{rng.randint(1, 50)}'
+            f'</span><div class="comment">{rng.choice(COMMENTS)}</div></div>'
+            if one.solution
+            else ""
+        )
         + "</div>"
         for one in exercises
-    )  # fmt: skip
+    )
 
 
 def worked_examples(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -115,31 +121,39 @@ def key_in_table(exercises: Sequence[Gold], rng: random.Random) -> str:
 _EDIT = '<span class="mw-editsection">[<a href="/edit">edit</a>]</span>'
 FIRST: dict[str, Style] = {
     "lines_of_one_paragraph": each(
-        "<u>Problem {number}</u>: {problem}", "<br><br>\n<u>Solution</u>: {solution}", text=inline,
-        between="<br><br>\n", around=("<div>", "</div>"),
+        "<u>Problem {number}</u>: {problem}",
+        "<br><br>\n<u>Solution</u>: {solution}",
+        text=inline,
+        between="<br><br>\n",
+        around=("<div>", "</div>"),
     ),
     "cards": each(
         '<div class="card mb-3"><div class="card-header">Question {number} of {count}</div><div class="card-body">'
         '<div class="card-text">{problem}</div>',
         '<a class="btn btn-link" data-toggle="collapse" href="#c{number}" role="button">Reveal answer</a><div class='
-        '"collapse" id="c{number}"><div class="card card-body">{solution}</div></div>', "</div></div>",
+        '"collapse" id="c{number}"><div class="card card-body">{solution}</div></div>',
+        "</div></div>",
         without='<p class="text-muted">Difficulty: medium</p>',
     ),
     "lists_with_key": lists_with_key,
     "wiki": each(
         '<h2><span class="mw-headline" id="p{number}">Problem {number}</span>' + _EDIT + "</h2>\n{problem}",
-        '<h3><span class="mw-headline">Solution</span>' + _EDIT + '</h3>\n<div class="mw-collapsible mw-collapsed">'
+        '<h3><span class="mw-headline">Solution</span>'
+        + _EDIT
+        + '</h3>\n<div class="mw-collapsible mw-collapsed">'
         "{solution}</div>",
     ),
     "bulletin_board": bulletin_board,
     "abbreviations": each("<p>EX. {number}  {problem}</p>", "\n<p>SOL.  {solution}</p>", text=formula),
     "linked_solutions": linked_solutions,
     "questions_and_answers": questions_and_answers,
-}  # fmt: skip
+}
 SECOND: dict[str, Style] = {
     "worked_examples": worked_examples,
     "two_columns": each(
-        "<tr><td>Q{number}</td><td>{problem}</td></tr>", "<tr><td>A{number}</td><td>{solution}</td></tr>", text=inline,
+        "<tr><td>Q{number}</td><td>{problem}</td></tr>",
+        "<tr><td>A{number}</td><td>{solution}</td></tr>",
+        text=inline,
         around=("<table class='faq'>", "</table>"),
     ),
     "key_in_table": key_in_table,
@@ -149,8 +163,9 @@ SECOND: dict[str, Style] = {
         "</div></div>",
     ),
     "classes_only": each(
-        '<div class="row"><div class="exercise-text">{problem}</div>', '<div class="solution-text">{solution}</div>',
+        '<div class="row"><div class="exercise-text">{problem}</div>',
+        '<div class="solution-text">{solution}</div>',
         "</div>",
     ),
-}  # fmt: skip
+}
 HELD_OUT: dict[str, Style] = {**FIRST, **SECOND}

@@ -28,7 +28,9 @@ def stack_threads(exercises: Sequence[Gold], rng: random.Random) -> str:
             votes, is_accepted = rng.randint(3, 40), rng.random() < 0.6
             answers = [(votes, is_accepted, one.solution)]
             most = votes + 9 if is_accepted else votes - 1
-            answers += [(rng.randint(-2, most), False, wrong(exercises, one, rng)) for _ in range(rng.randint(0, 2))]
+            answers += [
+                (rng.randint(-2, most), False, wrong(exercises, one, rng)) for _ in range(rng.randint(0, 2))
+            ]
             answers.sort(key=lambda answer: -answer[0])
         posts = "".join(
             f"<div id='answer-{rng.randint(10**5, 10**6)}' class='answer js-answer"
@@ -73,7 +75,9 @@ def tab_panels(exercises: Sequence[Gold], rng: random.Random) -> str:
             f"{paragraphs(text)}</div>"
             for i, (_, text) in enumerate(parts)
         )
-        boxes.append(f"<h3>{one.number}.</h3><ul class='nav-tabs' role='tablist'>{names}</ul><div>{panels}</div>")
+        boxes.append(
+            f"<h3>{one.number}.</h3><ul class='nav-tabs' role='tablist'>{names}</ul><div>{panels}</div>"
+        )
     return "\n".join(boxes)
 
 
@@ -97,23 +101,34 @@ def several_solutions(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A contest wiki: solutions are numbered within their problem; the first is the gold one."""
     return "\n".join(
         f"<h2>Problem {one.number}</h2>{paragraphs(one.problem)}"
-        + (f"<h2>Solution 1</h2>{paragraphs(one.solution)}<p>~{rng.choice(NAMES)}</p>"
-           f"<h2>Solution 2</h2>{paragraphs(wrong(exercises, one, rng))}" if one.solution else "")
+        + (
+            f"<h2>Solution 1</h2>{paragraphs(one.solution)}<p>~{rng.choice(NAMES)}</p>"
+            f"<h2>Solution 2</h2>{paragraphs(wrong(exercises, one, rng))}"
+            if one.solution
+            else ""
+        )
         + "<h2>See Also</h2><p>Problems of other years and their discussion.</p>"
         for one in exercises
-    )  # fmt: skip
+    )
 
 
 def preformatted(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Typed text in one preformatted block, wrapped and indented."""
-    def wrapped(text: str) -> str:
-        return html.escape(textwrap.fill(text, 72, initial_indent="   ", subsequent_indent="   "), quote=False)
 
-    return "<pre>\n" + "\n\n".join(
-        f"Problem {one.number}\n\n{wrapped(one.problem)}"
-        + (f"\n\nSolution:\n\n{wrapped(one.solution)}" if one.solution else "")
-        for one in exercises
-    ) + "\n</pre>"  # fmt: skip
+    def wrapped(text: str) -> str:
+        return html.escape(
+            textwrap.fill(text, 72, initial_indent="   ", subsequent_indent="   "), quote=False
+        )
+
+    return (
+        "<pre>\n"
+        + "\n\n".join(
+            f"Problem {one.number}\n\n{wrapped(one.problem)}"
+            + (f"\n\nSolution:\n\n{wrapped(one.solution)}" if one.solution else "")
+            for one in exercises
+        )
+        + "\n</pre>"
+    )
 
 
 def katex(text: str) -> str:
@@ -121,11 +136,13 @@ def katex(text: str) -> str:
     pieces, last = [], 0
     for found in NUMBERS.finditer(text):
         formula = html.escape(found[0])
-        pieces += [inline(text[last : found.start()]),
-                   "<span class='katex'><span class='katex-mathml'><math><semantics><mrow><mtext>"
-                   f"{formula}</mtext></mrow><annotation encoding='application/x-tex'>{formula}</annotation>"
-                   "</semantics></math></span><span class='katex-html' aria-hidden='true'><span class='base'>"
-                   f"<span class='strut'></span><span class='mord'>{formula}</span></span></span></span>"]  # fmt: skip
+        pieces += [
+            inline(text[last : found.start()]),
+            "<span class='katex'><span class='katex-mathml'><math><semantics><mrow><mtext>"
+            f"{formula}</mtext></mrow><annotation encoding='application/x-tex'>{formula}</annotation>"
+            "</semantics></math></span><span class='katex-html' aria-hidden='true'><span class='base'>"
+            f"<span class='strut'></span><span class='mord'>{formula}</span></span></span></span>",
+        ]
         last = found.end()
     return "".join([*pieces, inline(text[last:])])
 
@@ -135,19 +152,24 @@ THIRD: dict[str, Style] = {
         "<div class='accordion-item'><h2 class='accordion-header'><button class='accordion-button collapsed' "
         "data-bs-toggle='collapse' data-bs-target='#c{number}' aria-expanded='false'>{problem}</button></h2>",
         "<div id='c{number}' class='accordion-collapse collapse'><div class='accordion-body'>{solution}</div></div>",
-        "</div>", text=inline, around=("<div class='accordion'>", "</div>"),
+        "</div>",
+        text=inline,
+        around=("<div class='accordion'>", "</div>"),
     ),
     "faq_plugin": each(
         "<div class='ufaq-faq-div'><div class='ufaq-faq-title'><a class='ufaq-post-margin' href='#f{number}'>"
         "<div class='ufaq-symbol'><span>+</span></div><div class='ufaq-faq-title-text'><h4>{problem}</h4></div></a>"
         "</div>",
         "<div class='ufaq-faq-body ufaq-hidden'><div class='ufaq-faq-post'>{solution}</div></div>",
-        "</div>", text=inline, around=("<div class='ufaq-faq-list'>", "</div>"),
+        "</div>",
+        text=inline,
+        around=("<div class='ufaq-faq-list'>", "</div>"),
     ),
     "navigation_frames": each(
         "<p><b>Exercise {number}:</b> {problem}</p>",
         "<div class='NavFrame'><div class='NavHead'>Solution <a class='NavToggle' href='#'>[show]</a></div>"
-        "<div class='NavContent'><p>{solution}</p></div></div>", text=inline,
+        "<div class='NavContent'><p>{solution}</p></div></div>",
+        text=inline,
     ),
     "notebook": each(
         "<div class='jp-Cell jp-MarkdownCell'><div class='jp-Cell-inputWrapper'><div class='jp-InputPrompt'></div>"
@@ -159,15 +181,22 @@ THIRD: dict[str, Style] = {
     ),
     "formulas_twice": each(
         "<div class='item'><p><strong>Problem {number}</strong></p><p>{problem}</p>",
-        "<p><strong>Solution</strong></p><p>{solution}</p>", "</div>", text=katex,
+        "<p><strong>Solution</strong></p><p>{solution}</p>",
+        "</div>",
+        text=katex,
     ),
     "stack_threads": stack_threads,
     "question_and_answer_columns": each(
-        "<tr><td>{number}</td><td>{problem}</td>", "<td>{solution}</td>", "</tr>", without="<td></td>", text=inline,
+        "<tr><td>{number}</td><td>{problem}</td>",
+        "<td>{solution}</td>",
+        "</tr>",
+        without="<td></td>",
+        text=inline,
         around=("<table><tr><th>No.</th><th>Q</th><th>A</th></tr>", "</table>"),
     ),
     "run_in_abbreviations": each(
-        "<p><strong>Pb. {number}</strong> — {problem}</p>", "\n<p><strong>Sol. {number}</strong> — {solution}</p>",
+        "<p><strong>Pb. {number}</strong> — {problem}</p>",
+        "\n<p><strong>Sol. {number}</strong> — {solution}</p>",
         text=inline,
     ),
     "tab_panels": tab_panels,
@@ -176,7 +205,9 @@ THIRD: dict[str, Style] = {
         "<div class='SetPageTerm'><div class='SetPageTerm-side'><a class='SetPageTerm-wordText'><span class='TermText "
         "lang-en'>{problem}</span></a></div>",
         "<div class='SetPageTerm-side'><a class='SetPageTerm-definitionText'><span class='TermText lang-en'>"
-        "{solution}</span></a></div>", "</div>", text=inline,
+        "{solution}</span></a></div>",
+        "</div>",
+        text=inline,
     ),
     "quiz_review": each(
         "<div id='q-{number}' class='que shortanswer deferredfeedback correct'><div class='info'><h3 class='no'>"
@@ -184,25 +215,33 @@ THIRD: dict[str, Style] = {
         "out of 1.00</div><div class='questionflag'>Flag question</div></div><div class='content'><div class="
         "'formulation clearfix'><h4 class='accesshide'>Question text</h4><div class='qtext'>{problem}</div></div>",
         "<div class='outcome'><h4 class='accesshide'>Feedback</h4><div class='feedback'><div class='specificfeedback'>"
-        "Your answer is correct.</div><div class='generalfeedback'>{solution}</div></div></div>", "</div></div>",
+        "Your answer is correct.</div><div class='generalfeedback'>{solution}</div></div></div>",
+        "</div></div>",
     ),
     "german": each(
         "<h3>Aufgabe {number}</h3>{problem}",
         "<details><summary>Lösung anzeigen</summary>{solution}</details>",
     ),
     "french": each(
-        "<p><strong>Exercice {number}.</strong> {problem}</p>", "<p><em>Corrigé.</em> {solution}</p>", text=inline
+        "<p><strong>Exercice {number}.</strong> {problem}</p>",
+        "<p><em>Corrigé.</em> {solution}</p>",
+        text=inline,
     ),
     "spanish": each(
         "<p>Problema {number}: {problem}</p>",
-        "<a href='#' onclick='ver({number})'>Ver solución</a><div id='s{number}'>{solution}</div>", text=inline,
+        "<a href='#' onclick='ver({number})'>Ver solución</a><div id='s{number}'>{solution}</div>",
+        text=inline,
     ),
     "preformatted": preformatted,
     "several_solutions": several_solutions,
     "nested_answers": each(
-        "<li>{problem}", "<ul><li><i>Answer:</i> {solution}</li></ul>", "</li>", text=inline, around=("<ol>", "</ol>")
+        "<li>{problem}",
+        "<ul><li><i>Answer:</i> {solution}</li></ul>",
+        "</li>",
+        text=inline,
+        around=("<ol>", "</ol>"),
     ),
-}  # fmt: skip
+}
 
 
 def saved_mathjax(text: str) -> str:
@@ -210,11 +249,13 @@ def saved_mathjax(text: str) -> str:
     pieces, last = [], 0
     for found in NUMBERS.finditer(text):
         formula = html.escape(found[0])
-        pieces += [inline(text[last : found.start()]),
-                   "<span class='MathJax_Preview' style='color: inherit;'></span><span class='MathJax' role="
-                   f"'presentation'><nobr aria-hidden='true'><span class='math'>{formula}</span></nobr><span class="
-                   f"'MJX_Assistive_MathML'><math><mn>{formula}</mn></math></span></span>"
-                   f"<script type='math/tex'>{found[0]}</script>"]  # fmt: skip
+        pieces += [
+            inline(text[last : found.start()]),
+            "<span class='MathJax_Preview' style='color: inherit;'></span><span class='MathJax' role="
+            f"'presentation'><nobr aria-hidden='true'><span class='math'>{formula}</span></nobr><span class="
+            f"'MJX_Assistive_MathML'><math><mn>{formula}</mn></math></span></span>"
+            f"<script type='math/tex'>{found[0]}</script>",
+        ]
         last = found.end()
     return "".join([*pieces, inline(text[last:])])
 
@@ -224,9 +265,11 @@ def formula_images(text: str) -> str:
     pieces, last = [], 0
     for found in NUMBERS.finditer(text):
         formula = html.escape(found[0])
-        pieces += [inline(text[last : found.start()]),
-                   f"<img src='//latex.example.org/4/{len(pieces)}.png' class='latex' alt='${formula}$' "
-                   "style='vertical-align: 0px' width='12' height='9'>"]  # fmt: skip
+        pieces += [
+            inline(text[last : found.start()]),
+            f"<img src='//latex.example.org/4/{len(pieces)}.png' class='latex' alt='${formula}$' "
+            "style='vertical-align: 0px' width='12' height='9'>",
+        ]
         last = found.end()
     return "".join([*pieces, inline(text[last:])])
 
@@ -236,7 +279,10 @@ def posts_without_words(exercises: Sequence[Gold], rng: random.Random) -> str:
     threads = []
     for one in exercises:
         replies = [(rng.randint(9, 30), one.solution)] if one.solution else []
-        replies += [(rng.randint(1, 8), wrong(exercises, one, rng)) for _ in range(rng.randint(0, 1) if replies else 0)]
+        replies += [
+            (rng.randint(1, 8), wrong(exercises, one, rng))
+            for _ in range(rng.randint(0, 1) if replies else 0)
+        ]
         posts = "".join(
             f"<div class='thing reply'><p class='tagline'><a class='author' href='/u'>{rng.choice(NAMES)}</a> "
             f"<span class='score'>{points} points</span> <time>3 years ago</time></p><div class='usertext-body'>"
@@ -262,7 +308,11 @@ def worked_in_steps(exercises: Sequence[Gold], rng: random.Random) -> str:
         )
         boxes.append(
             f"<div class='problem-container'><h2>Chapter 3, Problem {one.number}E</h2>{paragraphs(one.problem)}</div>"
-            + (f"<div class='solution-container'><h3>Step-by-step solution</h3>{written}</div>" if written else "")
+            + (
+                f"<div class='solution-container'><h3>Step-by-step solution</h3>{written}</div>"
+                if written
+                else ""
+            )
         )
     return "\n".join(boxes)
 
@@ -271,10 +321,14 @@ def footnotes(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Solutions as footnotes of a Markdown converter."""
     asked = "\n".join(
         f"<p>{one.number}. {inline(one.problem)}"
-        + (f"<sup id='fnref:{one.number}'><a href='#fn:{one.number}' rel='footnote'>{one.number}</a></sup>"
-           if one.solution else "") + "</p>"
+        + (
+            f"<sup id='fnref:{one.number}'><a href='#fn:{one.number}' rel='footnote'>{one.number}</a></sup>"
+            if one.solution
+            else ""
+        )
+        + "</p>"
         for one in exercises
-    )  # fmt: skip
+    )
     notes = "\n".join(
         f"<li id='fn:{one.number}' value='{one.number}'><p>{inline(one.solution)} <a href='#fnref:{one.number}' class="
         "'reversefootnote'>↩</a></p></li>"
@@ -294,24 +348,30 @@ FOURTH: dict[str, Style] = {
     "theorem_boxes": each(
         "<div class='exercise'><p><span id='exr:{number}' class='exercise'><strong>Exercise 4.{number} </strong></span>"
         "{problem}</p></div>",
-        "<div class='solution'><p><span class='solution'><em>Solution</em>. </span>{solution}</p></div>", text=inline,
+        "<div class='solution'><p><span class='solution'><em>Solution</em>. </span>{solution}</p></div>",
+        text=inline,
     ),
     "saved_mathjax": each(
         "<h4>Problem {number}</h4><p>{problem}</p>", "<h4>Answer</h4><p>{solution}</p>", text=saved_mathjax
     ),
     "formula_images": each(
         "<h2><span class='mw-headline'>Problem {number}</span></h2><p>{problem}</p>",
-        "<h2><span class='mw-headline'>Solution</span></h2><p>{solution}</p>", text=formula_images,
+        "<h2><span class='mw-headline'>Solution</span></h2><p>{solution}</p>",
+        text=formula_images,
     ),
     "posts_without_words": posts_without_words,
     "worked_in_steps": worked_in_steps,
     "flat_accordion": each(
-        "<button class='accordion'>{problem}</button>", "<div class='panel'><p>{solution}</p></div>",
-        without="<div class='panel'></div>", text=inline,
+        "<button class='accordion'>{problem}</button>",
+        "<div class='panel'><p>{solution}</p></div>",
+        without="<div class='panel'></div>",
+        text=inline,
     ),
     "details_as_questions": each(
-        "<details><summary>{problem}</summary>", "<p>{solution}</p><p><small>Updated last week.</small></p>",
-        "</details>", text=inline,
+        "<details><summary>{problem}</summary>",
+        "<p>{solution}</p><p><small>Updated last week.</small></p>",
+        "</details>",
+        text=inline,
     ),
     "italian": each("<h4>Esercizio n. {number}</h4>{problem}", "<h5>Svolgimento</h5>{solution}"),
     "chinese": each("<p><b>例题 {number}</b> {problem}</p>", "<p><b>解:</b>{solution}</p>", text=inline),
@@ -319,21 +379,19 @@ FOURTH: dict[str, Style] = {
         "<div class='post'><p><b>P{number}.</b> {problem}</p>",
         "<div class='hide-heading faux-link'>Click to reveal hidden text</div>"
         "<div class='hide-content'>{solution}</div>",
-        "</div>", text=inline,
+        "</div>",
+        text=inline,
     ),
     "mark_scheme": each(
         "<tr><td><b>{number}</b></td><td>{problem}</td><td>[3]</td></tr>",
-        "<tr class='scheme'><td>MS</td><td>{solution}</td><td></td></tr>", text=inline,
+        "<tr class='scheme'><td>MS</td><td>{solution}</td><td></td></tr>",
+        text=inline,
         around=("<table class='paper'><tr><th>Question</th><th></th><th>Marks</th></tr>", "</table>"),
     ),
     "footnotes": footnotes,
-    "dialogue": each(
-        "<p><b>Student:</b> {problem}</p>", "<p><b>Tutor:</b> {solution}</p>", text=inline
-    ),
+    "dialogue": each("<p><b>Student:</b> {problem}</p>", "<p><b>Tutor:</b> {solution}</p>", text=inline),
     "same_paragraph": each(
         "<p><i>{number}.</i> {problem}", " <b>Solution:</b> {solution}", "</p>", text=inline
     ),
-    "exam_abbreviations": each(
-        "<p>Q.{number} {problem}", "<br>Ans: {solution}", "</p>", text=inline
-    ),
-}  # fmt: skip
+    "exam_abbreviations": each("<p>Q.{number} {problem}", "<br>Ans: {solution}", "</p>", text=inline),
+}

@@ -132,32 +132,48 @@ def script_toggles(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Links and hidden boxes that a script opens."""
     return "\n".join(
         f'<div class="item"><span class="num">{one.number})</span> {inline(one.problem)}<br>'
-        + (f'<a href="#" onclick="return flip(\'s{one.number}\')">[show solution]</a>'
-           f'<div id="s{one.number}" style="display:none">{paragraphs(one.solution)}</div>' if one.solution else "")
+        + (
+            f'<a href="#" onclick="return flip(\'s{one.number}\')">[show solution]</a>'
+            f'<div id="s{one.number}" style="display:none">{paragraphs(one.solution)}</div>'
+            if one.solution
+            else ""
+        )
         + "</div>"
         for one in exercises
-    )  # fmt: skip
+    )
 
 
 STYLES: dict[str, Style] = {
     "headings": each("<h3>Exercise {number}</h3>\n{problem}", "<h4>Solution</h4>\n{solution}"),
     "disclosure": each(
         "<div><p><b>{number}.</b> {problem}</p>",
-        "<details><summary>Show Answer</summary><p>{solution}</p></details>", "</div>", text=formula,
+        "<details><summary>Show Answer</summary><p>{solution}</p></details>",
+        "</div>",
+        text=formula,
     ),
     "definitions": each(
-        "<dt>Problem {number}</dt><dd>{problem}</dd>", "<dt>Solution</dt><dd>{solution}</dd>", around=("<dl>", "</dl>")
+        "<dt>Problem {number}</dt><dd>{problem}</dd>",
+        "<dt>Solution</dt><dd>{solution}</dd>",
+        around=("<dl>", "</dl>"),
     ),
     "table": each(
-        "<tr><td>{number}</td><td>{problem}</td>", "<td>{solution}</td>", "</tr>", without="<td></td>", text=inline,
-        around=("<table><thead><tr><th>#</th><th>Question</th><th>Answer</th></tr></thead><tbody>",
-                "</tbody></table>"),
+        "<tr><td>{number}</td><td>{problem}</td>",
+        "<td>{solution}</td>",
+        "</tr>",
+        without="<td></td>",
+        text=inline,
+        around=(
+            "<table><thead><tr><th>#</th><th>Question</th><th>Answer</th></tr></thead><tbody>",
+            "</tbody></table>",
+        ),
     ),
-    "inline_letters": each("<p><b>Q{number}.</b> {problem}</p>", "\n<p><b>A.</b> {solution}</p>", text=inline),
+    "inline_letters": each(
+        "<p><b>Q{number}.</b> {problem}</p>", "\n<p><b>A.</b> {solution}</p>", text=inline
+    ),
     "answers_at_end": answers_at_end,
     "script_toggles": script_toggles,
     "forum": forum,
-}  # fmt: skip
+}
 
 
 def render(style: Style, exercises: Sequence[Gold], seed: str) -> str:

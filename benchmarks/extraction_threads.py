@@ -18,72 +18,131 @@ from pathlib import Path
 from benchmarks.extraction import extracted, pairs, require_pages, score
 from benchmarks.extraction_combinations import LEAST_RECALL, gold_pages, tell_worst
 from benchmarks.extraction_styles import Gold, Style, inline, paragraphs, render, wrong
-from benchmarks.extraction_thread_variations import (
-    ACCEPTED_BOXES,
-    FRAMES,
-    SAME,
-    SECOND,
-    SECOND_ACCEPTED,
-)
+from benchmarks.extraction_thread_variations import ACCEPTED_BOXES, FRAMES, SAME, SECOND, SECOND_ACCEPTED
 
 LEAST_PRECISION = 0.95
 SHOWN_PAIRS = 3
-NAMES = ("tom_k", "Lena B.", "mathfan92", "Prof. Oak", "j.doe", "ana", "quietfern", "R2", "Ms. Ito", "the_real_sam")
+NAMES = (
+    "tom_k",
+    "Lena B.",
+    "mathfan92",
+    "Prof. Oak",
+    "j.doe",
+    "ana",
+    "quietfern",
+    "R2",
+    "Ms. Ito",
+    "the_real_sam",
+)
 SHARE_OF_QUOTES = 0.4
 Choices = Mapping[str, Sequence[str]]
 
 FIRST: Choices = {
     "thread": (
-        "<div class='thread'>|</div>", "<section class='topic' id='t{n}'>|</section>", "<article>|</article>",
-        "<div class='discussion-thread'>|</div>", "|", "<div class='question-page'>|</div>",
-        "<div id='thread-{n}' class='box'>|</div>", "<li class='conversation'>|</li>", "<div>|</div>", "|<hr>",
+        "<div class='thread'>|</div>",
+        "<section class='topic' id='t{n}'>|</section>",
+        "<article>|</article>",
+        "<div class='discussion-thread'>|</div>",
+        "|",
+        "<div class='question-page'>|</div>",
+        "<div id='thread-{n}' class='box'>|</div>",
+        "<li class='conversation'>|</li>",
+        "<div>|</div>",
+        "|<hr>",
         "<div itemscope itemtype='https://schema.org/QAPage'>|</div>",
         "<section class='qa-block'><div>|</div></section>",
     ),
     "title": (
-        "", "<h2>Question about exercise {n}</h2>", "<h3><a href='/t/{n}'>Homework help #{n}</a></h3>",
-        "<h2 class='topic-title'>Need help with this one</h2>", "<h2>Problem {n}</h2>", "<h3>How do I do this?</h3>",
-        "<div class='thread-title'><a href='/t/{n}'>Stuck on number {n}</a></div>", "<h4>Re: sheet {n} [solved]</h4>",
+        "",
+        "<h2>Question about exercise {n}</h2>",
+        "<h3><a href='/t/{n}'>Homework help #{n}</a></h3>",
+        "<h2 class='topic-title'>Need help with this one</h2>",
+        "<h2>Problem {n}</h2>",
+        "<h3>How do I do this?</h3>",
+        "<div class='thread-title'><a href='/t/{n}'>Stuck on number {n}</a></div>",
+        "<h4>Re: sheet {n} [solved]</h4>",
     ),
     "question": (
-        "<div class='question'>|</div>", "<div class='post first-post'>|</div>", "<div class='post op'>|</div>",
-        "<div class='message'>|</div>", "<div class='opening-post'>|</div>", "<div class='q-body'>|</div>",
-        "<div class='post-question'>|</div>", SAME, SAME, "|", "<div class='original'>|</div>",
-        "<section class='prompt-box'>|</section>", "<div class='entry' id='q{n}'>|</div>",
+        "<div class='question'>|</div>",
+        "<div class='post first-post'>|</div>",
+        "<div class='post op'>|</div>",
+        "<div class='message'>|</div>",
+        "<div class='opening-post'>|</div>",
+        "<div class='q-body'>|</div>",
+        "<div class='post-question'>|</div>",
+        SAME,
+        SAME,
+        "|",
+        "<div class='original'>|</div>",
+        "<section class='prompt-box'>|</section>",
+        "<div class='entry' id='q{n}'>|</div>",
     ),
     "body": (
-        "<div class='content'>|</div>", "<div class='post-body'>|</div>", "<div class='message-body'>|</div>",
-        "<div class='text'>|</div>", "|", "<div class='body-copy'>|</div>", "<div><div class='md'>|</div></div>",
+        "<div class='content'>|</div>",
+        "<div class='post-body'>|</div>",
+        "<div class='message-body'>|</div>",
+        "<div class='text'>|</div>",
+        "|",
+        "<div class='body-copy'>|</div>",
+        "<div><div class='md'>|</div></div>",
         "<div itemprop='text'>|</div>",
     ),
     "count": (
-        "", "<h3>{k} Answers</h3>", "<h4>{k} replies</h4>", "<div class='answers-header'><h2>{k} answers</h2></div>",
-        "<h3>Answers</h3>", "<h3>Replies ({k})</h3>", "<p>{k} replies</p>", "<h3>Responses</h3>",
+        "",
+        "<h3>{k} Answers</h3>",
+        "<h4>{k} replies</h4>",
+        "<div class='answers-header'><h2>{k} answers</h2></div>",
+        "<h3>Answers</h3>",
+        "<h3>Replies ({k})</h3>",
+        "<p>{k} replies</p>",
+        "<h3>Responses</h3>",
         "<div class='bar'><span>{k} Answers</span> <a href='?s=v'>Votes</a> <a href='?s=o'>Oldest</a></div>",
     ),
     "list": (
-        "|", "<div class='answers'>|</div>", "<ul class='replies'>|</ul>", "<ol class='posts'>|</ol>",
-        "<div class='responses'>|</div>", "<div id='thread-{n}-list'>|</div>", "<div><div>|</div></div>",
+        "|",
+        "<div class='answers'>|</div>",
+        "<ul class='replies'>|</ul>",
+        "<ol class='posts'>|</ol>",
+        "<div class='responses'>|</div>",
+        "<div id='thread-{n}-list'>|</div>",
+        "<div><div>|</div></div>",
     ),
     "answer": (
-        "<div class='answer'>|</div>", "<div class='reply'>|</div>", "<div class='post'>|</div>",
-        "<div class='post reply'>|</div>", "<div class='message'>|</div>", "<div class='response'>|</div>",
-        "<div class='answer-card'>|</div>", "<div class='post-answer'>|</div>", "<li class='item'>|</li>",
-        "<div class='card mb-2'>|</div>", "<article class='entry'>|</article>", "<div class='row-{u}'>|</div>",
+        "<div class='answer'>|</div>",
+        "<div class='reply'>|</div>",
+        "<div class='post'>|</div>",
+        "<div class='post reply'>|</div>",
+        "<div class='message'>|</div>",
+        "<div class='response'>|</div>",
+        "<div class='answer-card'>|</div>",
+        "<div class='post-answer'>|</div>",
+        "<li class='item'>|</li>",
+        "<div class='card mb-2'>|</div>",
+        "<article class='entry'>|</article>",
+        "<div class='row-{u}'>|</div>",
     ),
     "byline": (
-        "<div class='author'>{u}</div>", "<p class='byline'>Posted by {u} on March {d}, 2021</p>",
-        "<div class='meta'>{u} wrote on 2021-03-{d:02}:</div>", "",
+        "<div class='author'>{u}</div>",
+        "<p class='byline'>Posted by {u} on March {d}, 2021</p>",
+        "<div class='meta'>{u} wrote on 2021-03-{d:02}:</div>",
+        "",
         "<div class='user-info'><a href='/u'>{u}</a> <span class='rep'>1,2{d:02}</span></div>",
-        "<p><b>{u}</b> · {d} days ago</p>", "<div class='post-head'>{u} answered {d} months ago</div>",
-        "<h4 class='name'>{u}</h4>", "<div class='who'><img src='/a/{d}.png' alt='{u}'> <span>{u}</span></div>",
+        "<p><b>{u}</b> · {d} days ago</p>",
+        "<div class='post-head'>{u} answered {d} months ago</div>",
+        "<h4 class='name'>{u}</h4>",
+        "<div class='who'><img src='/a/{d}.png' alt='{u}'> <span>{u}</span></div>",
         "<div class='head'><span>{u}</span> <time>{d} May 2020</time> <a href='#p{d}'>#{d}</a></div>",
     ),
     "votes": (
-        "<div class='votes'>{v}</div>", "<span class='score'>{v} points</span>", "<p>{v} upvotes</p>",
+        "<div class='votes'>{v}</div>",
+        "<span class='score'>{v} points</span>",
+        "<p>{v} upvotes</p>",
         "<div class='vote-count' data-score='{v}'>{v}</div>",
         "<div class='post-foot'><button>▲</button> {v} votes</div>",
-        "<p class='likes'>{v} likes</p>", "<p>Score: {v}</p>", "<p>👍 {v}</p>", "",
+        "<p class='likes'>{v} likes</p>",
+        "<p>Score: {v}</p>",
+        "<p>👍 {v}</p>",
+        "",
         "<div class='voting'><a href='#'>▲</a><span>{v}</span><a href='#'>▼</a></div>",
         "<div class='rating'>+{v}</div>",
     ),
@@ -91,20 +150,23 @@ FIRST: Choices = {
     "votes of questions": ("no", "no", "yes"),
     "accepted": ("none", "none", "class", "badge", "check", "text", "itemprop", "foot"),
     "actions": (
-        "", "<div class='actions'><a href='#'>Reply</a> <a href='#'>Share</a> <a href='#'>Report</a></div>",
-        "<p><a href='#'>Quote</a></p>", "<div class='foot'><a href='#'>Like</a> · <a href='#'>Reply</a></div>",
+        "",
+        "<div class='actions'><a href='#'>Reply</a> <a href='#'>Share</a> <a href='#'>Report</a></div>",
+        "<p><a href='#'>Quote</a></p>",
+        "<div class='foot'><a href='#'>Like</a> · <a href='#'>Reply</a></div>",
     ),
     "remarks": ("", "", "", "<ul class='comments'><li>thanks, this helped a lot</li></ul>"),
     "quoted": ("no", "no", "no", "<blockquote><p>{u} wrote:</p><p>{q}</p></blockquote>"),
     "unanswered": ("", "", "<p>No answers yet.</p>"),
     "threads": ("several", "several", "several", "one"),
-}  # fmt: skip
+}
 ACCEPTED = {
     "badge": "<span class='badge'>✓ Accepted answer</span>",
     "check": "<div class='accepted-mark' title='accepted'>✔</div>",
-    "text": "<p>Best answer</p>", "foot": "<p>Marked as best answer by the author</p>",
+    "text": "<p>Best answer</p>",
+    "foot": "<p>Marked as best answer by the author</p>",
     **SECOND_ACCEPTED,
-}  # fmt: skip
+}
 """Kind of acceptance -> the mark inside the post; `foot` and `told` stand at its end."""
 SETS = {"first": FIRST, "second": SECOND}
 
@@ -119,10 +181,14 @@ def drawn_from(choices: Choices, rng: random.Random) -> dict[str, str]:
         drawn["question"] = drawn["answer"] if drawn["question"] == SAME else drawn["question"]
         is_told = any(drawn[name].strip("|") for name in ("thread", "title", "count"))
         is_told = is_told or drawn["question"] not in (drawn["answer"], "|")
-        is_told = is_told or bool(drawn["votes"] and drawn["votes of questions"] == "no" and drawn["question"] != "|")
+        is_told = is_told or bool(
+            drawn["votes"] and drawn["votes of questions"] == "no" and drawn["question"] != "|"
+        )
         is_told = is_told and not (drawn.get("frame") and drawn["accepted"] in ACCEPTED_BOXES)
         is_list = drawn["threads"] == "one" and drawn["question"] == drawn["answer"] and not drawn["count"]
-        is_told = is_told and not (is_list and drawn["accepted"] == "none" and drawn["votes of questions"] == "yes")
+        is_told = is_told and not (
+            is_list and drawn["accepted"] == "none" and drawn["votes of questions"] == "yes"
+        )
         if is_told and (drawn["votes"] or drawn["accepted"] != "none"):
             return drawn
 
@@ -170,7 +236,15 @@ def _answers(drawn: Mapping[str, str], one: Gold, others: Sequence[Gold], rng: r
         texts.append((wrong(others, one, rng), rng.randint(0, top - 2 if is_by_votes else top + 9), False))
     rng.shuffle(texts)
     return [
-        _post(drawn, "answer", text, drawn["votes"].format(v=votes), drawn["accepted"] if is_best else "", rng, one)
+        _post(
+            drawn,
+            "answer",
+            text,
+            drawn["votes"].format(v=votes),
+            drawn["accepted"] if is_best else "",
+            rng,
+            one,
+        )
         for text, votes, is_best in texts
     ]
 
@@ -185,7 +259,14 @@ def _post(
     quote = drawn["quoted"] if kind == "answer" and rng.random() < SHARE_OF_QUOTES else "no"
     quoted = "" if quote == "no" else quote.format(u=rng.choice(NAMES), q=inline(one.problem))
     remarks = drawn["remarks"] if kind == "answer" and rng.random() < SHARE_OF_QUOTES else ""
-    content = head + byline + _around(drawn["body"], quoted + paragraphs(text), one) + foot + remarks + drawn["actions"]
+    content = (
+        head
+        + byline
+        + _around(drawn["body"], quoted + paragraphs(text), one)
+        + foot
+        + remarks
+        + drawn["actions"]
+    )
     return _around(_marked(drawn[kind], accepted).replace("{u}", str(rng.randint(100, 999))), content, one)
 
 
@@ -207,7 +288,9 @@ def _around(box: str, content: str, one: Gold) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="folder with pages/*.gold.jsonl.gz")
     parser.add_argument("--pages", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)

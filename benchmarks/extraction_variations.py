@@ -14,63 +14,179 @@ from benchmarks.extraction_styles import Gold, Style, inline, paragraphs
 
 Markup = Callable[[str, str, int], str]
 """(label, text or its HTML, number) -> HTML."""
-ROMAN = ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII", "XIII", "XIV", "XV", "XVI")
+ROMAN = (
+    "",
+    "I",
+    "II",
+    "III",
+    "IV",
+    "V",
+    "VI",
+    "VII",
+    "VIII",
+    "IX",
+    "X",
+    "XI",
+    "XII",
+    "XIII",
+    "XIV",
+    "XV",
+    "XVI",
+)
 
 PROBLEM_WORDS = (
-    "Try it yourself", "Your turn", "Drill", "Puzzle", "Check your understanding", "Exercise", "Problem", "Question",
-    "Task", "Example", "Challenge", "Self-test", "Practice exercise", "Exam question", "Quick question", "Now you try",
-    "Study question", "Review question", "Homework problem", "Past paper question", "Test item", "Have a go",
-    "Brain teaser", "Assignment", "Worked problem", "Ex", "Q", "Prob.",
-)  # fmt: skip
+    "Try it yourself",
+    "Your turn",
+    "Drill",
+    "Puzzle",
+    "Check your understanding",
+    "Exercise",
+    "Problem",
+    "Question",
+    "Task",
+    "Example",
+    "Challenge",
+    "Self-test",
+    "Practice exercise",
+    "Exam question",
+    "Quick question",
+    "Now you try",
+    "Study question",
+    "Review question",
+    "Homework problem",
+    "Past paper question",
+    "Test item",
+    "Have a go",
+    "Brain teaser",
+    "Assignment",
+    "Worked problem",
+    "Ex",
+    "Q",
+    "Prob.",
+)
 SOLUTION_WORDS = (
-    "Worked answer", "Explanation", "Reasoning", "Walkthrough", "Model response", "How to do it", "Our answer",
-    "Here's how", "Solution", "Answer", "Show worked solution", "See the reasoning", "Full answer", "Show me how",
-    "Let's solve it", "Step by step", "Working out", "Teacher's answer", "Possible solution", "Sample response",
-    "Complete working", "Check answer", "Peek at the answer", "Show steps", "Response", "Approach", "Method",
-    "Detailed explanation", "How we got there", "What we did",
-)  # fmt: skip
+    "Worked answer",
+    "Explanation",
+    "Reasoning",
+    "Walkthrough",
+    "Model response",
+    "How to do it",
+    "Our answer",
+    "Here's how",
+    "Solution",
+    "Answer",
+    "Show worked solution",
+    "See the reasoning",
+    "Full answer",
+    "Show me how",
+    "Let's solve it",
+    "Step by step",
+    "Working out",
+    "Teacher's answer",
+    "Possible solution",
+    "Sample response",
+    "Complete working",
+    "Check answer",
+    "Peek at the answer",
+    "Show steps",
+    "Response",
+    "Approach",
+    "Method",
+    "Detailed explanation",
+    "How we got there",
+    "What we did",
+)
 NUMBERING = (
-    "{word} {n}", "{word} {n}", "{word} {roman}", "{word} #{n}", "{word} {n:02d}", "{word} 4.{n}", "{word} {n} –",
-    "{word} {n} —", "{word} ({n})", "{word} № {n}", "{word} {n})", "{word} {n}:", "{word}: {n}", "{n}. {word}",
-    "{word} 4-{n}", "{word} 3.2.{n}", "{word}-{n}", "({n}) {word}", "{word} no {n}", "{word} {n}/{count}",
-)  # fmt: skip
+    "{word} {n}",
+    "{word} {n}",
+    "{word} {roman}",
+    "{word} #{n}",
+    "{word} {n:02d}",
+    "{word} 4.{n}",
+    "{word} {n} –",
+    "{word} {n} —",
+    "{word} ({n})",
+    "{word} № {n}",
+    "{word} {n})",
+    "{word} {n}:",
+    "{word}: {n}",
+    "{n}. {word}",
+    "{word} 4-{n}",
+    "{word} 3.2.{n}",
+    "{word}-{n}",
+    "({n}) {word}",
+    "{word} no {n}",
+    "{word} {n}/{count}",
+)
 TAGS = (
-    "{points} pts", "Core", "{points} marks", "[{points} marks]", "Difficulty: ★★☆", "Level {points}", "{topic}",
-    "{topic} · {points} pt", "Easy", "Non-calculator", "Grade 9", "⏱ {points} min", "Time: {points} min",
-    "(worth {points} points)", "Skill: {topic}", "{topic} {points} pt", "Exam board: AQA", "HSA.REI.{points}",
-)  # fmt: skip
+    "{points} pts",
+    "Core",
+    "{points} marks",
+    "[{points} marks]",
+    "Difficulty: ★★☆",
+    "Level {points}",
+    "{topic}",
+    "{topic} · {points} pt",
+    "Easy",
+    "Non-calculator",
+    "Grade 9",
+    "⏱ {points} min",
+    "Time: {points} min",
+    "(worth {points} points)",
+    "Skill: {topic}",
+    "{topic} {points} pt",
+    "Exam board: AQA",
+    "HSA.REI.{points}",
+)
 TOPICS = ("Core", "Stretch", "Revision", "Exam practice")
 TAG_PLACES: dict[str, tuple[str, str, str]] = {
-    "none": ("", "", ""), "span in label": (" <span class='t'>{tag}</span>", "", ""),
-    "small in label": (" <small>{tag}</small>", "", ""), "text in label": (" {tag}", "", ""),
-    "dash in label": (" – {tag}", "", ""), "second line": ("<br><small>{tag}</small>", "", ""),
-    "line under label": ("", "<p class='m'>{tag}</p>", ""), 
+    "none": ("", "", ""),
+    "span in label": (" <span class='t'>{tag}</span>", "", ""),
+    "small in label": (" <small>{tag}</small>", "", ""),
+    "text in label": (" {tag}", "", ""),
+    "dash in label": (" – {tag}", "", ""),
+    "second line": ("<br><small>{tag}</small>", "", ""),
+    "line under label": ("", "<p class='m'>{tag}</p>", ""),
     "box under label": ("", "<div><span>{tag}</span></div>", ""),
-    "line under text": ("", "", "<p>{tag}</p>"), "box under text": ("", "", "<div class='badges'>{tag}</div>"),
-}  # fmt: skip
+    "line under text": ("", "", "<p>{tag}</p>"),
+    "box under text": ("", "", "<div class='badges'>{tag}</div>"),
+}
 """What follows the label, stands before the text and after it."""
 UNDER = {
-    "none": "", "link": "<div class='x'><a href='#' class='bm'>Save for later</a></div>",
-    "print": "<p><a href='/print/{n}'>Print this question</a></p>", "tutor": "<p><a href='/ask'>Ask a tutor</a></p>",
-    "button": "<button class='b1'>Add to my list</button>", "discuss": "<div><a href='/d/{n}'>Discuss ({n})</a></div>",
-    "span": "<div><span class='lnk'>Copy link</span></div>", "app": "<p><em>Try this in the app</em></p>",
+    "none": "",
+    "link": "<div class='x'><a href='#' class='bm'>Save for later</a></div>",
+    "print": "<p><a href='/print/{n}'>Print this question</a></p>",
+    "tutor": "<p><a href='/ask'>Ask a tutor</a></p>",
+    "button": "<button class='b1'>Add to my list</button>",
+    "discuss": "<div><a href='/d/{n}'>Discuss ({n})</a></div>",
+    "span": "<div><span class='lnk'>Copy link</span></div>",
+    "app": "<p><em>Try this in the app</em></p>",
     "report": "<p><a href='/r'>Report a mistake</a></p>",
     "two": "<p><a href='#'>Bookmark</a> | <a href='#'>Print</a></p>",
     "lines": "<div><a href='#'>Watch the video</a></div><div><a href='#'>Send to a friend</a></div>",
-}  # fmt: skip
+}
 HINTS = {
-    "none": "", "bold": "<p><b>Hint:</b> Read the text twice.</p>",
+    "none": "",
+    "bold": "<p><b>Hint:</b> Read the text twice.</p>",
     "details": "<details><summary>Hint</summary><p>Read the text twice.</p></details>",
     "button": "<button onclick='h({n})'>Need a hint?</button><div hidden><p>Read the text twice.</p></div>",
-    "heading": "<h5>Hint</h5><p>Read the text twice.</p>", "clue": "<p><i>Clue:</i> Read the text twice.</p>",
+    "heading": "<h5>Hint</h5><p>Read the text twice.</p>",
+    "clue": "<p><i>Clue:</i> Read the text twice.</p>",
     "numbered": "<details><summary>Hint 1</summary><p>Read it.</p></details>"
     "<details><summary>Hint 2</summary><p>Read it twice.</p></details>",
-}  # fmt: skip
+}
 SEPARATORS = {
-    "none": "", "rule": "<hr>", "stars": "<p>* * *</p>", "dashes": "<p>———</p>", "blank": "<p>&nbsp;</p>",
-    "dots": "<div>•••</div>", "tilde": "<p>~</p>", "asterism": "<p>⁂</p>", "box": "<div class='sep'></div>",
+    "none": "",
+    "rule": "<hr>",
+    "stars": "<p>* * *</p>",
+    "dashes": "<p>———</p>",
+    "blank": "<p>&nbsp;</p>",
+    "dots": "<div>•••</div>",
+    "tilde": "<p>~</p>",
+    "asterism": "<p>⁂</p>",
+    "box": "<div class='sep'></div>",
     "underscores": "<p>__________</p>",
-}  # fmt: skip
+}
 PROBLEM_MARKUP: dict[str, Markup] = {
     "h3": lambda label, body, n: f"<h3>{label}</h3>\n{body}",
     "h2": lambda label, body, n: f"<h2>{label}</h2>\n{body}",
@@ -136,21 +252,30 @@ SOLUTION_MARKUP: dict[str, Markup] = {
     "paragraph": lambda label, text, n: f"<p>{label}</p>{paragraphs(text)}",
 }
 WRAPPERS = {
-    "none": ("", ""), "box": ("<div class='css-z1'>", "</div>"), "item": ("<li>", "</li>"),
-    "custom element": ("<app-card>", "</app-card>"), "article": ("<article class='a9'>", "</article>"),
-}  # fmt: skip
+    "none": ("", ""),
+    "box": ("<div class='css-z1'>", "</div>"),
+    "item": ("<li>", "</li>"),
+    "custom element": ("<app-card>", "</app-card>"),
+    "article": ("<article class='a9'>", "</article>"),
+}
 BEFORE = {
-    "none": "", "section number": "<h2>9.9 Exercises</h2>", "span section number": (
-        "<h2><span class='header-section-number'>4.9</span> Exercises</h2>"),
-    "section": "<h2>Section 3.2 Exercises</h2>", "exercises 3.2": "<h2>Exercises 3.2</h2><p>Take your time.</p>",
-    "part": "<h2>Part A</h2><p>Short questions first.</p>", "lettered": "<h2>A. Practice problems</h2>",
+    "none": "",
+    "section number": "<h2>9.9 Exercises</h2>",
+    "span section number": ("<h2><span class='header-section-number'>4.9</span> Exercises</h2>"),
+    "section": "<h2>Section 3.2 Exercises</h2>",
+    "exercises 3.2": "<h2>Exercises 3.2</h2><p>Take your time.</p>",
+    "part": "<h2>Part A</h2><p>Short questions first.</p>",
+    "lettered": "<h2>A. Practice problems</h2>",
     "questions and answers": "<h1>Questions and Answers</h1>",
     "with solutions": "<h2>7.3 Exercises with solutions</h2>",
-}  # fmt: skip
+}
 BETWEEN = {
-    "none": "", "part": "<h2>Part {letter}</h2>", "set": "<h2>Set {part}: Mixed practice</h2>",
-    "level": "<h3>Level {part}</h3><p>These are a bit harder.</p>", "section": "<h2>4.{part} Exercises</h2>",
-}  # fmt: skip
+    "none": "",
+    "part": "<h2>Part {letter}</h2>",
+    "set": "<h2>Set {part}: Mixed practice</h2>",
+    "level": "<h3>Level {part}</h3><p>These are a bit harder.</p>",
+    "section": "<h2>4.{part} Exercises</h2>",
+}
 """Stands before every fifth exercise."""
 
 
@@ -177,19 +302,31 @@ def _often_none(kinds: Mapping[str, object]) -> list[str]:
 
 
 _FRAGMENTS = {
-    "under problem": UNDER, "under solution": UNDER, "hint": HINTS, "separator": SEPARATORS, "before": BEFORE,
+    "under problem": UNDER,
+    "under solution": UNDER,
+    "hint": HINTS,
+    "separator": SEPARATORS,
+    "before": BEFORE,
     "between": BETWEEN,
-}  # fmt: skip
+}
 SECOND = Dimensions(
     choices={
-        "problem word": PROBLEM_WORDS, "solution word": SOLUTION_WORDS, "numbering": NUMBERING, "tag": TAGS,
-        "tag place": _often_none(TAG_PLACES), "problem markup": list(PROBLEM_MARKUP),
-        "solution markup": list(SOLUTION_MARKUP), "wrapper": _often_none(WRAPPERS),
+        "problem word": PROBLEM_WORDS,
+        "solution word": SOLUTION_WORDS,
+        "numbering": NUMBERING,
+        "tag": TAGS,
+        "tag place": _often_none(TAG_PLACES),
+        "problem markup": list(PROBLEM_MARKUP),
+        "solution markup": list(SOLUTION_MARKUP),
+        "wrapper": _often_none(WRAPPERS),
         **{name: _often_none(kinds) for name, kinds in _FRAGMENTS.items()},
     },
-    problem_markup=PROBLEM_MARKUP, solution_markup=SOLUTION_MARKUP, tag_places=TAG_PLACES, fragments=_FRAGMENTS,
+    problem_markup=PROBLEM_MARKUP,
+    solution_markup=SOLUTION_MARKUP,
+    tag_places=TAG_PLACES,
+    fragments=_FRAGMENTS,
     wrappers=WRAPPERS,
-)  # fmt: skip
+)
 
 
 def varied(dimensions: Dimensions, drawn: Mapping[str, str]) -> Style:
@@ -229,4 +366,3 @@ def _exercise(
         parts += [fragment["hint"], markup(drawn["solution word"], one.solution, one.number)]
         parts.append(fragment["under solution"])
     return "".join(parts) + closing + fragment["separator"]
-

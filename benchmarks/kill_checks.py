@@ -47,8 +47,13 @@ def check_outputs(project: Path, wanted: Mapping[str, str]) -> Check:
     check = Check("every output equals that of the undisturbed run", {"outputs": len(wanted)})
     check.differences = different_outputs(project, wanted)
     check.found["equal"] = len(wanted) - len(check.differences)
-    done = subprocess.run([sys.executable, "-m", "dvc", "status", "--json"], cwd=project, env=clone_environment(),
-                          text=True, capture_output=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", "status", "--json"],
+        cwd=project,
+        env=clone_environment(),
+        text=True,
+        capture_output=True,
+    )
     try:
         status = json.loads(done.stdout)
     except ValueError:
@@ -83,10 +88,14 @@ def check_mlflow(project: Path) -> Check:
     check.differences += [f"{log} was never delivered to its end" for log in waiting]
     check.differences += missing_numbers(project, runs)
     attempts = [int(run.data.tags.get("attempts", "1")) for run in runs]
-    check.found = {"runs": len(runs), "FINISHED": sum(finished.values()), "completed": sum(completed.values()),
-                   "completed more than once": sum(count > 1 for count in completed.values()),
-                   "continued after a kill": sum(one > 1 for one in attempts),
-                   "attempts": sum(attempts)}  # fmt: skip
+    check.found = {
+        "runs": len(runs),
+        "FINISHED": sum(finished.values()),
+        "completed": sum(completed.values()),
+        "completed more than once": sum(count > 1 for count in completed.values()),
+        "continued after a kill": sum(one > 1 for one in attempts),
+        "attempts": sum(attempts),
+    }
     return check
 
 

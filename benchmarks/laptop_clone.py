@@ -95,9 +95,13 @@ def reproduce_undisturbed(project: Path) -> None:
     log.parent.mkdir(exist_ok=True)
     with open(log, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.repro"], cwd=project, stdout=file, stderr=subprocess.STDOUT,
-            env=clone_environment(), start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "pipelines.repro"],
+            cwd=project,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=clone_environment(),
+            start_new_session=True,
+        )
         try:
             code = process.wait()
         finally:
@@ -164,10 +168,14 @@ class CloneUi(RunningUi):
         with open(self.log_file, "a") as log:
             before = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.servers"], cwd=self.project, stdin=subprocess.DEVNULL,
-                env={**clone_environment(), **ports, "PYTHONUNBUFFERED": "1"}, stdout=log, stderr=subprocess.STDOUT,
+                [sys.executable, "-m", "pipelines.servers"],
+                cwd=self.project,
+                stdin=subprocess.DEVNULL,
+                env={**clone_environment(), **ports, "PYTHONUNBUFFERED": "1"},
+                stdout=log,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
-            )  # fmt: skip
+            )
         until = time.monotonic() + SECONDS_TO_START
         while self.is_alive and time.monotonic() < until:
             if IS_UP in self.log_file.read_bytes()[before:].decode(errors="replace"):

@@ -91,8 +91,15 @@ class OurStep:
         version = self.sampler.policy_version
         trained = prepare_rollouts(groups, self.params, version, self.micro_batch_tokens, self.trainer)
         updates = update_policy(
-            trained, self.params, self.micro_batch_tokens, 1.0, self.trainer, self.settings.seed, "benchmark", turn
-        )  # fmt: skip
+            trained,
+            self.params,
+            self.micro_batch_tokens,
+            1.0,
+            self.trainer,
+            self.settings.seed,
+            "benchmark",
+            turn,
+        )
         row = summarise(updates)
         updated = time.perf_counter()
         from_trainer = self.probe.trainer_side(self.trainer)

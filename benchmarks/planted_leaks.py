@@ -37,22 +37,35 @@ def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
     """One text of each row of a mirrored file."""
     known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
     text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
-    rows = json.loads(text) if known[name]["format"] == "json" else [json.loads(line) for line in text.splitlines()]
+    rows = (
+        json.loads(text)
+        if known[name]["format"] == "json"
+        else [json.loads(line) for line in text.splitlines()]
+    )
     return [row[field] for row in rows]
 
 
-def recall_by_kind(index: Contamination, leaks: dict[str, list[tuple[str, str]]]) -> dict[str, tuple[int, int]]:
+def recall_by_kind(
+    index: Contamination, leaks: dict[str, list[tuple[str, str]]]
+) -> dict[str, tuple[int, int]]:
     """Leaks whose own benchmark problem was hit, of all, by kind."""
     return {
-        kind: (sum(original in {hit.benchmark_problem for hit in index.find_all(leak)} for original, leak in pairs),
-               len(pairs))
+        kind: (
+            sum(
+                original in {hit.benchmark_problem for hit in index.find_all(leak)}
+                for original, leak in pairs
+            ),
+            len(pairs),
+        )
         for kind, pairs in leaks.items()
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mirror", type=Path, default=PROJECT.parent / "shared" / "data" / "mirror")
     parser.add_argument("--every", type=int, default=1, help="take every n-th row")
     parser.add_argument("--show", type=int, default=0, help="hits to print of each source")
@@ -66,19 +79,32 @@ def main() -> None:
     index = Contamination(problems, recipe_rules())
     for kind, (found, count) in recall_by_kind(index, planted(stories[:: flags.every], formulas)).items():
         print(f"recall {kind:24} {found / count:6.1%}  {found} of {count}")
-    sources = (("gsm8k/train", "question"), ("math/train", "problem"), ("aime/aime_1983_2023", "problem"),
-               ("mmlu_stem/test", "question"), ("theoremqa/test", "Question"))  # fmt: skip
+    sources = (
+        ("gsm8k/train", "question"),
+        ("math/train", "problem"),
+        ("aime/aime_1983_2023", "problem"),
+        ("mmlu_stem/test", "question"),
+        ("theoremqa/test", "Question"),
+    )
     for name, field in sources:
         rows = read_mirror(flags.mirror, name, field)[:: flags.every]
         started = time.process_time()
         hits = [(row, hit) for row in rows if (hit := index.find(row))]
         seconds = time.process_time() - started
-        by_rule = ", ".join(f"{rule} {number}" for rule, number in Counter(hit.rule for _, hit in hits).most_common())
-        print(f"hits {name:20} {len(hits) / len(rows):6.2%}  {len(hits)} of {len(rows)} rows ({by_rule}), "
-              f"{1000 * seconds / len(rows):.2f} ms a row")  # fmt: skip
+        by_rule = ", ".join(
+            f"{rule} {number}" for rule, number in Counter(hit.rule for _, hit in hits).most_common()
+        )
+        print(
+            f"hits {name:20} {len(hits) / len(rows):6.2%}  {len(hits)} of {len(rows)} rows ({by_rule}), "
+            f"{1000 * seconds / len(rows):.2f} ms a row"
+        )
         for row, hit in hits[:: max(1, len(hits) // max(1, flags.show))][: flags.show]:
-            print(f"    {hit.rule} {hit.overlap:.2f}", f"row  {row[:220]!r}", f"test {hit.benchmark_problem[:220]!r}",
-                  sep="\n      ")  # fmt: skip
+            print(
+                f"    {hit.rule} {hit.overlap:.2f}",
+                f"row  {row[:220]!r}",
+                f"test {hit.benchmark_problem[:220]!r}",
+                sep="\n      ",
+            )
 
 
 if __name__ == "__main__":

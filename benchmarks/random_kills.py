@@ -99,8 +99,13 @@ class Record:
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self.path = path
         self.started = time.monotonic()
-        self.content: dict[str, Any] = {"about": about, "kills": [], "starts of make ui": [], "flow runs": [],
-                                        "problems": []}  # fmt: skip
+        self.content: dict[str, Any] = {
+            "about": about,
+            "kills": [],
+            "starts of make ui": [],
+            "flow runs": [],
+            "problems": [],
+        }
         self.write()
 
     def add(self, kind: str, **entry: Any) -> None:
@@ -213,8 +218,13 @@ class Operator:
             return
         self.plan.take()
         self.due, self.killed_in, self.killed_at = None, self.flow_run, time.monotonic()
-        self.record.add("kills", victim=victim, pid=target.pid, stage=self.stage or "between stages",
-                        flow_run=self.flow_run)  # fmt: skip
+        self.record.add(
+            "kills",
+            victim=victim,
+            pid=target.pid,
+            stage=self.stage or "between stages",
+            flow_run=self.flow_run,
+        )
 
     def _notice_standstill(self) -> None:
         """No stage at work for minutes: noted, and `make ui` is started again, as a person would do."""
@@ -266,8 +276,10 @@ def tell(record: Record, checks: list[Check]) -> None:
     """The findings in words."""
     content = record.content
     done, left = len(content["kills"]), content["kills left over"]
-    print(f"{done} kills in {content['seconds'] / 60:.1f} min: "
-          + ", ".join(f"{victim} {count}" for victim, count in content["kills by victim"].items()))  # fmt: skip
+    print(
+        f"{done} kills in {content['seconds'] / 60:.1f} min: "
+        + ", ".join(f"{victim} {count}" for victim, count in content["kills by victim"].items())
+    )
     stages = Counter(kill["stage"] for kill in content["kills"])
     print("at work: " + ", ".join(f"{stage} {count}" for stage, count in stages.items()))
     print(f"make ui started {len(content['starts of make ui'])} times, {len(content['flow runs'])} flow runs")

@@ -177,8 +177,15 @@ def soak(flags: argparse.Namespace, work: Path, content: dict[str, Any]) -> list
             lines = log_lines(ui)
             counted = {name: count - before.get(name, 0) for name, count in lines.items()}
             before = lines
-            content["runs"].append({"seconds": round(seconds, 1), **counted, **measure(ui),
-                                    "outputs": len(wanted), "different outputs": len(different)})  # fmt: skip
+            content["runs"].append(
+                {
+                    "seconds": round(seconds, 1),
+                    **counted,
+                    **measure(ui),
+                    "outputs": len(wanted),
+                    "different outputs": len(different),
+                }
+            )
             write_json(work / "soak.json", content)
             told = ", ".join(f"{name} {content['runs'][-1][name]:.0f}" for name in TOLD)
             say(

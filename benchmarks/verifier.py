@@ -66,8 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.verifier", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verifier",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--rows", action="append", default=[], help="FILE.jsonl[.gz][=SPEED-UP], repeatable")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
@@ -102,9 +105,11 @@ def compare(name: str, rows: list[Row], asked: float, verifier: Verifier, peers:
             theirs.append(their_seconds)
     ratios = sorted(their / our for our, their in zip(ours, theirs, strict=True))
     median = statistics.median(ratios)
-    say(f"{name}: {len(rows)} rows; ours {len(rows) / statistics.median(ours):.0f} rows/s, math-verify "
+    say(
+        f"{name}: {len(rows)} rows; ours {len(rows) / statistics.median(ours):.0f} rows/s, math-verify "
         f"{len(rows) / statistics.median(theirs):.0f} rows/s; {median:.1f} times as fast "
-        f"({ratios[0]:.1f} to {ratios[-1]:.1f}, {repeats} turns)")  # fmt: skip
+        f"({ratios[0]:.1f} to {ratios[-1]:.1f}, {repeats} turns)"
+    )
     if all("expected" in row for row in rows):
         for who, verdicts in (("ours", our_verdicts), ("math-verify", their_verdicts)):
             right = sum((said is True) == row["expected"] for said, row in zip(verdicts, rows, strict=True))
@@ -130,9 +135,11 @@ def attack(verifier: Verifier, arguments: argparse.Namespace, rows: list[Row]) -
     after = statistics.median(cpu_seconds(verifier, calm) for _ in range(_CALM_TURNS))
     verdicts = Counter(one.verdict.value for one in judged)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    say(f"hostile: {len(judged)} responses in {seconds:.1f} s; {dict(verdicts)}; asked math-verify about "
+    say(
+        f"hostile: {len(judged)} responses in {seconds:.1f} s; {dict(verdicts)}; asked math-verify about "
         f"{sum(one.path == 'math_verify' for one in judged)}; peak memory here {peak:.0f} MiB; {workers} of "
-        f"{arguments.workers} workers alive")  # fmt: skip
+        f"{arguments.workers} workers alive"
+    )
     if calm:
         say(f"throughput after them: {before / after:.2f} times that before")
     return not verdicts["correct"] and workers == arguments.workers

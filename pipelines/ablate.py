@@ -56,8 +56,14 @@ def run_ablation(ablation: str, options: list[str]) -> None:
         reason = f"ablation {ablation} failed (exit code {code}). What to do: {remedy(log.last)}"
         raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
     log.finish()
-    table = subprocess.run([*RETRACE, "ablate", ablation, "--markdown"], cwd=PROJECT, env=environment(), text=True,
-                           capture_output=True, check=True).stdout  # fmt: skip
+    table = subprocess.run(
+        [*RETRACE, "ablate", ablation, "--markdown"],
+        cwd=PROJECT,
+        env=environment(),
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout
     create_markdown_artifact(table, key=f"ablation-{ablation}", description=f"Results of ablation {ablation}")
 
 

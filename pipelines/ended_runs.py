@@ -15,9 +15,7 @@ from typing import Any
 
 TAG = "retrace"
 """Of our deployments (prefect.yaml)."""
-MESSAGE = (
-    "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped, training goes on."
-)
+MESSAGE = "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped."
 SECONDS_TO_ANSWER = 5.0
 
 
@@ -25,7 +23,9 @@ def going_runs(api: str) -> list[str]:
     """Ids of the runs of our deployments that are running or about to; none where the server does not answer."""
     wanted = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
     with suppress(OSError, HTTPException, ValueError):
-        found = _ask(f"{api}/flow_runs/filter", {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}})
+        found = _ask(
+            f"{api}/flow_runs/filter", {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}}
+        )
         return [run["id"] for run in found]
     return []
 
@@ -39,6 +39,8 @@ def tell_ended(api: str, runs: Sequence[str]) -> None:
 
 
 def _ask(address: str, content: Mapping[str, Any]) -> Any:
-    request = urllib.request.Request(address, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        address, json.dumps(content).encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as answer:
         return json.load(answer)

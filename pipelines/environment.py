@@ -36,12 +36,14 @@ ENGINES = ("vllm", "deepspeed", "ray")
 """Groups that a recipe needs when it names them, in the order in which the lock lays them over each other."""
 REMEDIES = {
     r"No space left|not enough space|Errno 28": "free some disk space",
-    r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy":
-        "the package index could not be reached: check the network (and pip's settings: `pip config list`)",
-    r"No matching distribution|Could not find a version|no matching distributions":
-        "the package index has no build of it for this machine and Python: try another (make PYTHON=python3.12 ...)",
+    (
+        r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy"
+    ): "the package index could not be reached: check the network (and pip's settings: `pip config list`)",
+    (
+        r"No matching distribution|Could not find a version|no matching distributions"
+    ): "the package index has no build of it for this machine and Python: try another (make PYTHON=python3.12 ...)",
     r"[Pp]ermission denied": "the folder .venv cannot be written: check its owner",
-}  # fmt: skip
+}
 
 
 class SetUpError(Exception):
@@ -235,9 +237,14 @@ class Environment:
         last: deque[str] = deque(maxlen=300)
         said, packages = time.monotonic(), 0
         pip = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
-            cwd=self.project, preexec_fn=die_with_parent,
-        )  # fmt: skip
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            cwd=self.project,
+            preexec_fn=die_with_parent,
+        )
         with pip:
             for line in pip.stdout:
                 last.append(line.rstrip())

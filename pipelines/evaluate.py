@@ -39,8 +39,11 @@ def evaluate(
             )
         run_stages(root, hours_per_stage, targets=(f"grade@{policy}",))
         metrics = json.loads((root / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
-    create_markdown_artifact(score_table(policy, metrics), key=f"scores-{policy.replace('_', '-')}",
-                             description=f"Scores of policy {policy}")  # fmt: skip
+    create_markdown_artifact(
+        score_table(policy, metrics),
+        key=f"scores-{policy.replace('_', '-')}",
+        description=f"Scores of policy {policy}",
+    )
 
 
 def score_table(policy: str, metrics: dict[str, float]) -> str:

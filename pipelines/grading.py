@@ -111,8 +111,13 @@ def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
     for row, judgement in judged_rows(progress(_rows(source), label="grade"), verifier):
         counts[judgement.verdict] += 1
         faults[row.fault] += bool(row.fault)
-        line = {"line": row.line, "verdict": judgement.verdict, "reason": judgement.reason,
-                "extracted": judgement.extracted, "path": judgement.path}  # fmt: skip
+        line = {
+            "line": row.line,
+            "verdict": judgement.verdict,
+            "reason": judgement.reason,
+            "extracted": judgement.extracted,
+            "path": judgement.path,
+        }
         if row.identity is not None:
             line["id"] = row.identity
         target.write(json.dumps(line, default=float) + "\n")  # a decimal id is a Decimal here

@@ -108,6 +108,12 @@ def _as_text(found: Agreement, first: str, second: str, most: int) -> str:
 def _as_json(found: Agreement) -> str:
     table = {f"{one}/{other}": count for (one, other), count in sorted(found.table.items())}
     return json.dumps(
-        {"rows": found.rows, "observed": found.observed, "kappa": found.kappa, "table": table,
-         "differing": found.differing}, indent=1,
-    )  # fmt: skip
+        {
+            "rows": found.rows,
+            "observed": found.observed,
+            "kappa": found.kappa,
+            "table": table,
+            "differing": found.differing,
+        },
+        indent=1,
+    )

@@ -30,7 +30,9 @@ def recipe_in_use(root: Path, recipe: str, say: Callable[[str], None]) -> Iterat
         while not _is_settled(root, recipe, lock):
             if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
                 said = time.monotonic()
-                say(f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}")
+                say(
+                    f"recipe {recipe or 'as it is'}: waiting for the runs that use another params.yaml in {root}"
+                )
             time.sleep(SECONDS_BETWEEN_TRIES)
         yield
 

@@ -40,8 +40,19 @@ def passing_server() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", prefect.__module_path__.parent, "--factory",
-               "prefect.server.api.server:create_app", "--port", port, "--log-level", "error"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--app-dir",
+        prefect.__module_path__.parent,
+        "--factory",
+        "prefect.server.api.server:create_app",
+        "--port",
+        port,
+        "--log-level",
+        "error",
+    ]
     # As Prefect starts its own: without the pages, and with the few services that a flow needs.
     settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     server = subprocess.Popen(kept(command), env={**os.environ, **settings}, start_new_session=True)

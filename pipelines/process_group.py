@@ -51,9 +51,15 @@ def run_in_group(
     """
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if on_line else {}
     process = subprocess.Popen(
-        kept(command), cwd=folder, text=True, errors="replace", env=env or environment(), start_new_session=True,
-        pass_fds=held, **output,
-    )  # fmt: skip
+        kept(command),
+        cwd=folder,
+        text=True,
+        errors="replace",
+        env=env or environment(),
+        start_new_session=True,
+        pass_fds=held,
+        **output,
+    )
     deadline = time.monotonic() + timeout_seconds if timeout_seconds else float("inf")
     try:
         if on_line:

@@ -56,7 +56,9 @@ def project_folder(project: str) -> Path:
     """The folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
     root = Path(project).absolute() if project else PROJECT
     if not (root / "dvc.yaml").is_file():
-        raise UserError(f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing")
+        raise UserError(
+            f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing"
+        )
     return root
 
 

@@ -39,13 +39,28 @@ def section_models() -> dict[str, Any]:
     from stages.sft.params import SftParams
 
     return {
-        "seed": int, "launch": LaunchParams, "policies": list[str], "prompt": PromptParams,
-        "sampler": SamplerParams, "trainer": TrainerParams, "verifier": VerifierParams, "base": BaseParams,
-        "collect": CollectParams, "sources": dict[str, SourceParams], "collect_web": CollectWebParams,
-        "curate": CurateParams, "extract_web": ExtractWebParams, "filter_web": FilterWebParams,
-        "demonstrate": DemonstrateParams, "sft": SftParams, "rl": RlParams, "rl_rounds": dict[str, RoundParams],
-        "respond": RespondParams, "grade": GradeParams, "report": ReportParams,
-    }  # fmt: skip
+        "seed": int,
+        "launch": LaunchParams,
+        "policies": list[str],
+        "prompt": PromptParams,
+        "sampler": SamplerParams,
+        "trainer": TrainerParams,
+        "verifier": VerifierParams,
+        "base": BaseParams,
+        "collect": CollectParams,
+        "sources": dict[str, SourceParams],
+        "collect_web": CollectWebParams,
+        "curate": CurateParams,
+        "extract_web": ExtractWebParams,
+        "filter_web": FilterWebParams,
+        "demonstrate": DemonstrateParams,
+        "sft": SftParams,
+        "rl": RlParams,
+        "rl_rounds": dict[str, RoundParams],
+        "respond": RespondParams,
+        "grade": GradeParams,
+        "report": ReportParams,
+    }
 
 
 def check_params(path: Path) -> dict[str, Any]:
@@ -56,8 +71,11 @@ def check_params(path: Path) -> dict[str, Any]:
         for name in given
         if name not in models
     ]
-    problems += [f"  {name}: missing section; the recipes under pipelines/recipes have one"
-                 for name in models if name not in given]  # fmt: skip
+    problems += [
+        f"  {name}: missing section; the recipes under pipelines/recipes have one"
+        for name in models
+        if name not in given
+    ]
     sections: dict[str, Any] = {}
     for name in models:
         if name in given:
@@ -77,8 +95,11 @@ def _contradictions(sections: dict[str, Any]) -> list[str]:
 
     rounds, policies = sections["rl_rounds"], sections["policies"]
     known = ["base", "sft", *rounds]
-    found = [f"policies: there is no policy {name!r}; there are {', '.join(known)}"
-             for name in policies if name not in known]  # fmt: skip
+    found = [
+        f"policies: there is no policy {name!r}; there are {', '.join(known)}"
+        for name in policies
+        if name not in known
+    ]
     for name, this_round in rounds.items():
         if this_round.start_from not in known or this_round.start_from == name:
             found.append(f"rl_rounds.{name}.start_from: there is no earlier policy {this_round.start_from!r}")

@@ -140,7 +140,9 @@ def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping
 def _shown_tracking(mlflow_port: int) -> str:
     """The address in links to runs. One that is set beside a foreign server is how a browser reaches that."""
     elsewhere = tracking_server()
-    return (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
+    return (
+        (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
+    )
 
 
 def tracking_server() -> str:
@@ -160,9 +162,21 @@ def make_tracking_database(state: Path) -> str:
 
 
 def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
-    return ["-m", "mlflow", "server", "--host", HOST, "--port", str(mlflow_port), "--workers", "1",
-            "--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}",
-            "--default-artifact-root", (state / "mlartifacts").as_uri()]  # fmt: skip
+    return [
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(mlflow_port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{state / 'mlflow.db'}",
+        "--default-artifact-root",
+        (state / "mlartifacts").as_uri(),
+    ]
 
 
 def prefect_command(prefect_port: int) -> list[str]:
@@ -175,8 +189,15 @@ def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subpr
     if path.exists():
         path.replace(path.with_name(f"{name}.before.log"))
     with open(path, "a") as log:  # appending, so that it may be cut while it is written
-        return subprocess.Popen(kept([sys.executable, *arguments]), cwd=PROJECT, env=settings, stdout=log,
-                                stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        return subprocess.Popen(
+            kept([sys.executable, *arguments]),
+            cwd=PROJECT,
+            env=settings,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) -> None:

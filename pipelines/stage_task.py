@@ -31,14 +31,23 @@ from pipelines.usage import Usage, watched
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/foundations/progress.py)."""
 REMEDIES = (
-    (r"CUDA out of memory|OutOfMemoryError", "the GPU's memory is full: lower trainer.micro_batch_tokens, "
-     "sampler.max_sequences or the lengths, and see that nothing else is on the GPU"),
+    (
+        r"CUDA out of memory|OutOfMemoryError",
+        "the GPU's memory is full: lower trainer.micro_batch_tokens, "
+        "sampler.max_sequences or the lengths, and see that nothing else is on the GPU",
+    ),
     (r"no disk space left|No space left on device", "free disk space, then run the flow again"),
-    (r"exited with 137|exited with -9", "the kernel or a person killed it, most often for memory: lower the sizes in "
-     "params.yaml, then run the flow again"),
+    (
+        r"exited with 137|exited with -9",
+        "the kernel or a person killed it, most often for memory: lower the sizes in "
+        "params.yaml, then run the flow again",
+    ),
     (r"MLflow server at .* does not answer", "start the servers (make ui), or unset MLFLOW_TRACKING_URI"),
-    (r"exited with 2\b|^error: ", "the message says what to correct (usually in params.yaml); then run the flow again"),
-)  # fmt: skip
+    (
+        r"exited with 2\b|^error: ",
+        "the message says what to correct (usually in params.yaml); then run the flow again",
+    ),
+)
 OTHERWISE = (
     "mend the cause and run the flow again: finished stages are skipped, training goes on from its checkpoint"
 )
@@ -68,8 +77,14 @@ def bring_up_to_date(
     with _slots(stage, logger.info) as slots:
         if slots.gpus:
             surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
-        logger.info("stage %s: %s, %d of %d CPU cores, at most %g h", stage.name, _told(slots),
-                    len(os.sched_getaffinity(0)), os.cpu_count() or 1, hours)  # fmt: skip
+        logger.info(
+            "stage %s: %s, %d of %d CPU cores, at most %g h",
+            stage.name,
+            _told(slots),
+            len(os.sched_getaffinity(0)),
+            os.cpu_count() or 1,
+            hours,
+        )
         command = dvc("repro", "--single-item", *flags, stage.name)
         try:
             with project_lock(root, logger.info) as lock, watched() as usage:

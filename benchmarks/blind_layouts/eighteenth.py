@@ -11,13 +11,16 @@ _TOKEN = re.compile(
     r"!\[(?P<alt>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<src>(?:[^()\n]|\([^()\n]*\))+)\)"
     r"|(?P<math>\$\$.+?\$\$|(?<!\\)\\\[.+?\\\]|(?<!\\)\\\(.+?\\\)"
     r"|\\begin\{(?P<env>[a-zA-Z]+\*?)\}.*?\\end\{(?P=env)\}"
-    r"|(?<![\\$])\$(?:\\.|[^$\\\n]|\n(?![ \t]*\n))+\$)", re.DOTALL)
+    r"|(?<![\\$])\$(?:\\.|[^$\\\n]|\n(?![ \t]*\n))+\$)",
+    re.DOTALL,
+)
 _NAMES = ("mathfan77", "Oksana_R", "prof_dimitri", "lee.wong", "JuneBug", "Tobias K.", "aditi_s", "quarkling")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Sep", "Oct", "Nov")
 _TOPICS = ("Mechanics", "Algebra", "Sequences", "Geometry", "Probability", "Energy", "Functions", "Vectors")
 _GUESSES = (
     "I'm not sure, but I think you just plug the numbers into the formula from the book.",
-    "My calculator gives 42, so I would say 42.", "Isn't it simply zero? Everything cancels for me.",
+    "My calculator gives 42, so I would say 42.",
+    "Isn't it simply zero? Everything cancels for me.",
     "Try drawing a picture first, then it is obvious that the answer is 12.",
 )
 
@@ -27,13 +30,15 @@ def _paras(text: str) -> list[str]:
     out, last, text = [""], 0, text.strip()
 
     def plain(part: str) -> None:
-        first, *rest = (html.escape(piece, quote=False).replace("\n", "<br>\n")
-                        for piece in re.split(r"\n[ \t]*\n\s*", part))
+        first, *rest = (
+            html.escape(piece, quote=False).replace("\n", "<br>\n")
+            for piece in re.split(r"\n[ \t]*\n\s*", part)
+        )
         out[-1] += first
         out.extend(rest)
 
     for match in _TOKEN.finditer(text):
-        plain(text[last:match.start()])
+        plain(text[last : match.start()])
         if match["math"] is not None:
             out[-1] += html.escape(match["math"], quote=False)
         else:
@@ -69,7 +74,7 @@ def _wrong(ex: Gold, exercises: Sequence[Gold], rng: random.Random) -> list[str]
     others = [e.solution for e in exercises if e.solution is not None and e.solution != ex.solution]
     found = rng.sample(_GUESSES, rng.randint(1, 2))
     if others:
-        found[0 if rng.random() < 0.3 else len(found):] = [rng.choice(others)]
+        found[0 if rng.random() < 0.3 else len(found) :] = [rng.choice(others)]
     return found
 
 
@@ -88,8 +93,11 @@ def _thread(ex: Gold, exercises: Sequence[Gold], rng: random.Random) -> list[tup
 def heading_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A MediaWiki page of a contest archive: section headings with edit links and a contents box."""
     edit = """<span class="mw-editsection">[<a href="/wiki/index.php?action=edit">edit</a>]</span>"""
-    toc = "".join(f"""\n<li class="toclevel-1"><a href="#Problem_{e.number}">
-<span class="toctext">Problem {e.number}</span></a></li>""" for e in exercises)
+    toc = "".join(
+        f"""\n<li class="toclevel-1"><a href="#Problem_{e.number}">
+<span class="toctext">Problem {e.number}</span></a></li>"""
+        for e in exercises
+    )
     out = f"""<div class="mw-body-content"><div class="mw-parser-output"><div id="toc" class="toc">
 <div class="toctitle"><h2>Contents</h2></div><ul>{toc}</ul></div>"""
     for ex in exercises:
@@ -97,9 +105,12 @@ def heading_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
         head = f"""<h3><span class="mw-headline" id="Solution_{n}">Solution</span>{edit}</h3>"""
         out += f"""\n<h2><span class="mw-headline" id="Problem_{n}">Problem {n}</span>{edit}</h2>
 {_body(ex.problem)}{_sol(ex, head)}"""
-    return out + f"""\n<h2><span class="mw-headline" id="See_also">See also</span>{edit}</h2>
+    return (
+        out
+        + f"""\n<h2><span class="mw-headline" id="See_also">See also</span>{edit}</h2>
 <ul><li><a href="/wiki/Category:{rng.choice(_TOPICS)}_problems">Similar problems</a></li></ul>
 <div class="printfooter">Retrieved from "<a href="/wiki/">the problem wiki</a>"</div></div></div>"""
+    )
 
 
 def heading_course_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -116,8 +127,11 @@ def heading_course_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
         if rng.random() < 0.3:
             out += f"""\n<h4 id="hint-{n}">Hint</h4><p>Look again at the second example of the lecture.</p>"""
         out += _sol(ex, f"""<h4 id="solution-{n}">{label} {link.format("solution", n)}</h4>""") + "\n<hr>"
-    return out + f"""\n<div class="td-page-meta"><a href="/notes/edit">Edit this page</a>
+    return (
+        out
+        + f"""\n<div class="td-page-meta"><a href="/notes/edit">Edit this page</a>
 </div><p class="td-lastmod">Last modified {_date(rng)}</p></article></main>"""
+    )
 
 
 def dl_question_record(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -125,8 +139,12 @@ def dl_question_record(exercises: Sequence[Gold], rng: random.Random) -> str:
     solved = rng.choice(("Worked solution", "Model solution", "Answer"))
     out = f"""<div id="records"><p class="count">{len(exercises)} items found</p>"""
     for ex in exercises:
-        fields = [("Question no.", str(ex.number)), ("Topic", rng.choice(_TOPICS)),
-                  ("Marks", str(rng.randint(2, 12))), ("Question", _cell(ex.problem))]
+        fields = [
+            ("Question no.", str(ex.number)),
+            ("Topic", rng.choice(_TOPICS)),
+            ("Marks", str(rng.randint(2, 12))),
+            ("Question", _cell(ex.problem)),
+        ]
         fields += [] if ex.solution is None else [(solved, _cell(ex.solution))]
         fields.append(("Last reviewed", _date(rng)))
         rows = "\n".join(f'<dt class="col-sm-3">{k}</dt><dd class="col-sm-9">{v}</dd>' for k, v in fields)
@@ -138,6 +156,7 @@ def dl_question_record(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def dl_cms_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Drupal nodes in a view: labelled fields for the problem and its solution."""
+
     def field(name: str, label: str, content: str) -> str:
         return f"""<div class="field field--name-field-{name} field--label-above">
 <div class="field__label">{label}</div>\n<div class="field__item">{content}</div></div>\n"""
@@ -167,8 +186,11 @@ def table_block_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
         solution = empty if ex.solution is None else _cell(ex.solution)
         out += f"""\n<tr><td>{ex.number}</td><td>{_cell(ex.problem)}</td>
 <td>{rng.choice(("Easy", "Medium", "Hard", "&#9733;&#9733;"))}</td><td>{solution}</td></tr>"""
-    return out + """\n</tbody></table><figcaption>Print in landscape format.</figcaption></figure>
+    return (
+        out
+        + """\n</tbody></table><figcaption>Print in landscape format.</figcaption></figure>
 <div class="sharedaddy"><a href="#">Tweet</a> <a href="#">Share on Facebook</a></div>"""
+    )
 
 
 def table_markscheme(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -188,6 +210,7 @@ def table_markscheme(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_question2answer(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question2Answer threads: net votes, a best answer badge, comments and tags."""
+
     def votes(count: int) -> str:
         return f"""<div class="qa-voting qa-voting-net"><div class="qa-vote-count"><span
 class="qa-netvote-count-data">{count:+d}</span><span class="qa-netvote-count-pad"> votes</span></div></div>"""
@@ -211,8 +234,12 @@ class="qa-netvote-count-data">{count:+d}</span><span class="qa-netvote-count-pad
 {meta("q-view", "asked")}</div></div></div>
 <div class="qa-part-a-list"><h2 id="a_list_title">{title}</h2><div class="qa-a-list" id="a_list">"""
         for index, (text, score, best) in enumerate(answers):
-            badge = """<div class="qa-a-selection"><div class="qa-a-selected">&nbsp;</div>
-<div class="qa-a-selected-text">Best answer</div></div>""" if best else ""
+            badge = (
+                """<div class="qa-a-selection"><div class="qa-a-selected">&nbsp;</div>
+<div class="qa-a-selected-text">Best answer</div></div>"""
+                if best
+                else ""
+            )
             out += f"""\n<div class="qa-a-list-item hentry answer{" qa-a-list-item-selected" * best}"
 id="a{ex.number}{index}">{votes(score)}<div class="qa-a-item-main">{meta("a-item", "answered")}{badge}
 <div class="qa-a-item-content qa-post-content"><div itemprop="text">{_body(text)}</div></div>"""
@@ -226,11 +253,16 @@ id="a{ex.number}{index}">{votes(score)}<div class="qa-a-item-main">{meta("a-item
 
 def forum_question_threads(exercises: Sequence[Gold], rng: random.Random) -> str:
     """XenForo question threads: posts with user columns, vote scores and a solution mark."""
+
     def post(text: str, number: int, score: int | None, solved: bool) -> str:
         user, rank = rng.choice(_NAMES), rng.choice(("New member", "Active member", "Staff member"))
         mark = '<span class="solutionIcon" title="This post is the solution">Solution</span>' * solved
-        vote = "" if score is None else f"""<div class="message-cell--vote"><a class="contentVote-link">
+        vote = (
+            ""
+            if score is None
+            else f"""<div class="message-cell--vote"><a class="contentVote-link">
 Upvote</a><span class="contentVote-score">{score}</span><a class="contentVote-link">Down</a>{mark}</div>"""
+        )
         return f"""\n<article class="message message--post js-post{" message--solution" * solved}"
 data-author="{user}"><div class="message-inner"><div class="message-cell message-cell--user">
 <h4 class="message-name"><a class="username">{user}</a></h4><h5 class="userTitle">{rank}</h5></div>{vote}
@@ -256,11 +288,21 @@ data-author="{user}"><div class="message-inner"><div class="message-cell message
 def end_textbook_section(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A PreTeXt-like textbook section: numbered exercises, their solutions in a closing section."""
     head = '<h4 class="heading"><span class="codenumber">{}<span class="period">.</span></span></h4>'
-    tasks = "".join(f"""\n<article class="exercise exercise-like" id="ex-{ex.number}">{head.format(ex.number)}
-{_body(ex.problem)}</article>""" for ex in exercises)
+    tasks = "".join(
+        f"""\n<article class="exercise exercise-like" id="ex-{ex.number}">{head.format(ex.number)}
+{_body(ex.problem)}</article>"""
+        for ex in exercises
+    )
     out = f"""<section><h3>Exercises {rng.randint(1, 9)}.{rng.randint(1, 6)}</h3>{tasks}</section>"""
-    key = "".join(_sol(ex, f"""<article class="exercise" id="sol-{ex.number}">{head.format(ex.number)}
-<div class="solution solution-like">""", "</div></article>") for ex in exercises)
+    key = "".join(
+        _sol(
+            ex,
+            f"""<article class="exercise" id="sol-{ex.number}">{head.format(ex.number)}
+<div class="solution solution-like">""",
+            "</div></article>",
+        )
+        for ex in exercises
+    )
     if key:
         title = rng.choice(("Solutions to Selected Exercises", "Solutions to the Exercises"))
         out += f"""\n<section class="solutions"><h3 class="heading">{title}</h3>{key}</section>"""
@@ -270,8 +312,9 @@ def end_textbook_section(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_worksheet_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A printable worksheet: an ordered list of problems and an ordered answer key below."""
     tasks = "\n".join(f'<li value="{ex.number}">{_cell(ex.problem)}</li>' for ex in exercises)
-    key = "\n".join(f'<li value="{ex.number}">{_cell(ex.solution)}</li>'
-                    for ex in exercises if ex.solution is not None)
+    key = "\n".join(
+        f'<li value="{ex.number}">{_cell(ex.solution)}</li>' for ex in exercises if ex.solution is not None
+    )
     out = f"""<div class="worksheet"><div class="ws-header">Name: __________ Date: ________ Score: ____</div>
 <h1>{rng.choice(_TOPICS)} Worksheet</h1><p><i>Show all your work on a separate sheet.</i></p>
 <ol class="ws-problems">\n{tasks}\n</ol>"""
@@ -290,9 +333,13 @@ heading">#</a></h2><p>The exercises take about {rng.randint(2, 5) * 15} minutes 
         out += f"""\n<div class="exercise admonition" id="ex-{n}"><p class="admonition-title">
 <span class="caption-number">Exercise {n} </span></p><section id="exercise-content">
 {_body(ex.problem)}</section></div>"""
-        out += _sol(ex, f"""<details class="sd-sphinx-override sd-dropdown sd-card sd-mb-3">
+        out += _sol(
+            ex,
+            f"""<details class="sd-sphinx-override sd-dropdown sd-card sd-mb-3">
 <summary class="sd-summary-title sd-card-header"><span class="sd-summary-text">Solution to Exercise {n}</span>
-</summary><div class="sd-summary-content sd-card-body">""", "</div></details>")
+</summary><div class="sd-summary-content sd-card-body">""",
+            "</div></details>",
+        )
     return out + """\n</section><div class="prev-next-area"><a href="#">previous</a></div>"""
 
 
@@ -308,9 +355,13 @@ def toggle_collapse_cards(exercises: Sequence[Gold], rng: random.Random) -> str:
         if rng.random() < 0.4:
             out += f"""\n<button class="btn" data-bs-toggle="collapse" data-bs-target="#hint{n}">Hint
 </button><div class="collapse" id="hint{n}"><div class="card card-body">Write down the givens.</div></div>"""
-        out += _sol(ex, f"""<button class="btn btn-primary" type="button" data-bs-toggle="collapse"
+        out += _sol(
+            ex,
+            f"""<button class="btn btn-primary" type="button" data-bs-toggle="collapse"
 data-bs-target="#solution{n}" aria-expanded="false" aria-controls="solution{n}">{show}</button>
-<div class="collapse" id="solution{n}"><div class="card card-body">""", "</div></div>")
+<div class="collapse" id="solution{n}"><div class="card card-body">""",
+            "</div></div>",
+        )
         out += f"""\n</div><div class="card-footer">{rng.randint(30, 99)}% of pupils solved it</div></div>"""
     return out + "\n</div>"
 
@@ -339,11 +390,18 @@ def inline_list_items(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_wiki": heading_wiki, "heading_course_notes": heading_course_notes,
-    "dl_question_record": dl_question_record, "dl_cms_fields": dl_cms_fields,
-    "table_block_rows": table_block_rows, "table_markscheme": table_markscheme,
-    "forum_question2answer": forum_question2answer, "forum_question_threads": forum_question_threads,
-    "end_textbook_section": end_textbook_section, "end_worksheet_key": end_worksheet_key,
-    "toggle_book_dropdown": toggle_book_dropdown, "toggle_collapse_cards": toggle_collapse_cards,
-    "inline_blog_bold": inline_blog_bold, "inline_list_items": inline_list_items,
+    "heading_wiki": heading_wiki,
+    "heading_course_notes": heading_course_notes,
+    "dl_question_record": dl_question_record,
+    "dl_cms_fields": dl_cms_fields,
+    "table_block_rows": table_block_rows,
+    "table_markscheme": table_markscheme,
+    "forum_question2answer": forum_question2answer,
+    "forum_question_threads": forum_question_threads,
+    "end_textbook_section": end_textbook_section,
+    "end_worksheet_key": end_worksheet_key,
+    "toggle_book_dropdown": toggle_book_dropdown,
+    "toggle_collapse_cards": toggle_collapse_cards,
+    "inline_blog_bold": inline_blog_bold,
+    "inline_list_items": inline_list_items,
 }

@@ -14,11 +14,13 @@ _TOKEN = re.compile(f"(?P<formula>{_FORMULA})|{_IMAGE}", re.S)
 _BREAK = re.compile(f"({_DISPLAY})|\n[ \t]*\n\\s*", re.S)
 
 _NAMES = ["mkowalski", "Priya_R", "tutor_dan", "Elena V.", "joao88", "SineCurve", "L. Marchetti", "Wei Zhang"]
-_GUESSES = ["I think it is just zero, because everything cancels out.",
-            "Not sure, but my calculator says 17, so I would go with that.",
-            "I got 3/4 but the back of my book says something different.",
-            "Try the quadratic formula, that always works for me.",
-            "No idea, sorry. I would guess that it doubles."]
+_GUESSES = [
+    "I think it is just zero, because everything cancels out.",
+    "Not sure, but my calculator says 17, so I would go with that.",
+    "I got 3/4 but the back of my book says something different.",
+    "Try the quadratic formula, that always works for me.",
+    "No idea, sorry. I would guess that it doubles.",
+]
 _TOPICS = ["Algebra", "Mechanics", "Number theory", "Geometry", "Probability", "Functions", "Chemistry"]
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Sep", "Oct", "Nov", "Dec"]
 
@@ -29,8 +31,10 @@ def _inline(text: str) -> str:
     for match in _TOKEN.finditer(text):
         image = f'<img src="{html.escape(match["src"] or "")}" alt="{html.escape(match["alt"] or "")}" />'
         formula = match["formula"]
-        out += [html.escape(text[at:match.start()], quote=False),
-                image if formula is None else html.escape(formula, quote=False)]
+        out += [
+            html.escape(text[at : match.start()], quote=False),
+            image if formula is None else html.escape(formula, quote=False),
+        ]
         at = match.end()
     return "".join(out) + html.escape(text[at:], quote=False)
 
@@ -40,7 +44,7 @@ def _paragraphs(text: str) -> list[str]:
     parts, at = [], 0
     for match in _BREAK.finditer(text):
         if match[1] is None:
-            parts.append(text[at:match.start()])
+            parts.append(text[at : match.start()])
             at = match.end()
     parts.append(text[at:])
     return [_inline(part.strip()) for part in parts if part.strip()]
@@ -106,8 +110,10 @@ def heading_contest_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
 def heading_problem_of_week(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A department's archive: one heading per problem of the week, a smaller one for its solution."""
     word = rng.choice(["Solution", "Model solution", "The solution", "Official Solution"])
-    out = ["""<main id="content" class="site-main"><h1 class="page-title">Problem of the Week Archive</h1>
-<p class="lead">Every Monday a new problem. Hand in your entries at the Maths Office by Friday noon.</p>"""]
+    out = [
+        """<main id="content" class="site-main"><h1 class="page-title">Problem of the Week Archive</h1>
+<p class="lead">Every Monday a new problem. Hand in your entries at the Maths Office by Friday noon.</p>"""
+    ]
     for gold in exercises:
         names = ", ".join(rng.sample(_NAMES, 3))
         won = f"\n<h3>Correct entries</h3>\n<p>Congratulations to {names}.</p>" * (rng.random() < 0.5)
@@ -124,11 +130,19 @@ def dl_item_bank(exercises: Sequence[Gold], rng: random.Random) -> str:
     """An item bank's records: a description list with stem, worked solution and metadata each."""
     stem = rng.choice(["Stem", "Question text", "Item text", "Task"])
     key = rng.choice(["Worked solution", "Model answer", "Solution"])
-    out = [f"""<div class="results"><p class="results-count">Showing {len(exercises)} items &ndash;
-<a href="?view=print">Print view</a> | <a href="?export=qti">Export QTI</a></p>"""]
+    out = [
+        f"""<div class="results"><p class="results-count">Showing {len(exercises)} items &ndash;
+<a href="?view=print">Print view</a> | <a href="?export=qti">Export QTI</a></p>"""
+    ]
     for gold in exercises:
-        fields = [("Item", str(gold.number)), ("Subject", rng.choice(_TOPICS)), (stem, _p(gold.problem)),
-                  (key, _key(gold, "")), ("Marks", str(rng.randint(1, 8))), ("Last modified", _date(rng))]
+        fields = [
+            ("Item", str(gold.number)),
+            ("Subject", rng.choice(_TOPICS)),
+            (stem, _p(gold.problem)),
+            (key, _key(gold, "")),
+            ("Marks", str(rng.randint(1, 8))),
+            ("Last modified", _date(rng)),
+        ]
         out.append(f'<section class="item-record" id="item-{gold.number}">\n<dl class="row item-details">')
         out += [f'<dt class="col-sm-3">{k}</dt>\n<dd class="col-sm-9">{v}</dd>' for k, v in fields if v]
         out.append('</dl>\n<button type="button" class="btn btn-sm">Add to test</button>\n</section>')
@@ -140,15 +154,22 @@ def dl_drupal_node(exercises: Sequence[Gold], rng: random.Random) -> str:
     ask, reply = rng.choice([("Exercise", "Solution"), ("Question", "Answer"), ("Problem", "Solution")])
     out = ['<div class="region region-content"><div class="view-content">']
     for gold in exercises:
-        fields = [("level", "Level", rng.choice(["Year 9", "Year 11", "A-level", "Undergraduate"])),
-                  ("body", ask, _p(gold.problem)), ("solution", reply, _key(gold, "")),
-                  ("tags", "Tags", f'<a href="/tags" hreflang="en">{rng.choice(_TOPICS)}</a>')]
+        fields = [
+            ("level", "Level", rng.choice(["Year 9", "Year 11", "A-level", "Undergraduate"])),
+            ("body", ask, _p(gold.problem)),
+            ("solution", reply, _key(gold, "")),
+            ("tags", "Tags", f'<a href="/tags" hreflang="en">{rng.choice(_TOPICS)}</a>'),
+        ]
         out.append(f"""<div class="views-row"><article role="article" class="node node--type-exercise">
 <h2 class="node__title"><a href="/node/{gold.number}" rel="bookmark"><span>{ask} {gold.number}</span></a></h2>
 <div class="node__content clearfix">""")
-        out += [f"""<div class="field field--name-field-{name} field--type-text-long field--label-above">
+        out += [
+            f"""<div class="field field--name-field-{name} field--type-text-long field--label-above">
 <div class="field__label">{label}</div>
-<div class="field__item">{value}</div></div>""" for name, label, value in fields if value]
+<div class="field__item">{value}</div></div>"""
+            for name, label, value in fields
+            if value
+        ]
         out.append('</div><a href="/user/login">Log in</a> to post comments</article></div>')
     return "\n".join(out) + "\n</div></div>"
 
@@ -156,10 +177,12 @@ def dl_drupal_node(exercises: Sequence[Gold], rng: random.Random) -> str:
 def table_revision_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A revision sheet: one table, a row an exercise, with columns for question and answer."""
     ask, reply = rng.choice([("Question", "Answer"), ("Problem", "Solution"), ("Task", "Worked solution")])
-    out = [f"""<div class="table-responsive"><table class="table table-striped table-bordered dataTable">
+    out = [
+        f"""<div class="table-responsive"><table class="table table-striped table-bordered dataTable">
 <caption>Revision sheet, {rng.choice(_TOPICS).lower()} &ndash; updated {_date(rng)}</caption>
 <thead><tr><th scope="col">No.</th><th scope="col">Topic</th><th scope="col">{ask}</th>
-<th scope="col">{reply}</th><th scope="col">Marks</th></tr></thead><tbody>"""]
+<th scope="col">{reply}</th><th scope="col">Marks</th></tr></thead><tbody>"""
+    ]
     for i, gold in enumerate(exercises):
         answer, topic = "&mdash;" if gold.solution is None else _br(gold.solution), rng.choice(_TOPICS)
         out.append(f"""<tr class="{"even" if i % 2 else "odd"}"><td>{gold.number}</td><td>{topic}</td>
@@ -214,9 +237,13 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     out = ['<div class="p-body-content">']
 
     def post(text: str, place: int, votes: int | None, accepted: bool) -> str:
-        vote = "" if votes is None else f"""<div class="contentVote message-vote">
+        vote = (
+            ""
+            if votes is None
+            else f"""<div class="contentVote message-vote">
 <a class="contentVote-vote vote-up">Upvote</a><span class="contentVote-score js-voteCount">{votes}</span>
 <a class="contentVote-vote vote-down">Downvote</a></div>"""
+        )
         mark = '<li><span class="message-solutionLabel">Solution</span></li>' * accepted
         rank = rng.choice(["Member", "Well-known member", "Science Advisor", "New member"])
         return f"""<article class="message{" message--solution" * accepted}" id="js-post-{place}">
@@ -244,21 +271,29 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_openstax(exercises: Sequence[Gold], rng: random.Random) -> str:
     """An open textbook's chapter: numbered exercise elements, then the Answer Key by number."""
     chapter = rng.randint(1, 14)
-    out = [f"""<div data-type="page" class="chapter-content-module">
+    out = [
+        f"""<div data-type="page" class="chapter-content-module">
 <h2 data-type="document-title">{rng.choice(_TOPICS)}</h2>
-<section class="section-exercises"><h3 data-type="title">Section {chapter}.2 Exercises</h3>"""]
-    out += [f"""<div data-type="exercise" id="fs-id{gold.number}"><div data-type="problem">
+<section class="section-exercises"><h3 data-type="title">Section {chapter}.2 Exercises</h3>"""
+    ]
+    out += [
+        f"""<div data-type="exercise" id="fs-id{gold.number}"><div data-type="problem">
 <a class="os-number" href="#fs-id{gold.number}-solution">{gold.number}</a><span class="os-divider">. </span>
-<div class="os-problem-container">{_p(gold.problem)}</div></div></div>""" for gold in exercises]
+<div class="os-problem-container">{_p(gold.problem)}</div></div></div>"""
+        for gold in exercises
+    ]
     out.append("</section></div>")
     if any(gold.solution is not None for gold in exercises):
         out.append(f"""<div class="os-eob os-solution-container" data-type="composite-page">
 <h2 data-type="document-title"><span class="os-text">Answer Key</span></h2>
 <h3 data-type="title">Chapter {chapter}</h3>""")
-        out += [f"""<div data-type="solution" id="fs-id{gold.number}-solution">
+        out += [
+            f"""<div data-type="solution" id="fs-id{gold.number}-solution">
 <a class="os-number" href="#fs-id{gold.number}">{gold.number}</a><span class="os-divider">. </span>
 <div class="os-solution-container">{_p(gold.solution)}</div></div>"""
-                for gold in exercises if gold.solution is not None]
+            for gold in exercises
+            if gold.solution is not None
+        ]
         out.append("</div>")
     return "\n".join(out) + '<div class="citation"><p>Creative Commons Attribution License.</p></div>'
 
@@ -266,9 +301,11 @@ def end_openstax(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_problem_sheet(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A lecturer's problem sheet: an ordered list, then the answers in a second list by number."""
     title = rng.choice(["Answers", "Solutions to the exercises", "Answers to the problems", "Solutions"])
-    out = [f"""<h1>Problem Sheet {rng.randint(1, 10)}</h1>
+    out = [
+        f"""<h1>Problem Sheet {rng.randint(1, 10)}</h1>
 <p><em>Due {_date(rng)}. Please write your name on every page.</em></p>
-<h2>Problems</h2><ol class="problems">"""]
+<h2>Problems</h2><ol class="problems">"""
+    ]
     out += [f'<li value="{gold.number}" id="p{gold.number}">{_p(gold.problem)}</li>' for gold in exercises]
     out.append("</ol>\n<hr />")
     keys = [f'<li value="{g.number}">{_p(g.solution)}</li>' for g in exercises if g.solution is not None]
@@ -279,20 +316,31 @@ def end_problem_sheet(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def toggle_jupyter_book(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Jupyter Book: exercise admonitions, each followed by a solution in a dropdown."""
-    out = ["""<section class="tex2jax_ignore mathjax_ignore" id="exercises">
-<h1>Exercises<a class="headerlink" href="#exercises" title="Permalink to this heading">#</a></h1>"""]
+    out = [
+        """<section class="tex2jax_ignore mathjax_ignore" id="exercises">
+<h1>Exercises<a class="headerlink" href="#exercises" title="Permalink to this heading">#</a></h1>"""
+    ]
     for gold in exercises:
         n = gold.number
         out.append(f"""<div class="exercise admonition" id="ex-{n}">
 <p class="admonition-title"><span class="caption-number">Exercise {n} </span></p>
 <section id="exercise-content">{_p(gold.problem)}</section></div>""")
-        out.append(_key(gold, f"""<div class="solution dropdown admonition"><details class="toggle-details">
+        out.append(
+            _key(
+                gold,
+                f"""<div class="solution dropdown admonition"><details class="toggle-details">
 <summary class="toggle-details__summary"><span>Click to show</span></summary>
 <p class="admonition-title">Solution to<a class="reference internal" href="#ex-{n}"> Exercise {n}</a></p>
-<section id="solution-content">""", "</section></details></div>"))
-    return "\n".join(out) + f"""</section>
+<section id="solution-content">""",
+                "</section></details></div>",
+            )
+        )
+    return (
+        "\n".join(out)
+        + f"""</section>
 <div class="prev-next-area"><a class="left-prev" href="intro.html"><p class="prev-next-subtitle">previous</p>
 <p class="prev-next-title">{rng.choice(_TOPICS)}</p></a></div>"""
+    )
 
 
 def toggle_bootstrap_card(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -304,9 +352,15 @@ def toggle_bootstrap_card(exercises: Sequence[Gold], rng: random.Random) -> str:
         out.append(f"""<div class="card mb-4" id="task-{n}"><div class="card-header">{ask} {n}
 <span class="badge bg-secondary">{rng.choice(["basic", "standard", "challenge"])}</span></div>
 <div class="card-body"><div class="card-text">{_p(gold.problem)}</div>""")
-        out.append(_key(gold, f"""<button class="btn btn-primary" type="button" data-bs-toggle="collapse"
+        out.append(
+            _key(
+                gold,
+                f"""<button class="btn btn-primary" type="button" data-bs-toggle="collapse"
  data-bs-target="#sol{n}" aria-expanded="false" aria-controls="sol{n}">Show {reply}</button>
-<div class="collapse" id="sol{n}"><div class="card card-body mt-2">""", "</div></div>"))
+<div class="collapse" id="sol{n}"><div class="card card-body mt-2">""",
+                "</div></div>",
+            )
+        )
         out.append('</div><div class="card-footer text-muted"><a href="#">Report a mistake</a></div></div>')
     return "\n".join(out) + "\n</div>"
 
@@ -316,8 +370,10 @@ def inline_textbook_blog(exercises: Sequence[Gold], rng: random.Random) -> str:
     ask = rng.choice(["Question {}.", "Q.{}", "Q{}.", "Example {}:", "Question {}:"])
     reply = rng.choice(["Answer:", "Solution:", "Ans:", "Sol.", "Ans."])
     gap = rng.choice([" ", "<br />\n"])
-    out = [f"""<div class="entry-content clearfix"><p>Hello students! Here are the important questions of
-{rng.choice(_TOPICS)}, prepared by our expert teachers.</p>"""]
+    out = [
+        f"""<div class="entry-content clearfix"><p>Hello students! Here are the important questions of
+{rng.choice(_TOPICS)}, prepared by our expert teachers.</p>"""
+    ]
     for gold in exercises:
         out.append(_p(gold.problem, f"<strong>{ask.format(gold.number)}</strong>{gap}"))
         if gold.solution is not None:
@@ -340,11 +396,18 @@ def inline_list_items(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_contest_wiki": heading_contest_wiki, "heading_problem_of_week": heading_problem_of_week,
-    "dl_item_bank": dl_item_bank, "dl_drupal_node": dl_drupal_node,
-    "table_revision_rows": table_revision_rows, "table_exercise_card": table_exercise_card,
-    "forum_question2answer": forum_question2answer, "forum_xenforo": forum_xenforo,
-    "end_openstax": end_openstax, "end_problem_sheet": end_problem_sheet,
-    "toggle_jupyter_book": toggle_jupyter_book, "toggle_bootstrap_card": toggle_bootstrap_card,
-    "inline_textbook_blog": inline_textbook_blog, "inline_list_items": inline_list_items,
+    "heading_contest_wiki": heading_contest_wiki,
+    "heading_problem_of_week": heading_problem_of_week,
+    "dl_item_bank": dl_item_bank,
+    "dl_drupal_node": dl_drupal_node,
+    "table_revision_rows": table_revision_rows,
+    "table_exercise_card": table_exercise_card,
+    "forum_question2answer": forum_question2answer,
+    "forum_xenforo": forum_xenforo,
+    "end_openstax": end_openstax,
+    "end_problem_sheet": end_problem_sheet,
+    "toggle_jupyter_book": toggle_jupyter_book,
+    "toggle_bootstrap_card": toggle_bootstrap_card,
+    "inline_textbook_blog": inline_textbook_blog,
+    "inline_list_items": inline_list_items,
 }

@@ -108,7 +108,7 @@ def tutor_definition_list(exercises: Sequence[Gold], rng: random.Random) -> str:
     for ex in exercises:
         out.append(f'<dl class="revision">\n<dt><b>{word} {ex.number}:</b> {_lines(ex.problem)}</dt>')
         if ex.solution is not None:
-            out.append(f'<dd>{_paras(ex.solution, f"<em>{answer}:</em> ")}</dd>')
+            out.append(f"<dd>{_paras(ex.solution, f'<em>{answer}:</em> ')}</dd>")
         out.append("</dl>")
         if rng.random() < 0.5:
             out.append('<p class="share"><a href="#">Pin it</a> | <a href="#">Email</a></p>')

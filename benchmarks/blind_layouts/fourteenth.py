@@ -76,6 +76,7 @@ def _answers(gold: Gold, all_golds: Sequence[Gold], rng: random.Random) -> list[
 
 def heading_wiki_contest(exercises: Sequence[Gold], rng: random.Random) -> str:
     """MediaWiki page of a contest: h2 Problem N, h3 Solution, edit links, a contents box."""
+
     def head(level: int, title: str, anchor: str) -> str:
         url = f"/wiki/index.php?action=edit&amp;section={rng.randint(1, 40)}"
         edit = _el("span", "mw-editsection", f'[<a href="{url}" title="Edit section: {title}">edit</a>]')
@@ -94,6 +95,7 @@ def heading_wiki_contest(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def heading_jekyll_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Course notes made with Jekyll: h3 Exercise N, h4 Solution to Exercise N, sometimes an h4 Hint."""
+
     def head(level: int, title: str) -> str:
         slug = title.lower().replace(" ", "-")
         link = f'<a href="#{slug}" class="anchor-heading" aria-labelledby="{slug}"><svg></svg></a>'
@@ -131,6 +133,7 @@ def dl_bootstrap_record(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Drupal nodes whose named fields hold the question, its answer and other details."""
+
     def field(name: str, label: str, value: str) -> str:
         parts = _el("div", "field__label", label), _el("div", "field__item", value)
         return _el("div", f"field field--name-field-{name} field--type-text-long field--label-above", *parts)
@@ -165,9 +168,10 @@ def table_markscheme_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def table_confluence_each(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Confluence page with a two-column table for each exercise, row headers at the left."""
+
     def row(name: str, value: str) -> str:
         label = _el("th", "confluenceTh", f"<p><strong>{name}</strong></p>")
-        return f'<tr>{label}{_el("td", "confluenceTd", value)}</tr>'
+        return f"<tr>{label}{_el('td', 'confluenceTd', value)}</tr>"
 
     out = [f'<p>Owner: <a class="confluence-userlink" href="#">{rng.choice(_USERS)}</a></p>']
     for gold in exercises:
@@ -184,6 +188,7 @@ def table_confluence_each(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_question2answer(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question2Answer threads with net votes, a selected answer and a comment now and then."""
+
     def votes(count: int) -> str:
         data = _el("span", "qa-netvote-count-data", f"{count:+d}" if count else "0")
         return _el("div", "qa-voting qa-voting-net", data + _el("span", "qa-netvote-count-pad", " votes"))
@@ -218,6 +223,7 @@ def forum_question2answer(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_xenforo_question(exercises: Sequence[Gold], rng: random.Random) -> str:
     """XenForo question threads: posts with scores, one perhaps marked as the solution."""
+
     def post(text: str, score: int | None, solved: bool) -> str:
         name = f'<h4 class="message-name"><a class="username" href="#">{rng.choice(_USERS)}</a></h4>'
         rank = _el("h5", "userTitle message-userTitle", rng.choice(("New member", "Well-known member")))
@@ -251,6 +257,7 @@ def forum_xenforo_question(exercises: Sequence[Gold], rng: random.Random) -> str
 
 def end_openstax_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """OpenStax-like chapter exercises with numbered links into the answer key that ends the page."""
+
     def item(kind: str, ident: str, number: str, text: str) -> str:
         body = _el("div", f"os-{kind}-container", _paras(text))
         return f'<div data-type="{kind}" id="{ident}">{number}<span class="os-divider">. </span>{body}</div>'
@@ -339,11 +346,18 @@ def inline_old_homepage(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_wiki_contest": heading_wiki_contest, "heading_jekyll_notes": heading_jekyll_notes,
-    "dl_bootstrap_record": dl_bootstrap_record, "dl_drupal_fields": dl_drupal_fields,
-    "table_markscheme_rows": table_markscheme_rows, "table_confluence_each": table_confluence_each,
-    "forum_question2answer": forum_question2answer, "forum_xenforo_question": forum_xenforo_question,
-    "end_openstax_key": end_openstax_key, "end_worksheet_lists": end_worksheet_lists,
-    "toggle_mkdocs_details": toggle_mkdocs_details, "toggle_pressbooks_show": toggle_pressbooks_show,
-    "inline_tutor_blog": inline_tutor_blog, "inline_old_homepage": inline_old_homepage,
+    "heading_wiki_contest": heading_wiki_contest,
+    "heading_jekyll_notes": heading_jekyll_notes,
+    "dl_bootstrap_record": dl_bootstrap_record,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_markscheme_rows": table_markscheme_rows,
+    "table_confluence_each": table_confluence_each,
+    "forum_question2answer": forum_question2answer,
+    "forum_xenforo_question": forum_xenforo_question,
+    "end_openstax_key": end_openstax_key,
+    "end_worksheet_lists": end_worksheet_lists,
+    "toggle_mkdocs_details": toggle_mkdocs_details,
+    "toggle_pressbooks_show": toggle_pressbooks_show,
+    "inline_tutor_blog": inline_tutor_blog,
+    "inline_old_homepage": inline_old_homepage,
 }

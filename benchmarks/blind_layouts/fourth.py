@@ -201,7 +201,7 @@ def reddit_help_threads(exercises: Sequence[Gold], rng: random.Random) -> str:
             f'<div class="thing {kind}" data-score="{points}"><div class="entry unvoted">\n'
             f'<p class="tagline"><a class="author" href="#">{rng.choice(_AUTHORS)}</a> '
             f'<span class="score unvoted" title="{points}">{points} point{"" if points == 1 else "s"}</span> '
-            f'<time>{rng.randint(2, 11)} years ago</time></p>\n'
+            f"<time>{rng.randint(2, 11)} years ago</time></p>\n"
             f'<div class="usertext-body"><div class="md">{_paras(text)}</div></div>\n'
             f'<ul class="flat-list buttons">{links}</ul></div></div>'
         )
@@ -235,8 +235,10 @@ def openstax_answer_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     out.append('<section class="os-eoc os-solution-area"><h2>Answer Key</h2>')
     for gold in exercises:
         if gold.solution is not None:
-            out.append(f'<div data-type="solution" id="fs-{gold.number}-solution"><a class="os-number" '
-                       f'href="#fs-{gold.number}">{gold.number}</a><span class="os-divider">. </span>')
+            out.append(
+                f'<div data-type="solution" id="fs-{gold.number}-solution"><a class="os-number" '
+                f'href="#fs-{gold.number}">{gold.number}</a><span class="os-divider">. </span>'
+            )
             out.append(f'<div class="os-solution-container">{_paras(gold.solution)}</div></div>')
     out.append("</section>")
     return "\n".join(out)
@@ -244,8 +246,10 @@ def openstax_answer_key(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def flip_link(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Family 7: a teacher's page on which a link unhides the working by an inline script."""
-    out = ["<script>function flip(k){var e=document.getElementById(k);"
-           "e.style.display=e.style.display=='none'?'block':'none';}</script>"]
+    out = [
+        "<script>function flip(k){var e=document.getElementById(k);"
+        "e.style.display=e.style.display=='none'?'block':'none';}</script>"
+    ]
     for gold in exercises:
         key = f"w{rng.randint(100, 999)}_{gold.number}"
         out.append(f'<div class="practice"><span class="pnum">({gold.number})</span>')
@@ -299,8 +303,10 @@ def sphinx_exercise(exercises: Sequence[Gold], rng: random.Random) -> str:
     out = []
     for gold in exercises:
         ref = f"ex-{rng.choice(_TAGS)}-{gold.number}"
-        out.append(f'<div class="exercise admonition" id="{ref}">\n<p class="admonition-title">'
-                   f'<span class="caption-number">Exercise {gold.number} </span></p>')
+        out.append(
+            f'<div class="exercise admonition" id="{ref}">\n<p class="admonition-title">'
+            f'<span class="caption-number">Exercise {gold.number} </span></p>'
+        )
         out.append(f'<section id="exercise-content">\n{_paras(gold.problem)}\n</section>\n</div>')
         if gold.solution is not None:
             link = f'<a class="reference internal" href="#{ref}">Exercise {gold.number}</a>'
@@ -318,18 +324,33 @@ def aptitude_card(exercises: Sequence[Gold], rng: random.Random) -> str:
         out.append(f'<span class="badge">{rng.choice(_LEVELS)}</span></div>')
         out.append(f'<div class="apt-question">{_paras(gold.problem)}</div>')
         body = "" if gold.solution is None else _paras(gold.solution)
-        out.append('<div class="apt-answer"><div class="apt-answer-title">Answer &amp; Explanation</div>'
-                   f'<div class="apt-answer-text">{body}</div></div>')
-        out.append('<div class="apt-links"><a href="#">Discuss in forum</a> <a href="#">Save</a> '
-                   f"<span>{rng.randint(3, 950)} views</span></div></div>")
+        out.append(
+            '<div class="apt-answer"><div class="apt-answer-title">Answer &amp; Explanation</div>'
+            f'<div class="apt-answer-text">{body}</div></div>'
+        )
+        out.append(
+            '<div class="apt-links"><a href="#">Discuss in forum</a> <a href="#">Save</a> '
+            f"<span>{rng.randint(3, 950)} views</span></div></div>"
+        )
     return "\n".join(out)
 
 
 LAYOUTS: dict[str, Style] = {
     style.__name__: style
     for style in (
-        wiki_sections, blog_tasks, pressbooks_try_it, course_glossary, mark_scheme_table, q2a_best_answer,
-        reddit_help_threads, openstax_answer_key, flip_link, interview_qa, nested_list, practice_run_in,
-        sphinx_exercise, aptitude_card,
+        wiki_sections,
+        blog_tasks,
+        pressbooks_try_it,
+        course_glossary,
+        mark_scheme_table,
+        q2a_best_answer,
+        reddit_help_threads,
+        openstax_answer_key,
+        flip_link,
+        interview_qa,
+        nested_list,
+        practice_run_in,
+        sphinx_exercise,
+        aptitude_card,
     )
 }

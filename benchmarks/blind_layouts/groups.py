@@ -25,9 +25,27 @@ from benchmarks.blind_layouts import (
 from benchmarks.extraction_styles import Style
 
 _IN_ORDER = (
-    first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth, thirteenth,
-    fourteenth, fifteenth, sixteenth, seventeenth, eighteenth, nineteenth, twentieth,
-)  # fmt: skip
+    first,
+    second,
+    third,
+    fourth,
+    fifth,
+    sixth,
+    seventh,
+    eighth,
+    ninth,
+    tenth,
+    eleventh,
+    twelfth,
+    thirteenth,
+    fourteenth,
+    fifteenth,
+    sixteenth,
+    seventeenth,
+    eighteenth,
+    nineteenth,
+    twentieth,
+)
 BLIND: dict[str, dict[str, Style]] = {
     f"blind {number}": module.LAYOUTS for number, module in enumerate(_IN_ORDER, 1)
 }

@@ -1,4 +1,5 @@
 """Renders exercises as pages in label styles by an author who had not seen the rules: blind group 19."""
+
 from __future__ import annotations
 
 import html
@@ -28,11 +29,13 @@ _GUESSES = (
 
 def _paragraphs(raw: str) -> list[str]:
     """The HTML of each paragraph of a gold text, formulas whole and images as elements."""
+
     def show(match: re.Match[str]) -> str:
         if match["img"] is not None:
             src, alt = (match[key].replace('"', "&quot;") for key in ("src", "alt"))
             return f'<img src="{src}" alt="{alt}">'
         return match["math"] or ("\0" if match["gap"] else "<br>\n")
+
     escaped = html.escape(raw.strip(), quote=False)
     return [part for part in _TOKEN.sub(show, escaped).split("\0") if part.strip()]
 
@@ -74,9 +77,11 @@ def _answers(exercises: Sequence[Gold], gold: Gold, rng: random.Random) -> list[
 
 def heading_libretexts(exercises: Sequence[Gold], rng: random.Random) -> str:
     """An open textbook section: a heading for each exercise, a smaller one for its solution."""
-    out = ["""<section class="mt-content-container">
+    out = [
+        """<section class="mt-content-container">
 <h2 class="editable" id="Exercises">Review Exercises</h2>
-<div class="mt-page-summary"><p>Try each of these before you read on.</p></div>"""]
+<div class="mt-page-summary"><p>Try each of these before you read on.</p></div>"""
+    ]
     for e in exercises:
         out.append(f"""<div class="box-exercise" id="ex-{e.number}">
 <h3 class="box-legend"><span class="lt-icon-default">Exercise</span> {e.number}</h3>
@@ -90,16 +95,22 @@ def heading_libretexts(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def heading_mediawiki(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A contest wiki page: problem and solution sections with edit links."""
+
     def head(level: int, title: str, anchor: str) -> str:
         return f"""<h{level}><span class="mw-headline" id="{anchor}">{title}</span>
 <span class="mw-editsection"><span class="mw-editsection-bracket">[</span>
 <a href="/index.php?action=edit" title="Edit section: {title}">edit</a>
 <span class="mw-editsection-bracket">]</span></span></h{level}>""".replace("\n", "")
-    out = ["""<div id="mw-content-text" class="mw-body-content"><div class="mw-parser-output">
-<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div>\n<ul>"""]
+
+    out = [
+        """<div id="mw-content-text" class="mw-body-content"><div class="mw-parser-output">
+<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div>\n<ul>"""
+    ]
     for i, e in enumerate(exercises, 1):
-        out.append(f'<li class="toclevel-1"><a href="#Problem_{e.number}"><span class="tocnumber">{i}</span> '
-                   f'<span class="toctext">Problem {e.number}</span></a></li>')
+        out.append(
+            f'<li class="toclevel-1"><a href="#Problem_{e.number}"><span class="tocnumber">{i}</span> '
+            f'<span class="toctext">Problem {e.number}</span></a></li>'
+        )
     out.append("</ul></div>")
     for e in exercises:
         out += [head(2, f"Problem {e.number}", f"Problem_{e.number}"), _body(e.problem)]
@@ -117,8 +128,10 @@ def heading_mediawiki(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def dl_archive_record(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A problem archive: every problem is a record, a description list of named fields."""
-    out = [f"""<div class="breadcrumbs"><a href="/">Archive</a> » <a href="/search">Search results</a></div>
-<p class="found">{len(exercises)} records found. Sort by <a href="?s=n">number</a> <a>level</a></p>"""]
+    out = [
+        f"""<div class="breadcrumbs"><a href="/">Archive</a> » <a href="/search">Search results</a></div>
+<p class="found">{len(exercises)} records found. Sort by <a href="?s=n">number</a> <a>level</a></p>"""
+    ]
     for e in exercises:
         out.append(f"""<dl class="record" id="rec{e.number}">
 <dt>Problem no.</dt>\n<dd>{e.number}</dd>
@@ -135,15 +148,22 @@ def dl_archive_record(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A content management view: each exercise is a node with labelled fields."""
+
     def field(name: str, label: str, item: str) -> str:
         return f"""<div class="field field--name-field-{name} field--type-text-long field--label-above">
 <div class="field__label">{label}</div>\n<div class="field__item">{item}</div>\n</div>"""
-    out = ["""<div class="view view-exercises view-id-exercises view-display-id-page_1">
-<div class="view-header">Displaying all exercises of this unit.</div>\n<div class="view-content">"""]
+
+    out = [
+        """<div class="view view-exercises view-id-exercises view-display-id-page_1">
+<div class="view-header">Displaying all exercises of this unit.</div>\n<div class="view-content">"""
+    ]
     for e in exercises:
-        out += ['<div class="views-row"><article role="article" class="node node--type-exercise">',
-                field("number", "Exercise number", str(e.number)),
-                field("grade", "Grade", str(rng.randint(8, 13))), field("task", "Task", _body(e.problem))]
+        out += [
+            '<div class="views-row"><article role="article" class="node node--type-exercise">',
+            field("number", "Exercise number", str(e.number)),
+            field("grade", "Grade", str(rng.randint(8, 13))),
+            field("task", "Task", _body(e.problem)),
+        ]
         if e.solution is not None:
             out.append(field("solution", "Solution", _body(e.solution)))
         tags = [f'<a href="/taxonomy/term/{rng.randint(2, 90)}">{t}</a>' for t in rng.sample(_TOPICS, 2)]
@@ -156,10 +176,12 @@ def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
 def table_question_bank(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A question bank: one table with a row for each question."""
     empty = rng.choice(("", "—", "&nbsp;"))
-    out = ["""<p class="intro">Use the filter to narrow the list. <a href="bank.csv">Export CSV</a></p>
+    out = [
+        """<p class="intro">Use the filter to narrow the list. <a href="bank.csv">Export CSV</a></p>
 <div class="table-responsive">\n<table class="table table-striped table-bordered" id="qbank">
 <caption>Question bank</caption>\n<thead><tr><th scope="col">#</th><th scope="col">Question</th>
-<th scope="col">Level</th><th scope="col">Answer</th><th scope="col">Used</th></tr></thead>\n<tbody>"""]
+<th scope="col">Level</th><th scope="col">Answer</th><th scope="col">Used</th></tr></thead>\n<tbody>"""
+    ]
     for e in exercises:
         colour, level = rng.choice((("success", "Easy"), ("warning", "Medium"), ("danger", "Hard")))
         out.append(f"""<tr id="q-{e.number}"><td>{e.number}</td>\n<td>{_body(e.problem)}</td>
@@ -190,9 +212,14 @@ def table_per_problem(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_stackexchange(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question-and-answer threads with vote counts, an accepted mark and comments."""
+
     def post(text: str, count: int, accepted: bool, kind: str, verb: str) -> str:
-        mark = """<div class="js-accepted-answer-indicator" title="The question owner accepted this">
-<span class="v-visible-sr">✓ Accepted</span></div>""" if accepted else ""
+        mark = (
+            """<div class="js-accepted-answer-indicator" title="The question owner accepted this">
+<span class="v-visible-sr">✓ Accepted</span></div>"""
+            if accepted
+            else ""
+        )
         return f"""<div class="post-layout"><div class="votecell"><div class="js-voting-container">
 <button class="js-vote-up-btn" aria-label="Up vote">▲</button>
 <div class="js-vote-count" itemprop="upvoteCount">{count}</div>
@@ -203,6 +230,7 @@ def forum_stackexchange(exercises: Sequence[Gold], rng: random.Random) -> str:
 <div class="user-info"><div class="user-action-time">{verb} <span>{_date(rng)}</span></div>
 <div class="user-details"><a href="/users/{rng.randint(100, 9999)}">{rng.choice(_PEOPLE)}</a>
 <span class="reputation-score">{rng.randint(1, 9000):,}</span></div></div></div></div>"""
+
     out = []
     for e in exercises:
         answers = _answers(exercises, e, rng)
@@ -226,6 +254,7 @@ Exercise {e.number} from the {rng.choice(_TOPICS).lower()} sheet</a></h1></div>
 
 def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question threads of a bulletin board: a solution flag, or else vote scores."""
+
     def message(text: str, extra: str, badge: str, footer: str) -> str:
         name = rng.choice(_PEOPLE)
         signature = rng.choice(("Per aspera ad astra", "Please use LaTeX!", "-- sent from my phone"))
@@ -237,6 +266,7 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
 {_body(text)}\n</div></article></div>
 <aside class="message-signature"><div class="bbWrapper">{signature}</div></aside>
 <footer class="message-footer">{footer}<a class="action">Report</a></footer></div></div></article>"""
+
     out = []
     for e in exercises:
         answers = _answers(exercises, e, rng)
@@ -256,8 +286,10 @@ Problem {e.number}</h1></div>\n<div class="block block--messages" data-type="pos
 
 def end_textbook_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A chapter's exercise list, with the answers to it at the foot of the page."""
-    out = [f"""<div class="chapter-end">\n<h2>Exercises for Chapter {rng.randint(2, 14)}</h2>
-<p class="instructions"><em>Write out your reasoning in full.</em></p>\n<ol class="exercise-list">"""]
+    out = [
+        f"""<div class="chapter-end">\n<h2>Exercises for Chapter {rng.randint(2, 14)}</h2>
+<p class="instructions"><em>Write out your reasoning in full.</em></p>\n<ol class="exercise-list">"""
+    ]
     out += [f'<li value="{e.number}" id="x{e.number}">{_body(e.problem)}</li>' for e in exercises]
     out.append('</ol>\n<hr class="sep">\n<h2>Answers to the Exercises</h2>\n<div class="answer-key">')
     out += [_lead(f'<a href="#x{e.number}"><b>{e.number}.</b></a> ', e.solution) for e in exercises]
@@ -281,9 +313,11 @@ def end_exam_scheme(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def toggle_bootstrap_collapse(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Cards whose hint and solution open by buttons."""
+
     def button(colour: str, target: str, label: str) -> str:
         return f"""<button class="btn btn-{colour} btn-sm" type="button" data-bs-toggle="collapse"
 data-bs-target="#{target}" aria-expanded="false" aria-controls="{target}">{label}</button>"""
+
     out = []
     for e in exercises:
         n = e.number
@@ -303,9 +337,11 @@ data-bs-target="#{target}" aria-expanded="false" aria-controls="{target}">{label
 
 def toggle_mkdocs_details(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A documentation generator's admonitions: a question box and a folded solution box."""
-    out = ["""<article class="md-content__inner md-typeset">
+    out = [
+        """<article class="md-content__inner md-typeset">
 <a href="/edit" title="Edit this page" class="md-content__button md-icon">Edit</a>
-<h1 id="practice">Practice<a class="headerlink" href="#practice" title="Permanent link">¶</a></h1>"""]
+<h1 id="practice">Practice<a class="headerlink" href="#practice" title="Permanent link">¶</a></h1>"""
+    ]
     for e in exercises:
         kind = rng.choice(("success", "note", "tip"))
         out.append(f"""<div class="admonition question">\n<p class="admonition-title">Exercise {e.number}</p>
@@ -317,8 +353,10 @@ def toggle_mkdocs_details(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def inline_tutor_blog(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A tutoring blog's entry: bold question and answer labels in running paragraphs."""
-    out = [f"""<div class="entry-content">
-<p>Hello students! Below are {rng.choice(("some", "the most"))} important questions with answers.</p>"""]
+    out = [
+        f"""<div class="entry-content">
+<p>Hello students! Below are {rng.choice(("some", "the most"))} important questions with answers.</p>"""
+    ]
     for i, e in enumerate(exercises):
         out.append(_lead(f"<strong>Q{e.number}.</strong> ", e.problem))
         out.append(_lead("<strong>Ans:</strong> ", e.solution))
@@ -333,18 +371,29 @@ def inline_notes_list(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Lecture notes: list items in which short labels begin the problem and the solution."""
     out = [f'<p>These were discussed in the tutorial of {_date(rng)}.</p>\n<ul style="list-style-type:none">']
     for e in exercises:
-        out += [f'<li><a name="prob{e.number}"></a>', _lead(f"<b>Problem {e.number}.</b> ", e.problem),
-                _lead("<i>Solution.</i> ", e.solution), "</li>"]
+        out += [
+            f'<li><a name="prob{e.number}"></a>',
+            _lead(f"<b>Problem {e.number}.</b> ", e.problem),
+            _lead("<i>Solution.</i> ", e.solution),
+            "</li>",
+        ]
     out.append("</ul>\n<address>Please report mistakes to the lecturer.</address>")
     return "\n".join(out)
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_libretexts": heading_libretexts, "heading_mediawiki": heading_mediawiki,
-    "dl_archive_record": dl_archive_record, "dl_drupal_fields": dl_drupal_fields,
-    "table_question_bank": table_question_bank, "table_per_problem": table_per_problem,
-    "forum_stackexchange": forum_stackexchange, "forum_xenforo": forum_xenforo,
-    "end_textbook_key": end_textbook_key, "end_exam_scheme": end_exam_scheme,
-    "toggle_bootstrap_collapse": toggle_bootstrap_collapse, "toggle_mkdocs_details": toggle_mkdocs_details,
-    "inline_tutor_blog": inline_tutor_blog, "inline_notes_list": inline_notes_list,
+    "heading_libretexts": heading_libretexts,
+    "heading_mediawiki": heading_mediawiki,
+    "dl_archive_record": dl_archive_record,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_question_bank": table_question_bank,
+    "table_per_problem": table_per_problem,
+    "forum_stackexchange": forum_stackexchange,
+    "forum_xenforo": forum_xenforo,
+    "end_textbook_key": end_textbook_key,
+    "end_exam_scheme": end_exam_scheme,
+    "toggle_bootstrap_collapse": toggle_bootstrap_collapse,
+    "toggle_mkdocs_details": toggle_mkdocs_details,
+    "inline_tutor_blog": inline_tutor_blog,
+    "inline_notes_list": inline_notes_list,
 }

@@ -90,9 +90,12 @@ def heading_tutor_blog(exercises: Sequence[Gold], rng: random.Random) -> str:
         if i == len(exercises) // 2:
             out += """<div class="wp-block-buttons"><div class="wp-block-button">
 <a class="wp-block-button__link" href="/book-a-lesson/">Book a free trial lesson</a></div></div>\n"""
-    return out + """</div><footer class="entry-footer"><div class="sharedaddy sd-sharing-enabled">
+    return (
+        out
+        + """</div><footer class="entry-footer"><div class="sharedaddy sd-sharing-enabled">
 <h3 class="sd-title">Share this:</h3><ul><li><a href="#">Twitter</a></li></ul></div><span
 class="cat-links">Filed under: <a href="/revision/">Revision</a></span></footer></article>"""
+    )
 
 
 def heading_mediawiki(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -114,9 +117,12 @@ def heading_mediawiki(exercises: Sequence[Gold], rng: random.Random) -> str:
     for gold in exercises:
         out += head(2, f"Problem {gold.number}", f"Problem_{gold.number}") + _paras(gold.problem) + "\n"
         out += _sol(gold, head(3, "Solution", f"Solution_{gold.number}"), "\n")
-    return out + f"""</div><div class="printfooter">Retrieved from "<a href="/wiki/Ex">/wiki/Ex</a>"</div>
+    return (
+        out
+        + f"""</div><div class="printfooter">Retrieved from "<a href="/wiki/Ex">/wiki/Ex</a>"</div>
 </div><div id="catlinks">Category: <a href="/wiki/Category:Stubs">{rng.choice(_TOPICS)} problems</a></div>
 <ul id="footer-info"><li>This page was last edited on {_date(rng)}.</li></ul></div>"""
+    )
 
 
 def dl_item_bank(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -264,9 +270,13 @@ def end_openstax(exercises: Sequence[Gold], rng: random.Random) -> str:
     out += f"""</section><div class="os-eob os-solutions-container" data-type="composite-page">
 <h2 data-type="document-title">Answer Key</h2><h3>Section {sec}</h3>\n"""
     for gold in exercises:
-        out += _sol(gold, f"""<div data-type="solution" id="{base}{gold.number}-solution">
+        out += _sol(
+            gold,
+            f"""<div data-type="solution" id="{base}{gold.number}-solution">
 <a class="os-number" href="#{base}{gold.number}">{gold.number}</a><span class="os-divider">. </span>
-<div class="os-solution-container">""", "</div></div>\n")
+<div class="os-solution-container">""",
+            "</div></div>\n",
+        )
     return out + '</div><div class="citation-license"><p>CC BY. <a href="/errata">Report errata</a></p></div>'
 
 
@@ -297,8 +307,11 @@ def toggle_docusaurus(exercises: Sequence[Gold], rng: random.Random) -> str:
         if rng.random() < 0.4:
             out += fold.format("Hint") + "<p>Go back to the definitions in this chapter.</p>" + end
         out += _sol(gold, fold.format(label), end)
-    return out + f"""</div><footer class="theme-doc-footer"><a href="#">Edit this page</a>
+    return (
+        out
+        + f"""</div><footer class="theme-doc-footer"><a href="#">Edit this page</a>
 <span class="theme-last-updated">Last updated on <b>{_date(rng)}</b></span></footer>"""
+    )
 
 
 def toggle_collapse_card(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -311,9 +324,13 @@ def toggle_collapse_card(exercises: Sequence[Gold], rng: random.Random) -> str:
 <span class="q-number">Question {gold.number}</span> <span class="badge">{rng.choice(_TOPICS)}</span>
 <span class="badge bg-info">{rng.randint(1, 6)} marks</span></div>
 <div class="card-body"><div class="question-text">{_paras(gold.problem)}</div>\n"""
-        out += _sol(gold, f"""<button class="btn btn-primary btn-sm" type="button" data-bs-toggle="collapse"
+        out += _sol(
+            gold,
+            f"""<button class="btn btn-primary btn-sm" type="button" data-bs-toggle="collapse"
 data-bs-target="#{key}" aria-expanded="false" aria-controls="{key}">{button}</button>
-<div class="collapse" id="{key}"><div class="card card-body answer-text">""", "</div></div>")
+<div class="collapse" id="{key}"><div class="card card-body answer-text">""",
+            "</div></div>",
+        )
         out += '</div><div class="card-footer"><a href="#" class="flag">Report an error</a></div></div>\n'
     return out + "</div>"
 
@@ -343,8 +360,19 @@ def inline_lecture_list(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 _STYLES: list[Style] = [
-    heading_tutor_blog, heading_mediawiki, dl_item_bank, dl_drupal_fields, table_rows, table_problem_cards,
-    forum_question2answer, forum_discourse, end_openstax, end_worksheet, toggle_docusaurus,
-    toggle_collapse_card, inline_exam_portal, inline_lecture_list,
+    heading_tutor_blog,
+    heading_mediawiki,
+    dl_item_bank,
+    dl_drupal_fields,
+    table_rows,
+    table_problem_cards,
+    forum_question2answer,
+    forum_discourse,
+    end_openstax,
+    end_worksheet,
+    toggle_docusaurus,
+    toggle_collapse_card,
+    inline_exam_portal,
+    inline_lecture_list,
 ]
 LAYOUTS: dict[str, Style] = {style.__name__: style for style in _STYLES}

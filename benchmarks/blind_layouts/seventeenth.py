@@ -87,9 +87,11 @@ def heading_wikiversity(exercises: Sequence[Gold], rng: random.Random) -> str:
 <span class="mw-editsection">[<a href="/w/index.php?title={page}&amp;action=edit">edit</a>]</span></div>"""
 
     toc = "".join(f'<li><a href="#{word}_{g.number}">{word} {g.number}</a></li>' for g in exercises)
-    out = [f"""<div id="mw-content-text" class="mw-body-content"><div class="mw-content-ltr mw-parser-output">
+    out = [
+        f"""<div id="mw-content-text" class="mw-body-content"><div class="mw-content-ltr mw-parser-output">
 <div role="note" class="hatnote">Part of the course <a href="/wiki/{page}">{topic}</a>.</div>
-<div id="toc" class="toc" role="navigation"><h2 id="mw-toc-heading">Contents</h2><ul>{toc}</ul></div>"""]
+<div id="toc" class="toc" role="navigation"><h2 id="mw-toc-heading">Contents</h2><ul>{toc}</ul></div>"""
+    ]
     for g in exercises:
         out += [head(2, f"{word} {g.number}", f"{word}_{g.number}"), _paras(g.problem)]
         if g.solution is not None:
@@ -124,10 +126,14 @@ def dl_item_bank(exercises: Sequence[Gold], rng: random.Random) -> str:
         return f'<dt class="col-sm-3">{name}</dt>\n<dd class="col-sm-9">{value}</dd>'
 
     for g in exercises:
-        out += [f'<div class="card" id="item-{g.number}"><div class="card-body"><dl class="row mb-0">',
-                row("Item no.", str(g.number)), row("Topic", rng.choice(_TOPICS)),
-                row("Difficulty", rng.choice(("easy", "medium", "hard"))), row(ask, _paras(g.problem)),
-                row("Marks", str(rng.randint(1, 8)))]
+        out += [
+            f'<div class="card" id="item-{g.number}"><div class="card-body"><dl class="row mb-0">',
+            row("Item no.", str(g.number)),
+            row("Topic", rng.choice(_TOPICS)),
+            row("Difficulty", rng.choice(("easy", "medium", "hard"))),
+            row(ask, _paras(g.problem)),
+            row("Marks", str(rng.randint(1, 8))),
+        ]
         if g.solution is not None:
             out.append(row(reply, _paras(g.solution)))
         out.append(f"""{row("Last reviewed", _date(rng))}</dl></div>
@@ -145,12 +151,17 @@ def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
 
     out = ['<div class="region region-content"><div class="view"><div class="view-content">']
     for g in exercises:
-        out += ['<div class="views-row"><article class="node"><div class="node__content">',
-                field("number", "Number", str(g.number)), field("exercise", ask, _paras(g.problem))]
+        out += [
+            '<div class="views-row"><article class="node"><div class="node__content">',
+            field("number", "Number", str(g.number)),
+            field("exercise", ask, _paras(g.problem)),
+        ]
         if g.solution is not None:
             out.append(field("solution", reply, _paras(g.solution)))
-        out += [field("tags", "Tags", f'<a href="/taxonomy/term/8">{rng.choice(_TOPICS)}</a>'),
-                '<p><a href="/user/login">Log in</a> to post comments</p></div></article></div>']
+        out += [
+            field("tags", "Tags", f'<a href="/taxonomy/term/8">{rng.choice(_TOPICS)}</a>'),
+            '<p><a href="/user/login">Log in</a> to post comments</p></div></article></div>',
+        ]
     return "\n".join([*out, "</div></div></div>"])
 
 
@@ -158,9 +169,11 @@ def table_mark_scheme(exercises: Sequence[Gold], rng: random.Random) -> str:
     """One table, a row an exercise: number, question, worked answer, marks."""
     heads = rng.choice((("No.", "Question", "Model answer", "Marks"), ("#", "Task", "Solution", "Points")))
     cells = "".join(f'<th scope="col">{head}</th>' for head in heads)
-    out = [f"""<p>{rng.choice(_TOPICS)}: revision sheet with answers. Calculators may be used.</p>
+    out = [
+        f"""<p>{rng.choice(_TOPICS)}: revision sheet with answers. Calculators may be used.</p>
 <div class="table-responsive"><table class="table table-bordered table-striped" border="1">
-<thead><tr>{cells}</tr></thead>\n<tbody>"""]
+<thead><tr>{cells}</tr></thead>\n<tbody>"""
+    ]
     for g in exercises:
         reply = _lines(g.solution) if g.solution is not None else "&nbsp;"
         out.append(f"""<tr>\n<td align="center">{g.number}</td>\n<td valign="top">{_lines(g.problem)}</td>
@@ -187,6 +200,7 @@ def table_exercise_sheet(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_question2answer(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question2Answer threads with votes, some with an answer selected as best."""
+
     def votes(count: int) -> str:
         return f"""<div class="qa-voting qa-voting-net"><span class="qa-netvote-count-data">{count}</span>
 <span class="qa-netvote-count-pad"> votes</span></div>"""
@@ -217,6 +231,7 @@ def forum_question2answer(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     """XenForo question threads: the solution post is marked, or the votes decide."""
+
     def post(name: str, body: str, index: int, extra: str, badge: str, vote: str) -> str:
         return f"""<article class="message message--post js-post{extra}" data-author="{name}">
 <div class="message-cell"><h4 class="message-name">{name}</h4><h5 class="userTitle">Member</h5></div>
@@ -247,8 +262,10 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_openstax_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Textbook section exercises with the book's answer key below."""
     title = rng.choice(("Section Exercises", "Review Exercises", "Practice Problems"))
-    out = [f"""<section data-depth="1" class="section-exercises"><h2 data-type="title">{title}</h2>
-<p>For the following exercises, show all steps of your work.</p>"""]
+    out = [
+        f"""<section data-depth="1" class="section-exercises"><h2 data-type="title">{title}</h2>
+<p>For the following exercises, show all steps of your work.</p>"""
+    ]
     for g in exercises:
         out.append(f"""<div data-type="exercise" id="fs-{g.number}"><div data-type="problem">
 <a class="os-number" href="#fs-{g.number}-solution">{g.number}</a><span class="os-divider">. </span>
@@ -267,9 +284,11 @@ def end_openstax_key(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_printed_worksheet(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A worksheet for printing: numbered lists with values, the answers after a page break."""
     title = rng.choice(("Answers", "Solutions", "Answers to the exercises", "Teacher's key"))
-    out = [f"""<div class="worksheet"><h1>{rng.choice(_TOPICS)}: Worksheet {rng.randint(1, 12)}</h1>
+    out = [
+        f"""<div class="worksheet"><h1>{rng.choice(_TOPICS)}: Worksheet {rng.randint(1, 12)}</h1>
 <p class="name-line">Name: ________________ Date: ____________ Class: ______</p>
-<h2>Exercises</h2>\n<ol class="questions">"""]
+<h2>Exercises</h2>\n<ol class="questions">"""
+    ]
     out += [f'<li value="{g.number}">{_paras(g.problem)}</li>' for g in exercises]
     out.append(f'</ol>\n<hr class="page-break">\n<h2 id="answers">{title}</h2>\n<ol class="answers">')
     out += [f'<li value="{g.number}">{_paras(g.solution)}</li>' for g in exercises if g.solution is not None]
@@ -315,8 +334,10 @@ data-bs-target="#sol{g.number}" aria-expanded="false" aria-controls="sol{g.numbe
 def inline_tutor_blog(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A tutoring blog's running text: bold question and answer labels in the paragraphs."""
     ask, reply = rng.choice((("Q{}.", "Ans:"), ("Question {}:", "Answer:"), ("Q.{})", "Solution:")))
-    out = [f"""<div class="post-body entry-content"><p>Hello students, here are important questions of
-the chapter {rng.choice(_TOPICS)}. Prepare them well for your exam.</p>"""]
+    out = [
+        f"""<div class="post-body entry-content"><p>Hello students, here are important questions of
+the chapter {rng.choice(_TOPICS)}. Prepare them well for your exam.</p>"""
+    ]
     for g in exercises:
         out.append(_paras(g.problem, f"<strong>{ask.format(g.number)}</strong> "))
         if g.solution is not None:
@@ -328,8 +349,10 @@ the chapter {rng.choice(_TOPICS)}. Prepare them well for your exam.</p>"""]
 def inline_lecture_items(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Lecture notes: a list item an example, italic labels, line breaks for paragraphs."""
     word, reply = rng.choice(("Example", "Exercise")), rng.choice(("Solution.", "Solution:", "Answer."))
-    out = [f"""<p>We close this lecture on {rng.choice(_TOPICS).lower()} with some examples.</p>
-<ul class="examples" style="list-style-type:none">"""]
+    out = [
+        f"""<p>We close this lecture on {rng.choice(_TOPICS).lower()} with some examples.</p>
+<ul class="examples" style="list-style-type:none">"""
+    ]
     for g in exercises:
         item = f'<li id="e{g.number}"><b>{word} {g.number}.</b> {_lines(g.problem)}'
         if g.solution is not None:
@@ -340,11 +363,18 @@ def inline_lecture_items(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_wikiversity": heading_wikiversity, "heading_weekly_archive": heading_weekly_archive,
-    "dl_item_bank": dl_item_bank, "dl_drupal_fields": dl_drupal_fields,
-    "table_mark_scheme": table_mark_scheme, "table_exercise_sheet": table_exercise_sheet,
-    "forum_question2answer": forum_question2answer, "forum_xenforo": forum_xenforo,
-    "end_openstax_key": end_openstax_key, "end_printed_worksheet": end_printed_worksheet,
-    "toggle_jupyter_book": toggle_jupyter_book, "toggle_collapse_button": toggle_collapse_button,
-    "inline_tutor_blog": inline_tutor_blog, "inline_lecture_items": inline_lecture_items,
+    "heading_wikiversity": heading_wikiversity,
+    "heading_weekly_archive": heading_weekly_archive,
+    "dl_item_bank": dl_item_bank,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_mark_scheme": table_mark_scheme,
+    "table_exercise_sheet": table_exercise_sheet,
+    "forum_question2answer": forum_question2answer,
+    "forum_xenforo": forum_xenforo,
+    "end_openstax_key": end_openstax_key,
+    "end_printed_worksheet": end_printed_worksheet,
+    "toggle_jupyter_book": toggle_jupyter_book,
+    "toggle_collapse_button": toggle_collapse_button,
+    "inline_tutor_blog": inline_tutor_blog,
+    "inline_lecture_items": inline_lecture_items,
 }

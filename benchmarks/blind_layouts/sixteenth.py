@@ -162,7 +162,7 @@ def table_worksheet_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
         out += f"""
 <tr><td class="num">{e.number}</td><td class="task">{_cell(e.problem)}</td><td>{rng.randint(1, 6)}</td>
 <td class="sol">{"&ndash;" if e.solution is None else _cell(e.solution)}</td></tr>"""
-    return f'{out}\n</tbody></table></div>\n<p>Prepared by {rng.choice(_NAMES)}, {_date(rng)}</p>'
+    return f"{out}\n</tbody></table></div>\n<p>Prepared by {rng.choice(_NAMES)}, {_date(rng)}</p>"
 
 
 def table_wiki_boxes(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -339,11 +339,18 @@ def inline_list_examples(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_mkdocs_notes": heading_mkdocs_notes, "heading_potw_archive": heading_potw_archive,
-    "dl_question_bank": dl_question_bank, "dl_drupal_fields": dl_drupal_fields,
-    "table_worksheet_rows": table_worksheet_rows, "table_wiki_boxes": table_wiki_boxes,
-    "forum_q2a_selected": forum_q2a_selected, "forum_reddit_points": forum_reddit_points,
-    "end_chapter_lists": end_chapter_lists, "end_pretext_backmatter": end_pretext_backmatter,
-    "toggle_quarto_callout": toggle_quarto_callout, "toggle_spoiler_shortcode": toggle_spoiler_shortcode,
-    "inline_blog_questions": inline_blog_questions, "inline_list_examples": inline_list_examples,
+    "heading_mkdocs_notes": heading_mkdocs_notes,
+    "heading_potw_archive": heading_potw_archive,
+    "dl_question_bank": dl_question_bank,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_worksheet_rows": table_worksheet_rows,
+    "table_wiki_boxes": table_wiki_boxes,
+    "forum_q2a_selected": forum_q2a_selected,
+    "forum_reddit_points": forum_reddit_points,
+    "end_chapter_lists": end_chapter_lists,
+    "end_pretext_backmatter": end_pretext_backmatter,
+    "toggle_quarto_callout": toggle_quarto_callout,
+    "toggle_spoiler_shortcode": toggle_spoiler_shortcode,
+    "inline_blog_questions": inline_blog_questions,
+    "inline_list_examples": inline_list_examples,
 }

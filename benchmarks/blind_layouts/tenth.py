@@ -14,8 +14,24 @@ _TOKEN = re.compile(
     r"|!\[(?P<alt>(?:(?!\n\s*\n).)*?)\]\((?P<src>(?:[^()\s]|\([^()\s]*\))+)\)",
     re.DOTALL,
 )
-_PEOPLE = ("mathlover92", "Priya S.", "t_okafor", "Hannah", "euler_fan", "Dr. Lindqvist", "j.marsh", "Nomi",
-           "quarkster", "Old Tom", "kim_jw", "abacus7", "Ms Ferreira", "zetafn", "lostinspace", "R. Devlin")
+_PEOPLE = (
+    "mathlover92",
+    "Priya S.",
+    "t_okafor",
+    "Hannah",
+    "euler_fan",
+    "Dr. Lindqvist",
+    "j.marsh",
+    "Nomi",
+    "quarkster",
+    "Old Tom",
+    "kim_jw",
+    "abacus7",
+    "Ms Ferreira",
+    "zetafn",
+    "lostinspace",
+    "R. Devlin",
+)
 _TOPICS = ("Algebra", "Mechanics", "Geometry", "Calculus", "Probability", "Number theory", "Electricity")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _GUESSES = (
@@ -83,11 +99,13 @@ def heading_sphinx_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Sphinx lecture notes: nested sections with permalinks, Solution a heading below the exercise."""
     word, topic = rng.choice(("Exercise", "Problem")), rng.choice(_TOPICS)
     link = '<a class="headerlink" href="#{}" title="Permalink to this heading">¶</a>'
-    out = [f"""<div class="rst-content"><div role="navigation" aria-label="Page navigation">
+    out = [
+        f"""<div class="rst-content"><div role="navigation" aria-label="Page navigation">
 <ul class="wy-breadcrumbs"><li class="breadcrumb-item active">{topic}: exercises</li>
 <li class="wy-breadcrumbs-aside"><a href="_sources/ch3.rst.txt"> View page source</a></li></ul><hr/></div>
 <div role="main" class="document"><div itemprop="articleBody"><section id="exercises">
-<h1>{topic}: exercises{link.format("exercises")}</h1>"""]
+<h1>{topic}: exercises{link.format("exercises")}</h1>"""
+    ]
     for e in exercises:
         name = f"{word.lower()}-{e.number}"
         out.append(f'<section id="{name}">\n<h2>{word} {e.number}{link.format(name)}</h2>\n{_ps(e.problem)}')
@@ -104,16 +122,24 @@ Built with <a href="https://www.sphinx-doc.org/">Sphinx</a>.</footer></div>""")
 
 def heading_contest_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A MediaWiki contest page: Problem and Solution headlines with edit links, a table of contents."""
+
     def head(level: int, title: str, anchor: str) -> str:
         edit = f'<a href="/w/index.php?title=Round&amp;action=edit&amp;section={rng.randint(1, 60)}">edit</a>'
-        return (f'<h{level}><span class="mw-headline" id="{anchor}">{title}</span>'
-                f'<span class="mw-editsection">[{edit}]</span></h{level}>')
+        return (
+            f'<h{level}><span class="mw-headline" id="{anchor}">{title}</span>'
+            f'<span class="mw-editsection">[{edit}]</span></h{level}>'
+        )
 
-    toc = "\n".join(f'<li class="toc1"><a href="#Problem_{e.number}"><span class="tocnumber">{i}</span> '
-                    f'Problem {e.number}</a></li>' for i, e in enumerate(exercises, 1))
-    out = [f"""<div id="bodyContent" class="mw-body-content"><div id="siteSub">From the Contest Wiki</div>
+    toc = "\n".join(
+        f'<li class="toc1"><a href="#Problem_{e.number}"><span class="tocnumber">{i}</span> '
+        f"Problem {e.number}</a></li>"
+        for i, e in enumerate(exercises, 1)
+    )
+    out = [
+        f"""<div id="bodyContent" class="mw-body-content"><div id="siteSub">From the Contest Wiki</div>
 <div id="mw-content-text" lang="en" dir="ltr"><div class="mw-parser-output">
-<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div><ul>{toc}</ul></div>"""]
+<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div><ul>{toc}</ul></div>"""
+    ]
     for e in exercises:
         out += [head(2, f"Problem {e.number}", f"Problem_{e.number}"), _ps(e.problem)]
         if e.solution is not None:
@@ -128,12 +154,19 @@ def heading_contest_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
 def dl_question_bank(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A question bank: a description list a record, with topic, marks, question and solution."""
     ask, tell = rng.choice((("Question", "Worked solution"), ("Question", "Answer"), ("Problem", "Solution")))
-    out = [f"""<div class="container"><nav aria-label="breadcrumb"><ol class="breadcrumb">
+    out = [
+        f"""<div class="container"><nav aria-label="breadcrumb"><ol class="breadcrumb">
 <li class="breadcrumb-item"><a href="/">Question bank</a></li><li>Results</li></ol></nav>
-<p class="text-muted small">Showing {len(exercises)} of {rng.randint(120, 900)} records.</p>"""]
+<p class="text-muted small">Showing {len(exercises)} of {rng.randint(120, 900)} records.</p>"""
+    ]
     for e in exercises:
-        fields = [("No.", str(e.number)), ("Topic", rng.choice(_TOPICS)), ("Marks", str(rng.randint(2, 12))),
-                  ("Difficulty", rng.choice(("Easy", "Medium", "Hard"))), (ask, _ps(e.problem))]
+        fields = [
+            ("No.", str(e.number)),
+            ("Topic", rng.choice(_TOPICS)),
+            ("Marks", str(rng.randint(2, 12))),
+            ("Difficulty", rng.choice(("Easy", "Medium", "Hard"))),
+            (ask, _ps(e.problem)),
+        ]
         if e.solution is not None:
             fields.append((tell, _ps(e.solution)))
         fields.append(("Last used", f"<time>{_date(rng)}</time>"))
@@ -148,8 +181,10 @@ def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
     ask, tell = rng.choice((("Problem", "Solution"), ("Statement", "Solution"), ("Exercise", "Answer")))
 
     def field(name: str, label: str, item: str, where: str = "above") -> str:
-        return (f'<div class="field field--name-field-{name} field--type-text-long field--label-{where}">\n'
-                f'<div class="field__label">{label}</div>\n<div class="field__item">{item}</div>\n</div>')
+        return (
+            f'<div class="field field--name-field-{name} field--type-text-long field--label-{where}">\n'
+            f'<div class="field__label">{label}</div>\n<div class="field__item">{item}</div>\n</div>'
+        )
 
     out = ['<main role="main"><div class="view view-problems view-display-id-page_1">']
     for e in exercises:
@@ -169,10 +204,12 @@ def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
 def table_worksheet_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A worksheet table, an exercise a row: number, question, worked answer, marks."""
     heads = rng.choice((("No.", "Question", "Solution", "Marks"), ("#", "Problem", "Answer", "Points")))
-    out = [f"""<div class="entry-content"><h1>{rng.choice(_TOPICS)} revision sheet</h1>
+    out = [
+        f"""<div class="entry-content"><h1>{rng.choice(_TOPICS)} revision sheet</h1>
 <p><a href="/files/sheet.pdf">Download as PDF</a> | <a href="javascript:print()">Print this page</a></p>
 <figure class="wp-block-table is-style-stripes"><table><thead><tr>
-{"".join(f"<th>{h}</th>" for h in heads)}</tr></thead><tbody>"""]
+{"".join(f"<th>{h}</th>" for h in heads)}</tr></thead><tbody>"""
+    ]
     for e in exercises:
         told = "" if e.solution is None else _brs(e.solution)
         row = (str(e.number), _brs(e.problem), told, str(rng.randint(1, 8)))
@@ -198,13 +235,18 @@ def table_record_each(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_q2a(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question2Answer threads with votes, user points and a best answer."""
+
     def votes(count: int) -> str:
-        return ('<div class="qa-voting qa-voting-net"><span class="qa-netvote-count-data">'
-                f'{count:+d}</span><span class="qa-netvote-count-pad"> votes</span></div>')
+        return (
+            '<div class="qa-voting qa-voting-net"><span class="qa-netvote-count-data">'
+            f'{count:+d}</span><span class="qa-netvote-count-pad"> votes</span></div>'
+        )
 
     def meta(what: str) -> str:
-        return (f'<span class="qa-post-meta"><span class="qa-what">{what}</span> <time>{_date(rng)}</time>'
-                f' by <a class="qa-user">{rng.choice(_PEOPLE)}</a> ({rng.randint(1, 900)} points)</span>')
+        return (
+            f'<span class="qa-post-meta"><span class="qa-what">{what}</span> <time>{_date(rng)}</time>'
+            f' by <a class="qa-user">{rng.choice(_PEOPLE)}</a> ({rng.randint(1, 900)} points)</span>'
+        )
 
     out = []
     for e in exercises:
@@ -231,13 +273,19 @@ def forum_q2a(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     """XenForo question threads: messages with user cells, vote scores and a marked solution."""
+
     def message(text: str, place: int, score: int | None, accepted: bool) -> str:
         user = rng.choice(_PEOPLE)
         kind = " message--solution" if accepted else ""
         mark = '<div class="message-solutionLabel">✔ Solution</div>' if accepted else ""
-        vote = "" if score is None else (
-            '<div class="message-cell message-cell--vote"><a class="contentVote-vote">Upvote</a> <span '
-            f'class="contentVote-score">{score}</span> <a class="contentVote-vote">Downvote</a></div>')
+        vote = (
+            ""
+            if score is None
+            else (
+                '<div class="message-cell message-cell--vote"><a class="contentVote-vote">Upvote</a> <span '
+                f'class="contentVote-score">{score}</span> <a class="contentVote-vote">Downvote</a></div>'
+            )
+        )
         return f"""<article class="message message--post js-post{kind}" data-author="{user}">
 <div class="message-cell message-cell--user"><h4 class="message-name"><a class="username">{user}</a></h4>
 <h5 class="message-userTitle">{rng.choice(("New member", "Active member", "Homework helper"))}</h5>
@@ -265,8 +313,10 @@ def end_openstax_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     ask, tell = rng.choice((("Problems", "Answer Key"), ("Exercises", "Solutions"), ("Practice", "Answers")))
 
     def item(kind: str, number: int, here: str, there: str, text: str) -> str:
-        return (f'<div data-type="{kind}" id="{here}-{number}"><a class="os-number" href="#{there}-{number}">'
-                f'{number}</a><span class="os-divider">. </span><div class="{kind}">{_ps(text)}</div></div>')
+        return (
+            f'<div data-type="{kind}" id="{here}-{number}"><a class="os-number" href="#{there}-{number}">'
+            f'{number}</a><span class="os-divider">. </span><div class="{kind}">{_ps(text)}</div></div>'
+        )
 
     key = [item("solution", e.number, "sol", "ex", e.solution) for e in exercises if e.solution is not None]
     out = [f'<div class="os-eoc"><h2 data-type="document-title">{ask}</h2><section class="review-problems">']
@@ -280,8 +330,10 @@ def end_openstax_key(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_worksheet_bold(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A teacher's printable worksheet: bold numbers, and the same numbers under Answers after a rule."""
     stop = rng.choice((".", ")"))
-    out = [f"""<div class="page-content"><h1>{rng.choice(_TOPICS)} practice</h1>
-<p>Name: ______________ Class: ________</p><p><em>Show your work. The answers are at the end.</em></p>"""]
+    out = [
+        f"""<div class="page-content"><h1>{rng.choice(_TOPICS)} practice</h1>
+<p>Name: ______________ Class: ________</p><p><em>Show your work. The answers are at the end.</em></p>"""
+    ]
     out += [f'<div class="q">{_ps(e.problem, f"<b>{e.number}{stop}</b> ")}</div>' for e in exercises]
     told = [(e.number, e.solution) for e in exercises if e.solution is not None]
     if told:
@@ -293,9 +345,11 @@ def end_worksheet_bold(exercises: Sequence[Gold], rng: random.Random) -> str:
 def toggle_details_block(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A tutoring blog: the solution, and at times a hint, in details elements."""
     show = rng.choice(("Show solution", "Solution", "Click to reveal the solution", "View answer"))
-    out = [f"""<article class="post"><h1 class="entry-title">{rng.choice(_TOPICS)} practice set</h1>
+    out = [
+        f"""<article class="post"><h1 class="entry-title">{rng.choice(_TOPICS)} practice set</h1>
 <span class="posted-on">Posted on {_date(rng)}</span> <span class="byline">by {rng.choice(_PEOPLE)}</span>
-<div class="entry-content"><p>Try each one on your own before you open anything.</p>"""]
+<div class="entry-content"><p>Try each one on your own before you open anything.</p>"""
+    ]
     for e in exercises:
         out.append(f'<div class="practice"><p><strong>Problem {e.number}</strong></p>\n{_ps(e.problem)}')
         if rng.random() < 0.25:
@@ -344,7 +398,22 @@ def inline_list_italic(exercises: Sequence[Gold], rng: random.Random) -> str:
     return "\n".join([*out, '</ul>\n<hr>\n<p><a href="index.html">Back to the course page</a></p>'])
 
 
-LAYOUTS: dict[str, Style] = {style.__name__: style for style in (
-    heading_sphinx_notes, heading_contest_wiki, dl_question_bank, dl_drupal_fields, table_worksheet_rows,
-    table_record_each, forum_q2a, forum_xenforo, end_openstax_key, end_worksheet_bold, toggle_details_block,
-    toggle_collapse_card, inline_blog_bold, inline_list_italic)}
+LAYOUTS: dict[str, Style] = {
+    style.__name__: style
+    for style in (
+        heading_sphinx_notes,
+        heading_contest_wiki,
+        dl_question_bank,
+        dl_drupal_fields,
+        table_worksheet_rows,
+        table_record_each,
+        forum_q2a,
+        forum_xenforo,
+        end_openstax_key,
+        end_worksheet_bold,
+        toggle_details_block,
+        toggle_collapse_card,
+        inline_blog_bold,
+        inline_list_italic,
+    )
+}

@@ -93,19 +93,25 @@ def details_walkthrough(exercises: Sequence[Gold], rng: random.Random) -> str:
         if gold.solution is not None:
             out.append("<details>\n<summary>Show walkthrough</summary>")
             out += [paras(gold.solution), "</details>"]
-        out.append('<footer><button type="button" class="share-btn">Share</button> '
-                   '<button type="button" class="flag-btn">Report a mistake</button></footer>')
+        out.append(
+            '<footer><button type="button" class="share-btn">Share</button> '
+            '<button type="button" class="flag-btn">Report a mistake</button></footer>'
+        )
         out.append("</article>")
     return "\n".join(out)
 
 
 def dl_checkpoint(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Definition list whose terms are the numbered questions and whose descriptions answer them."""
-    out = ["<h2>Check your understanding</h2>", f'<p class="byline">Compiled by {rng.choice(AUTHORS)}</p>',
-           '<dl class="checkpoint">']
+    out = [
+        "<h2>Check your understanding</h2>",
+        f'<p class="byline">Compiled by {rng.choice(AUTHORS)}</p>',
+        '<dl class="checkpoint">',
+    ]
     for gold in exercises:
-        out.append(f'<dt id="cp{gold.number}"><span class="no">{gold.number})</span> '
-                   f"{lines(gold.problem)}</dt>")
+        out.append(
+            f'<dt id="cp{gold.number}"><span class="no">{gold.number})</span> {lines(gold.problem)}</dt>'
+        )
         if gold.solution is None:
             out.append("<dd></dd>")
         else:
@@ -115,13 +121,18 @@ def dl_checkpoint(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def table_mark_scheme(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Mark scheme table with columns for the question, the model answer and the marks."""
-    out = ['<table class="scheme">', f"<caption>Paper {rng.randint(1, 3)}, Section B</caption>",
-           "<thead><tr><th>No.</th><th>Question</th><th>Model answer</th><th>Marks</th></tr></thead>",
-           "<tbody>"]
+    out = [
+        '<table class="scheme">',
+        f"<caption>Paper {rng.randint(1, 3)}, Section B</caption>",
+        "<thead><tr><th>No.</th><th>Question</th><th>Model answer</th><th>Marks</th></tr></thead>",
+        "<tbody>",
+    ]
     for gold in exercises:
         answer = "" if gold.solution is None else lines(gold.solution)
-        out.append(f"<tr><td>{gold.number}</td>\n<td>{lines(gold.problem)}</td>\n<td>{answer}</td>\n"
-                   f'<td class="marks">{rng.randint(1, 8)}</td></tr>')
+        out.append(
+            f"<tr><td>{gold.number}</td>\n<td>{lines(gold.problem)}</td>\n<td>{answer}</td>\n"
+            f'<td class="marks">{rng.randint(1, 8)}</td></tr>'
+        )
     return "\n".join((*out, "</tbody>", "</table>"))
 
 
@@ -144,8 +155,10 @@ def forum_accepted(exercises: Sequence[Gold], rng: random.Random) -> str:
         out.append(f'<section class="thread" id="t{4100 + gold.number}">\n<div class="post post-question">')
         out.append(f'<div class="score">{rng.randint(0, 20)}</div>')
         out.append(f'<div class="post-text">\n{paras(gold.problem)}\n</div>')
-        out.append(f'<div class="post-meta">asked {date(rng)} by <a href="/u/{rng.randint(100, 999)}">'
-                   f"{rng.choice(USERS)}</a></div>\n</div>")
+        out.append(
+            f'<div class="post-meta">asked {date(rng)} by <a href="/u/{rng.randint(100, 999)}">'
+            f"{rng.choice(USERS)}</a></div>\n</div>"
+        )
         out.append(f'<h3 class="count">{len(answers)} Answer{"" if len(answers) == 1 else "s"}</h3>')
         for text, right in answers:
             score = rng.randint(-1, 12)
@@ -153,8 +166,10 @@ def forum_accepted(exercises: Sequence[Gold], rng: random.Random) -> str:
             out.append(f'<div class="post post-answer{" is-accepted" if right else ""}">')
             out.append(f'<div class="score">{score}{mark if right else ""}</div>')
             out.append(f'<div class="post-text">\n{paras(text)}\n</div>')
-            out.append(f'<div class="post-meta">answered {date(rng)} by {rng.choice(USERS)} '
-                       '<a href="#">share</a> <a href="#">improve</a></div>\n</div>')
+            out.append(
+                f'<div class="post-meta">answered {date(rng)} by {rng.choice(USERS)} '
+                '<a href="#">share</a> <a href="#">improve</a></div>\n</div>'
+            )
         out.append("</section>")
     return "\n".join(out)
 
@@ -165,8 +180,10 @@ def forum_votes(exercises: Sequence[Gold], rng: random.Random) -> str:
     for gold in exercises:
         answers = replies(exercises, gold, rng)
         best = rng.randint(6, 40)
-        out.append(f'<div class="topic">\n<div class="topic-head">Topic #{gold.number} &middot; '
-                   f'{rng.choice(USERS)} &middot; {date(rng)} &middot; {rng.randint(40, 900)} views</div>')
+        out.append(
+            f'<div class="topic">\n<div class="topic-head">Topic #{gold.number} &middot; '
+            f"{rng.choice(USERS)} &middot; {date(rng)} &middot; {rng.randint(40, 900)} views</div>"
+        )
         out.append(f'<div class="topic-body">{paras(gold.problem)}</div>')
         out.append('<ul class="replies">' if answers else '<p class="no-replies">No replies yet.</p>')
         for text, right in answers:
@@ -174,8 +191,10 @@ def forum_votes(exercises: Sequence[Gold], rng: random.Random) -> str:
             out.append(f'<li class="reply" data-votes="{votes}">')
             out.append(f'<div class="reply-head"><b>{rng.choice(USERS)}</b> replied on {date(rng)}</div>')
             out.append(f'<div class="reply-body">{paras(text)}</div>')
-            out.append(f'<div class="reply-foot"><button class="up">&#9650;</button> {votes} votes '
-                       '<button class="down">&#9660;</button> <a href="#">Quote</a></div>\n</li>')
+            out.append(
+                f'<div class="reply-foot"><button class="up">&#9650;</button> {votes} votes '
+                '<button class="down">&#9660;</button> <a href="#">Quote</a></div>\n</li>'
+            )
         out.append("</ul>\n</div>" if answers else "</div>")
     return "\n".join(out)
 
@@ -198,16 +217,21 @@ def answers_at_end(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def toggle_reveal(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Quiz blog whose link opens a hidden div by script."""
-    out = ["<script>function flip(id) { var e = document.getElementById(id); "
-           "e.style.display = e.style.display === 'none' ? 'block' : 'none'; return false; }</script>"]
+    out = [
+        "<script>function flip(id) { var e = document.getElementById(id); "
+        "e.style.display = e.style.display === 'none' ? 'block' : 'none'; return false; }</script>"
+    ]
     for gold in exercises:
         key = f"work{gold.number}"
-        out.append(f'<div class="puzzle">\n<p class="puzzle-no">Puzzle {gold.number} '
-                   f"<small>({rng.randint(1, 10)} points)</small></p>")
+        out.append(
+            f'<div class="puzzle">\n<p class="puzzle-no">Puzzle {gold.number} '
+            f"<small>({rng.randint(1, 10)} points)</small></p>"
+        )
         out.append(f'<div class="puzzle-text">{paras(gold.problem)}</div>')
         if gold.solution is not None:
-            out.append(f'<a href="#{key}" class="reveal" onclick="return flip(\'{key}\')">'
-                       "Reveal the working</a>")
+            out.append(
+                f'<a href="#{key}" class="reveal" onclick="return flip(\'{key}\')">Reveal the working</a>'
+            )
             out.append(f'<div id="{key}" class="hidden-part" style="display:none">')
             out.append(f"{steps(gold.solution)}\n</div>")
         out.append('<p class="social"><a href="#">Tweet</a> <a href="#">Pin it</a></p>\n</div>')
@@ -216,8 +240,10 @@ def toggle_reveal(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def inline_q_a(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Study notes with plain numbered Q and A letters at the start of the paragraphs."""
-    out = [f'<p class="postinfo">Posted by {rng.choice(AUTHORS)} on {date(rng)}</p>',
-           "<h2>Revision questions</h2>"]
+    out = [
+        f'<p class="postinfo">Posted by {rng.choice(AUTHORS)} on {date(rng)}</p>',
+        "<h2>Revision questions</h2>",
+    ]
     for gold in exercises:
         out.append(run_in(f"Q{gold.number}.", gold.problem))
         if gold.solution is not None:
@@ -229,8 +255,11 @@ def inline_q_a(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def list_assignment(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Assignment as an ordered list with the solution as a nested one-item list."""
-    out = [f"<h2>Homework {rng.randint(1, 12)} with solutions</h2>", f"<p>Due {date(rng)}, in class.</p>",
-           '<ol class="assignment">']
+    out = [
+        f"<h2>Homework {rng.randint(1, 12)} with solutions</h2>",
+        f"<p>Due {date(rng)}, in class.</p>",
+        '<ol class="assignment">',
+    ]
     for gold in exercises:
         out.append(f'<li value="{gold.number}">\n{paras(gold.problem)}')
         if gold.solution is not None:
@@ -247,8 +276,10 @@ def bold_your_turn(exercises: Sequence[Gold], rng: random.Random) -> str:
         out.append(run_in(f"<strong>Your turn {chapter}.{gold.number}.</strong>", gold.problem))
         if gold.solution is not None:
             out.append(run_in("<strong>Working.</strong>", gold.solution))
-        out.append(f'<div class="permalink"><a href="#yt-{gold.number}">link to this item</a> &middot; '
-                   f"level {rng.choice('ABC')}</div>")
+        out.append(
+            f'<div class="permalink"><a href="#yt-{gold.number}">link to this item</a> &middot; '
+            f"level {rng.choice('ABC')}</div>"
+        )
     return "\n".join(out)
 
 
@@ -257,14 +288,18 @@ def boxes_panel(exercises: Sequence[Gold], rng: random.Random) -> str:
     out = []
     for gold in exercises:
         minutes = f'<span class="panel-time">{rng.randint(2, 25)} min</span>'
-        out.append('<div class="panel panel-task">\n'
-                   f'<div class="panel-title">Challenge {gold.number} {minutes}</div>')
+        out.append(
+            '<div class="panel panel-task">\n'
+            f'<div class="panel-title">Challenge {gold.number} {minutes}</div>'
+        )
         out.append(f'<div class="panel-body">\n{paras(gold.problem)}\n</div>\n</div>')
         if gold.solution is not None:
             out.append('<div class="panel panel-answer">\n<div class="panel-title">Suggested answer</div>')
             out.append(f'<div class="panel-body">\n{steps(gold.solution)}\n</div>\n</div>')
-        out.append(f'<div class="panel-links"><a href="#">Discuss ({rng.randint(0, 30)})</a> '
-                   '<a href="#">Bookmark</a></div>')
+        out.append(
+            f'<div class="panel-links"><a href="#">Discuss ({rng.randint(0, 30)})</a> '
+            '<a href="#">Bookmark</a></div>'
+        )
     return "\n".join(out)
 
 

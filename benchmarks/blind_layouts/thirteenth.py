@@ -13,8 +13,22 @@ _TOKEN = re.compile(
     r"|\\begin\{(?P<env>[a-zA-Z]+\*?)\}.*?\\end\{(?P=env)\}"
     r"|\$(?:[^$\\\n]|\\.|\n(?!\s*\n))+?\$)"
 )
-_USERS = ("mbrandt", "lena_k", "Prof. Okafor", "sigma77", "TomasR", "quietowl", "jdoe1998", "Anjali S",
-          "h.fischer", "euler_fan", "Beatriz", "nightcoder", "KwameA", "pi_rat")
+_USERS = (
+    "mbrandt",
+    "lena_k",
+    "Prof. Okafor",
+    "sigma77",
+    "TomasR",
+    "quietowl",
+    "jdoe1998",
+    "Anjali S",
+    "h.fischer",
+    "euler_fan",
+    "Beatriz",
+    "nightcoder",
+    "KwameA",
+    "pi_rat",
+)
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _TOPICS = ("Algebra", "Calculus", "Geometry", "Mechanics", "Probability", "Number theory", "Linear algebra")
 _LEVELS = ("Easy", "Medium", "Hard")
@@ -56,13 +70,19 @@ def _date(rng: random.Random) -> str:
 
 def heading_sphinx_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Sphinx-built lecture notes: a section an exercise, its solution a subsection with a pilcrow link."""
+
     def head(level: int, title: str, slug: str) -> str:
-        return (f'<section id="{slug}">\n<h{level}>{title}<a class="headerlink" href="#{slug}" '
-                f'title="Link to this heading">¶</a></h{level}>')
+        return (
+            f'<section id="{slug}">\n<h{level}>{title}<a class="headerlink" href="#{slug}" '
+            f'title="Link to this heading">¶</a></h{level}>'
+        )
+
     word = rng.choice(("Exercise", "Problem"))
-    out = [f"""<div class="body" role="main">\n{head(1, f"{rng.randint(2, 9)}. {word}s", "sheet")}
+    out = [
+        f"""<div class="body" role="main">\n{head(1, f"{rng.randint(2, 9)}. {word}s", "sheet")}
 <div class="admonition note"><p class="admonition-title">Note</p>
-<p>Work on the sheet yourself before you read on.</p></div>"""]
+<p>Work on the sheet yourself before you read on.</p></div>"""
+    ]
     for gold in exercises:
         out += [head(2, f"{word} {gold.number}", f"{word.lower()}-{gold.number}"), _ps(gold.problem)]
         if gold.solution is not None:
@@ -77,14 +97,21 @@ def heading_sphinx_notes(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def heading_contest_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A MediaWiki contest page: table of contents, edit links, a signature, a stub box where unsolved."""
+
     def head(level: int, title: str, anchor: str) -> str:
         return f"""<h{level}><span class="mw-headline" id="{anchor}">{title}</span>
 <span class="mw-editsection"><span class="mw-editsection-bracket">[</span><a href="?action=edit"
 title="Edit section: {title}">edit</a><span class="mw-editsection-bracket">]</span></span></h{level}>"""
-    toc = "\n".join(f'<li class="toclevel-1"><a href="#Problem_{g.number}"><span class="toctext">Problem '
-                    f"{g.number}</span></a></li>" for g in exercises)
-    out = [f"""<div id="mw-content-text" lang="en" dir="ltr"><div class="mw-parser-output">
-<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div><ul>{toc}</ul></div>"""]
+
+    toc = "\n".join(
+        f'<li class="toclevel-1"><a href="#Problem_{g.number}"><span class="toctext">Problem '
+        f"{g.number}</span></a></li>"
+        for g in exercises
+    )
+    out = [
+        f"""<div id="mw-content-text" lang="en" dir="ltr"><div class="mw-parser-output">
+<div id="toc" class="toc"><div class="toctitle"><h2>Contents</h2></div><ul>{toc}</ul></div>"""
+    ]
     for gold in exercises:
         out += [head(2, f"Problem {gold.number}", f"Problem_{gold.number}"), _ps(gold.problem)]
         if gold.solution is not None:
@@ -94,8 +121,11 @@ title="Edit section: {title}">edit</a><span class="mw-editsection-bracket">]</sp
         elif rng.random() < 0.5:
             out.append("""<table class="ambox"><tr><td><i>This problem needs a solution. If you have a
 solution for it, please help us out by <a href="?action=edit">adding it</a>.</i></td></tr></table>""")
-    out += [head(2, "See also", "See_also"), """<ul><li><a href="/wiki/Past_papers">Past papers</a></li>
-<li><a href="/wiki/Answer_Key">Answer Key</a></li></ul>\n</div></div>"""]
+    out += [
+        head(2, "See also", "See_also"),
+        """<ul><li><a href="/wiki/Past_papers">Past papers</a></li>
+<li><a href="/wiki/Answer_Key">Answer Key</a></li></ul>\n</div></div>""",
+    ]
     return "\n".join(out)
 
 
@@ -106,13 +136,18 @@ def dl_bank_record(exercises: Sequence[Gold], rng: random.Random) -> str:
     out = [f'<div id="question-bank"><p class="lead">{len(exercises)} records found. Sorted by number.</p>']
     for gold in exercises:
         level = f'<span class="badge bg-secondary">{rng.choice(_LEVELS)}</span>'
-        fields = [("Question no.", str(gold.number)), ("Topic", rng.choice(_TOPICS)), ("Difficulty", level),
-                  (ask, _ps(gold.problem))]
+        fields = [
+            ("Question no.", str(gold.number)),
+            ("Topic", rng.choice(_TOPICS)),
+            ("Difficulty", level),
+            (ask, _ps(gold.problem)),
+        ]
         if gold.solution is not None:
             fields.append((reply, _ps(gold.solution)))
         fields += [("Marks", str(rng.randint(1, 8))), ("Author", rng.choice(_USERS)), ("Saved", _date(rng))]
-        rows = "\n".join(f'<dt class="col-sm-3">{name}</dt>\n<dd class="col-sm-9">{value}</dd>'
-                         for name, value in fields)
+        rows = "\n".join(
+            f'<dt class="col-sm-3">{name}</dt>\n<dd class="col-sm-9">{value}</dd>' for name, value in fields
+        )
         out.append(f"""<div class="card mb-4" id="rec-{gold.number}"><div class="card-body">
 <dl class="row">\n{rows}\n</dl>
 <a class="btn" href="#">Add to test</a> <a class="btn" href="#">Report an error</a></div></div>""")
@@ -121,14 +156,19 @@ def dl_bank_record(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 def dl_drupal_fields(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A Drupal problem archive: a node an exercise, its parts fields with a label above or inline."""
+
     def field(name: str, label: str, body: str, place: str = "inline") -> str:
         return f"""<div class="field field--name-field-{name} field--type-text-long field--label-{place}">
 <div class="field__label">{label}</div>\n<div class="field__item">{body}</div>\n</div>"""
+
     ask = rng.choice(("Problem", "Problem statement"))
     out = ['<div class="region region-content"><div class="views-element-container">']
     for gold in exercises:
-        parts = [field("number", "Number", str(gold.number)), field("week", "Posted", _date(rng)),
-                 field("problem", ask, _ps(gold.problem), "above")]
+        parts = [
+            field("number", "Number", str(gold.number)),
+            field("week", "Posted", _date(rng)),
+            field("problem", ask, _ps(gold.problem), "above"),
+        ]
         if gold.solution is not None:
             parts.append(field("solution", "Solution", _ps(gold.solution), "above"))
             parts.append(field("solvers", "Solved by", ", ".join(rng.sample(_USERS, 3))))
@@ -145,10 +185,12 @@ def table_sheet_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A worksheet table: a row an exercise, with columns for number, task, answer and marks."""
     ask, reply = rng.choice((("Question", "Answer"), ("Problem", "Solution"), ("Exercise", "Model answer")))
     empty = rng.choice(("", "&nbsp;", "—"))
-    out = [f"""<div class="entry-content">
+    out = [
+        f"""<div class="entry-content">
 <p>Revision sheet for {rng.choice(_TOPICS)}. Calculators are allowed.</p>
 <figure class="wp-block-table"><table class="has-fixed-layout">
-<thead><tr><th>No.</th><th>{ask}</th><th>{reply}</th><th>Marks</th></tr></thead>\n<tbody>"""]
+<thead><tr><th>No.</th><th>{ask}</th><th>{reply}</th><th>Marks</th></tr></thead>\n<tbody>"""
+    ]
     for gold in exercises:
         problem = "<br><br>".join(_paragraphs(gold.problem))
         answer = empty if gold.solution is None else "<br><br>".join(_paragraphs(gold.solution))
@@ -162,8 +204,10 @@ def table_sheet_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
 def table_mark_scheme(exercises: Sequence[Gold], rng: random.Random) -> str:
     """An exam portal: a bordered table an exercise, with rows for the question and for its mark scheme."""
     reply = rng.choice(("Mark scheme", "Markscheme", "Solution"))
-    out = [f"""<div id="content"><p class="crumbs"><a href="/">Home</a> &raquo;
-<a href="/past">Past papers</a> &raquo; Paper {rng.randint(1, 3)}</p>"""]
+    out = [
+        f"""<div id="content"><p class="crumbs"><a href="/">Home</a> &raquo;
+<a href="/past">Past papers</a> &raquo; Paper {rng.randint(1, 3)}</p>"""
+    ]
     for gold in exercises:
         out.append(f"""<table class="qtable" border="1" cellpadding="6" width="100%">
 <tr bgcolor="#dde6f0"><th colspan="2">Question {gold.number}
@@ -192,6 +236,7 @@ def _answers(gold: Gold, exercises: Sequence[Gold], rng: random.Random) -> list[
 
 def forum_q2a(exercises: Sequence[Gold], rng: random.Random) -> str:
     """Question2Answer threads: a voting box on each post, the selected answer marked as the best answer."""
+
     def post(main: str, votes: int, text: str, did: str, mark: str = "") -> str:
         return f"""<div class="qa-voting qa-voting-net"><div class="qa-vote-buttons">
 <input title="Click to vote up" type="submit" value="+" class="qa-vote-one-button"></div>
@@ -200,6 +245,7 @@ def forum_q2a(exercises: Sequence[Gold], rng: random.Random) -> str:
 <div class="{main}-content qa-post-content"><div itemprop="text">\n{_ps(text, br=True)}\n</div></div>
 <span class="{main}-meta"><span class="{main}-what">{did}</span> <span class="{main}-when">{_date(rng)}</span>
 by <a class="qa-user-link">{rng.choice(_USERS)}</a> ({rng.randint(1, 90) * 10} points)</span></div>"""
+
     out = ['<div class="qa-main">']
     best = """<div class="qa-a-selection"><div class="qa-a-selected">&nbsp;</div>
 <div class="qa-a-selected-text">Best answer</div></div>"""
@@ -220,6 +266,7 @@ by <a class="qa-user-link">{rng.choice(_USERS)}</a> ({rng.randint(1, 90) * 10} p
 
 def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     """XenForo question threads in order of time: vote counts and, where one is chosen, a Solution label."""
+
     def message(number: int, text: str, foot: str, solved: bool = False) -> str:
         label = '<div class="message-solutionLabel"><i class="fa--xf"></i> Solution</div>' if solved else ""
         body = "<br />\n<br />\n".join(_paragraphs(text, br=True))
@@ -230,6 +277,7 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
 <time class="u-dt">{_date(rng)}</time> <a href="#post">#{number}</a></header>\n{label}
 <div class="message-userContent"><div class="bbWrapper">{body}</div></div>
 <footer class="message-footer">{foot} <a class="actionBar-action">Reply</a></footer></div></article>"""
+
     out = ['<div class="p-body-content">']
     for gold in exercises:
         out.append(f"""<div class="block block--messages">\n<h1 class="p-title-value">
@@ -238,8 +286,15 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
         answers = _answers(gold, exercises, rng)
         rng.shuffle(answers)
         for number, (text, votes, accepted) in enumerate(answers, 2):
-            out.append(message(number, text, f"""<div class="contentVote"><a class="contentVote-up">Upvote</a>
-<span class="contentVote-score">{votes}</span> <a class="contentVote-down">Downvote</a></div>""", accepted))
+            out.append(
+                message(
+                    number,
+                    text,
+                    f"""<div class="contentVote"><a class="contentVote-up">Upvote</a>
+<span class="contentVote-score">{votes}</span> <a class="contentVote-down">Downvote</a></div>""",
+                    accepted,
+                )
+            )
         out.append('<a href="/login" class="button">You must log in or register to reply here.</a>\n</div>')
     return "\n".join([*out, "</div>"])
 
@@ -248,8 +303,10 @@ def end_textbook_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A textbook companion's review exercises as a numbered list, with the answers in a list at the end."""
     ask = rng.choice(("Review exercises", "Problems", "Practice questions"))
     key = rng.choice(("Answers", "Answer key", "Solutions to the exercises"))
-    out = [f"""<div class="chapter-content">\n<h2>{ask}</h2>
-<p class="intro">Answers are at the end of this page.</p>\n<ol class="exercise-list">"""]
+    out = [
+        f"""<div class="chapter-content">\n<h2>{ask}</h2>
+<p class="intro">Answers are at the end of this page.</p>\n<ol class="exercise-list">"""
+    ]
     out += [f'<li value="{gold.number}">{_ps(gold.problem)}</li>' for gold in exercises]
     out.append(f'</ol>\n<hr>\n<h2 id="answers">{key}</h2>\n<ol class="answer-list">')
     out += [f'<li value="{g.number}">{_ps(g.solution)}</li>' for g in exercises if g.solution is not None]
@@ -261,8 +318,10 @@ def end_textbook_key(exercises: Sequence[Gold], rng: random.Random) -> str:
 def end_linked_key(exercises: Sequence[Gold], rng: random.Random) -> str:
     """An old lecture page: bold numbers, a link from each problem to the key at the end, and a link back."""
     link = rng.choice(("[Solution]", "[see answer]", "Go to solution"))
-    out = [f"""<center><h1>Problem set {rng.randint(1, 12)}</h1></center>
-<p><i>Due {_date(rng)}. Hand in at the beginning of class.</i></p>"""]
+    out = [
+        f"""<center><h1>Problem set {rng.randint(1, 12)}</h1></center>
+<p><i>Due {_date(rng)}. Hand in at the beginning of class.</i></p>"""
+    ]
     for gold in exercises:
         out.append(f'<a name="p{gold.number}"></a>\n' + _ps(gold.problem, f"<b>{gold.number}.</b> "))
         if gold.solution is not None:
@@ -313,8 +372,10 @@ def inline_board_blog(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A school board's solutions blog: bold "Question n." and "Solution:" labels in running paragraphs."""
     ask = rng.choice(("Question {}.", "Q{}.", "Ques {}:"))
     reply, gap = rng.choice(("Solution:", "Ans:", "Answer:")), rng.choice((" ", "<br />\n"))
-    out = [f"""<div class="entry-content">\n<p>Below are solved questions on {rng.choice(_TOPICS)} for your
-exam preparation. Students can also download them in PDF form.</p>"""]
+    out = [
+        f"""<div class="entry-content">\n<p>Below are solved questions on {rng.choice(_TOPICS)} for your
+exam preparation. Students can also download them in PDF form.</p>"""
+    ]
     for gold in exercises:
         out.append(_ps(gold.problem, f"<strong>{ask.format(gold.number)}</strong>{gap}"))
         if gold.solution is not None:
@@ -337,11 +398,18 @@ def inline_tutorial_list(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_sphinx_notes": heading_sphinx_notes, "heading_contest_wiki": heading_contest_wiki,
-    "dl_bank_record": dl_bank_record, "dl_drupal_fields": dl_drupal_fields,
-    "table_sheet_rows": table_sheet_rows, "table_mark_scheme": table_mark_scheme,
-    "forum_q2a": forum_q2a, "forum_xenforo": forum_xenforo,
-    "end_textbook_key": end_textbook_key, "end_linked_key": end_linked_key,
-    "toggle_details": toggle_details, "toggle_collapse_card": toggle_collapse_card,
-    "inline_board_blog": inline_board_blog, "inline_tutorial_list": inline_tutorial_list,
+    "heading_sphinx_notes": heading_sphinx_notes,
+    "heading_contest_wiki": heading_contest_wiki,
+    "dl_bank_record": dl_bank_record,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_sheet_rows": table_sheet_rows,
+    "table_mark_scheme": table_mark_scheme,
+    "forum_q2a": forum_q2a,
+    "forum_xenforo": forum_xenforo,
+    "end_textbook_key": end_textbook_key,
+    "end_linked_key": end_linked_key,
+    "toggle_details": toggle_details,
+    "toggle_collapse_card": toggle_collapse_card,
+    "inline_board_blog": inline_board_blog,
+    "inline_tutorial_list": inline_tutorial_list,
 }

@@ -91,16 +91,18 @@ def heading_contest_wiki(exercises: Sequence[Gold], rng: random.Random) -> str:
         body.append(section("h2", f"Problem {e.number}", f"Problem_{e.number}") + "\n" + _paras(e.problem))
         if e.solution is not None:
             body.append(section("h3", "Solution", f"Solution_{e.number}") + "\n" + _paras(e.solution))
-    return "\n".join((
-        _el("h1.firstHeading#firstHeading", f"{year} Regional Contest/Problems"),
-        '<div id="jump-to-nav">Jump to: <a href="#mw-head">navigation</a></div>',
-        '<div id="mw-content-text" lang="en" dir="ltr" class="mw-content-ltr"><div class="mw-parser-output">',
-        f"<p>This page lists the problems of the <b>{year}</b> round with solutions by our users.</p>",
-        _el("div.toc#toc", '<div class="toctitle"><h2>Contents</h2></div>', _el("ul", *toc)),
-        *body,
-        section("h2", "See also", "See_also"),
-        f'<ul><li><a href="/wiki/Last">{year - 1} Regional Contest</a></li></ul></div></div>',
-    ))
+    return "\n".join(
+        (
+            _el("h1.firstHeading#firstHeading", f"{year} Regional Contest/Problems"),
+            '<div id="jump-to-nav">Jump to: <a href="#mw-head">navigation</a></div>',
+            '<div id="mw-content-text" lang="en" dir="ltr" class="mw-content-ltr"><div class="mw-parser-output">',
+            f"<p>This page lists the problems of the <b>{year}</b> round with solutions by our users.</p>",
+            _el("div.toc#toc", '<div class="toctitle"><h2>Contents</h2></div>', _el("ul", *toc)),
+            *body,
+            section("h2", "See also", "See_also"),
+            f'<ul><li><a href="/wiki/Last">{year - 1} Regional Contest</a></li></ul></div></div>',
+        )
+    )
 
 
 def heading_week_archive(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -114,24 +116,32 @@ def heading_week_archive(exercises: Sequence[Gold], rng: random.Random) -> str:
         content = [_el("h3", "Problem"), _paras(e.problem)]
         if e.solution is not None:
             content += [_el("h3", word), _paras(e.solution)]
-        out.append(_el(
-            f"article.post.type-post.status-publish.hentry#post-{1000 + 7 * e.number}",
-            _el("header.entry-header", _el("h2.entry-title", title), _el("div.entry-meta", posted)),
-            _el("div.entry-content", *content, _el("div.sharedaddy.sd-sharing-enabled", share)),
-            _el("footer.entry-footer", f'<a href="#respond">{rng.randint(2, 19)} Comments</a>'),
-        ))
+        out.append(
+            _el(
+                f"article.post.type-post.status-publish.hentry#post-{1000 + 7 * e.number}",
+                _el("header.entry-header", _el("h2.entry-title", title), _el("div.entry-meta", posted)),
+                _el("div.entry-content", *content, _el("div.sharedaddy.sd-sharing-enabled", share)),
+                _el("footer.entry-footer", f'<a href="#respond">{rng.randint(2, 19)} Comments</a>'),
+            )
+        )
     out.append('<nav class="posts-navigation"><h2 class="sr-only">Posts navigation</h2>Older</nav>')
     return _el("main.site-main#main", *out)
 
 
 def dl_bank_record(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A question bank's records: one Bootstrap description list an item."""
-    out = ['<nav><ol class="breadcrumb"><li class="breadcrumb-item"><a href="/">Bank</a></li></ol></nav>',
-           f'<p class="text-muted">{len(exercises)} items found</p>']
+    out = [
+        '<nav><ol class="breadcrumb"><li class="breadcrumb-item"><a href="/">Bank</a></li></ol></nav>',
+        f'<p class="text-muted">{len(exercises)} items found</p>',
+    ]
     for e in exercises:
         level = _el("span.badge.bg-secondary", rng.choice(_LEVELS))
-        fields = [("Item no.", str(e.number)), ("Topic", rng.choice(_TOPICS)), ("Difficulty", level),
-                  ("Question", _paras(e.problem))]
+        fields = [
+            ("Item no.", str(e.number)),
+            ("Topic", rng.choice(_TOPICS)),
+            ("Difficulty", level),
+            ("Question", _paras(e.problem)),
+        ]
         if e.solution is not None:
             fields.append(("Worked solution", _paras(e.solution)))
         fields += [("Marks", str(rng.randint(2, 8))), ("By", rng.choice(_NAMES)), ("Revised", _date(rng))]
@@ -170,18 +180,22 @@ def table_worksheet_rows(exercises: Sequence[Gold], rng: random.Random) -> str:
         cells = _el("td", str(e.number)), _el("td", _breaks(e.problem)), _el("td", str(rng.randint(1, 10)))
         rows.append(_el("tr", *cells, _el("td", answer), valign="top"))
     top = f'<tr bgcolor="#dddddd"><th>No.</th><th>Question</th><th>Marks</th><th>{head}</th></tr>'
-    return "\n".join((
-        _el("h2", f"Tutorial sheet {rng.randint(1, 12)}: {rng.choice(_TOPICS)}"),
-        "<p><i>Hand in at the office by Friday noon. Late work is not marked.</i></p>",
-        _el("table", _el("thead", top), _el("tbody", *rows), border="1", cellpadding="6", width="100%"),
-        f'<p><small>Last updated {_date(rng)}. <a href="index.html">Back to the course page</a></small></p>',
-    ))
+    return "\n".join(
+        (
+            _el("h2", f"Tutorial sheet {rng.randint(1, 12)}: {rng.choice(_TOPICS)}"),
+            "<p><i>Hand in at the office by Friday noon. Late work is not marked.</i></p>",
+            _el("table", _el("thead", top), _el("tbody", *rows), border="1", cellpadding="6", width="100%"),
+            f'<p><small>Last updated {_date(rng)}. <a href="index.html">Back to the course page</a></small></p>',
+        )
+    )
 
 
 def table_card_each(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A collection of exercises: a table an exercise with row headers, captioned by its number."""
-    out = ["<h1>Collection of solved tasks</h1>",
-           '<p class="filter">Sort by: <a href="?s=n">number</a> | <a href="?s=d">difficulty</a></p>']
+    out = [
+        "<h1>Collection of solved tasks</h1>",
+        '<p class="filter">Sort by: <a href="?s=n">number</a> | <a href="?s=d">difficulty</a></p>',
+    ]
     for e in exercises:
         fields = [("Level", "&#9733;" * rng.randint(1, 4)), ("Task", _paras(e.problem))]
         if e.solution is not None:
@@ -228,7 +242,7 @@ def forum_xenforo(exercises: Sequence[Gold], rng: random.Random) -> str:
     def post(place: int, text: str, score: int | None, best: bool) -> str:
         who, rank = rng.choice(_NAMES), rng.choice(("Member", "New member", "Homework Helper"))
         user = _el("h4.message-name", _el("a.username", who)), _el("h5.userTitle", rank)
-        body = [_el("header.message-attribution", f'<time>{_date(rng)}</time> <a>#{place}</a>')]
+        body = [_el("header.message-attribution", f"<time>{_date(rng)}</time> <a>#{place}</a>")]
         if best:
             body.append(_el("div.message-solution", _el("span.label.label--green", "Solution")))
         body.append(_el("article.message-body", _el("div.bbWrapper", _breaks(text))))
@@ -274,15 +288,17 @@ def end_worksheet_list(exercises: Sequence[Gold], rng: random.Random) -> str:
     """A printable worksheet: a numbered list of exercises and a second list with the answers."""
     asked = [_el("li", _paras(e.problem), value=str(e.number)) for e in exercises]
     key = [_el("li", _paras(e.solution), value=str(e.number)) for e in exercises if e.solution is not None]
-    return "\n".join((
-        '<p class="ws-name">Name: ______________ &nbsp; Class: ______ &nbsp; Date: ________</p>',
-        _el("h2", f"Worksheet {rng.randint(2, 30)} &ndash; {rng.choice(_TOPICS)}"),
-        "<p>Do all your working in your exercise book. Calculators are allowed.</p>",
-        _el("ol.questions", *asked),
-        _el("h2#answers", rng.choice(("Answers", "Answers to the exercises", "Solutions"))),
-        _el("ol.answers", *key),
-        f'<p class="copyright">&copy; {rng.randint(2008, 2022)} Maths department. <a>Print</a></p>',
-    ))
+    return "\n".join(
+        (
+            '<p class="ws-name">Name: ______________ &nbsp; Class: ______ &nbsp; Date: ________</p>',
+            _el("h2", f"Worksheet {rng.randint(2, 30)} &ndash; {rng.choice(_TOPICS)}"),
+            "<p>Do all your working in your exercise book. Calculators are allowed.</p>",
+            _el("ol.questions", *asked),
+            _el("h2#answers", rng.choice(("Answers", "Answers to the exercises", "Solutions"))),
+            _el("ol.answers", *key),
+            f'<p class="copyright">&copy; {rng.randint(2008, 2022)} Maths department. <a>Print</a></p>',
+        )
+    )
 
 
 def toggle_mkdocs_details(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -343,8 +359,19 @@ def inline_notes_items(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 _ALL = (
-    heading_contest_wiki, heading_week_archive, dl_bank_record, dl_drupal_fields, table_worksheet_rows,
-    table_card_each, forum_q2a, forum_xenforo, end_openstax_key, end_worksheet_list, toggle_mkdocs_details,
-    toggle_collapse_button, inline_blog_bold, inline_notes_items,
+    heading_contest_wiki,
+    heading_week_archive,
+    dl_bank_record,
+    dl_drupal_fields,
+    table_worksheet_rows,
+    table_card_each,
+    forum_q2a,
+    forum_xenforo,
+    end_openstax_key,
+    end_worksheet_list,
+    toggle_mkdocs_details,
+    toggle_collapse_button,
+    inline_blog_bold,
+    inline_notes_items,
 )
 LAYOUTS: dict[str, Style] = {style.__name__: style for style in _ALL}

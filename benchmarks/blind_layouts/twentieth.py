@@ -13,8 +13,10 @@ _PEOPLE = ("mkowalski", "Priya_R", "tetrahedron", "J. Halvorsen", "oldgoat", "li
 _TOPICS = ("Algebra", "Geometry", "Number theory", "Kinematics", "Probability", "Calculus", "Stoichiometry")
 _MONTHS = ("January", "March", "April", "June", "September", "October", "December")
 _GUESSES = (
-    "I would just try small numbers until something fits.", "Pretty sure it is 42. My calculator agrees.",
-    "We did something similar last year, I got -3 then.", "Is this not simply zero by symmetry?",
+    "I would just try small numbers until something fits.",
+    "Pretty sure it is 42. My calculator agrees.",
+    "We did something similar last year, I got -3 then.",
+    "Is this not simply zero by symmetry?",
 )
 
 
@@ -93,12 +95,14 @@ def heading_docusaurus(exercises: Sequence[Gold], rng: random.Random) -> str:
         if gold.solution is not None:
             out += [head("h3", reply), _paras(gold.solution)]
     edit = _el("a.theme-edit-this-page", "Edit this page", href="/edit")
-    return "\n".join((
-        _el("nav.theme-doc-breadcrumbs>ul.breadcrumbs", *crumbs),
-        _el("div.theme-doc-markdown markdown", "\n".join(out)),
-        _el("footer.theme-doc-footer", edit, _el("span", f"Last updated on <b>{_date(rng)}</b>")),
-        _el("nav.pagination-nav>a.pagination-nav__link>div.pagination-nav__label", "Next: Summary"),
-    ))
+    return "\n".join(
+        (
+            _el("nav.theme-doc-breadcrumbs>ul.breadcrumbs", *crumbs),
+            _el("div.theme-doc-markdown markdown", "\n".join(out)),
+            _el("footer.theme-doc-footer", edit, _el("span", f"Last updated on <b>{_date(rng)}</b>")),
+            _el("nav.pagination-nav>a.pagination-nav__link>div.pagination-nav__label", "Next: Summary"),
+        )
+    )
 
 
 def heading_problem_of_week(exercises: Sequence[Gold], rng: random.Random) -> str:
@@ -340,11 +344,18 @@ def inline_lecture_list(exercises: Sequence[Gold], rng: random.Random) -> str:
 
 
 LAYOUTS: dict[str, Style] = {
-    "heading_docusaurus": heading_docusaurus, "heading_problem_of_week": heading_problem_of_week,
-    "dl_bank_record": dl_bank_record, "dl_drupal_fields": dl_drupal_fields,
-    "table_mark_scheme": table_mark_scheme, "table_word_export": table_word_export,
-    "forum_xenforo": forum_xenforo, "forum_q2a": forum_q2a,
-    "end_openstax_key": end_openstax_key, "end_worksheet_solutions": end_worksheet_solutions,
-    "toggle_pretext": toggle_pretext, "toggle_spoiler_shortcode": toggle_spoiler_shortcode,
-    "inline_blogger": inline_blogger, "inline_lecture_list": inline_lecture_list,
+    "heading_docusaurus": heading_docusaurus,
+    "heading_problem_of_week": heading_problem_of_week,
+    "dl_bank_record": dl_bank_record,
+    "dl_drupal_fields": dl_drupal_fields,
+    "table_mark_scheme": table_mark_scheme,
+    "table_word_export": table_word_export,
+    "forum_xenforo": forum_xenforo,
+    "forum_q2a": forum_q2a,
+    "end_openstax_key": end_openstax_key,
+    "end_worksheet_solutions": end_worksheet_solutions,
+    "toggle_pretext": toggle_pretext,
+    "toggle_spoiler_shortcode": toggle_spoiler_shortcode,
+    "inline_blogger": inline_blogger,
+    "inline_lecture_list": inline_lecture_list,
 }

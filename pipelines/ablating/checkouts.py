@@ -80,10 +80,15 @@ def code_hash(code: Code, targets: Iterable[str]) -> str:
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(folder, filter="data")
         stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]
-        needed = {name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})}
+        needed = {
+            name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
+        }
         memory: Memory = {}
-        hashes = {name: fingerprint(folder, f"stages.{_module(stage)}.__main__", memory)
-                  for name, stage in needed.items() if _module(stage) != "code"}  # fmt: skip
+        hashes = {
+            name: fingerprint(folder, f"stages.{_module(stage)}.__main__", memory)
+            for name, stage in needed.items()
+            if _module(stage) != "code"
+        }
     return stable_hash({"stages": needed, "fingerprints": hashes})
 
 

@@ -12,12 +12,18 @@ from stages.foundations.scratch import PROJECT, state_folder
 
 
 def ablate(
-    name: Annotated[str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")] = "",
+    name: Annotated[
+        str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")
+    ] = "",
     jobs: Annotated[int, typer.Option(min=1, help="runs at once; the files use one thread each")] = 1,
     variants: Annotated[str, typer.Option(help="some variants, with commas (default: all)")] = "",
     seeds: Annotated[str, typer.Option(help="some of the file's seeds, with commas (default: all)")] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="print the table of finished runs, run nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="print the table of finished runs, run nothing")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="leave the worktrees of finished runs")] = False,
     revision: Annotated[str, typer.Option(help="git revision whose code is run")] = "HEAD",
     with_changes: Annotated[
@@ -36,8 +42,17 @@ def ablate(
         print(line, file=sys.stderr, flush=True)
 
     try:
-        choice = Choice(PROJECT, state_folder(), name, _words(variants) or None, _numbers(seeds), jobs, revision,
-                        with_changes, keep)  # fmt: skip
+        choice = Choice(
+            PROJECT,
+            state_folder(),
+            name,
+            _words(variants) or None,
+            _numbers(seeds),
+            jobs,
+            revision,
+            with_changes,
+            keep,
+        )
         if not name:
             typer.echo("\n".join(list_ablations(PROJECT)))
         elif markdown:

@@ -169,14 +169,27 @@ class Ablation(StrictParams):
         for number, claimed in enumerate(self.comparisons):
             named.append((f"comparisons.{number}.variant", claimed.variant))
             named.append((f"comparisons.{number}.against", claimed.against))
-        return found + [f"{place}: there is no variant {name!r}; there are {', '.join(known)}"
-                        for place, name in named if name not in known]  # fmt: skip
+        return found + [
+            f"{place}: there is no variant {name!r}; there are {', '.join(known)}"
+            for place, name in named
+            if name not in known
+        ]
 
     def _wrong_metrics(self) -> list[str]:
-        named = [(f"comparisons.{number}.metric", claimed.metric) for number, claimed in enumerate(self.comparisons)]
-        named += [(f"published.{variant}", metric) for variant, numbers in self.published.items() for metric in numbers]
-        return [f"{place}: there is no metric {name!r}; there are {', '.join(self.metrics)}"
-                for place, name in named if name not in self.metrics]  # fmt: skip
+        named = [
+            (f"comparisons.{number}.metric", claimed.metric)
+            for number, claimed in enumerate(self.comparisons)
+        ]
+        named += [
+            (f"published.{variant}", metric)
+            for variant, numbers in self.published.items()
+            for metric in numbers
+        ]
+        return [
+            f"{place}: there is no metric {name!r}; there are {', '.join(self.metrics)}"
+            for place, name in named
+            if name not in self.metrics
+        ]
 
     def changes_of(self, variant: str) -> dict[str, Any]:
         """Dotted changes of a variant on the recipe, later ones over earlier ones."""

@@ -62,7 +62,9 @@ def _scores_of_problems(metric: Metric, policy: str, place: Path) -> dict[str, f
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
         return {}
     verdicts = read_verdicts(place, policy)
-    own = verdicts[(verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))]
+    own = verdicts[
+        (verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))
+    ]
     correct = (own["verdict"] == "correct").groupby(own["problem_id"])
     if not quantity.startswith("pass_at_"):
         return correct.mean().to_dict()
@@ -71,4 +73,8 @@ def _scores_of_problems(metric: Metric, policy: str, place: Path) -> dict[str, f
 
 def _pass_rates(correct: Any, k: int) -> dict[str, float]:
     counts: pandas.DataFrame = correct.agg(["count", "sum"])
-    return dict(zip(counts.index, numpy.atleast_1d(pass_at_k(counts["count"], counts["sum"], k)).tolist(), strict=True))
+    return dict(
+        zip(
+            counts.index, numpy.atleast_1d(pass_at_k(counts["count"], counts["sum"], k)).tolist(), strict=True
+        )
+    )

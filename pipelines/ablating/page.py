@@ -26,8 +26,13 @@ def render_page(
     about: Mapping[str, Any],
 ) -> str:
     """The page as HTML; equal arguments give equal text."""
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     metrics = [
         (metric_table(ablation, name, rows), Markup(dot_plot(ablation.metrics[name], rows)))
         for name, rows in tables.items()
@@ -39,9 +44,14 @@ def render_page(
     claims = claim_table(ablation, judged)
     style = Markup((FOLDER / "page.css").read_text(encoding="utf-8"))
     return environment.get_template("template.html").render(
-        ablation=ablation, metrics=metrics, claims=claims, variants=variants, about=about, style=style,
+        ablation=ablation,
+        metrics=metrics,
+        claims=claims,
+        variants=variants,
+        about=about,
+        style=style,
         overrides={key: str(value) for key, value in ablation.overrides.items()},
-    )  # fmt: skip
+    )
 
 
 def dot_plot(metric: Metric, rows: Sequence[Row]) -> str:
@@ -74,7 +84,9 @@ def dot_plot(metric: Metric, rows: Sequence[Row]) -> str:
     parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label)}">']
     parts += _axis(metric, low, high, x, TOP + STEP * len(known))
     if base is not None:
-        parts.append(f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>')
+        parts.append(
+            f'<line class="base" x1="{x(base)}" x2="{x(base)}" y1="{TOP}" y2="{TOP + STEP * len(known)}"/>'
+        )
     for place, row in enumerate(known):
         parts += _variant(row, spans[row.variant], x, TOP + STEP * (place + 0.5))
     return "\n".join([*parts, "</svg>"])
@@ -91,7 +103,9 @@ def _spans(row: Row, base: float | None) -> tuple[tuple[float, float] | None, ..
 def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> list[str]:
     parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{bottom}" y2="{bottom}"/>']
     for value in round_values(low, high):
-        parts.append(f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>')
+        parts.append(
+            f'<text class="tick" x="{x(value)}" y="{bottom + 15}">{number(value, metric.unit)}</text>'
+        )
     middle = (LEFT + WIDTH - RIGHT) / 2
     name = escape(metric.label + unit_suffix(metric))
     return [*parts, f'<text class="tick" x="{middle}" y="{bottom + 31}">{name}</text>']

@@ -42,13 +42,22 @@ def plan_runs(
     root: Path, ablation: Ablation, variants: Sequence[str] | None, seeds: Sequence[int] | None
 ) -> list[PlannedRun]:
     """Runs of the chosen variants and seeds (None: all), in the order of the file. UserError on an unknown one."""
-    for what, chosen, known in (("variant", variants, list(ablation.variants)), ("seed", seeds, ablation.seeds)):
+    for what, chosen, known in (
+        ("variant", variants, list(ablation.variants)),
+        ("seed", seeds, ablation.seeds),
+    ):
         unknown = [str(one) for one in chosen or [] if one not in known]
         if unknown:
-            raise UserError(f"ablation {ablation.name} has no {what} {', '.join(unknown)}: "
-                            f"there are {', '.join(map(str, known))}")  # fmt: skip
-    return [planned(root, ablation, variant, seed) for seed in ablation.seeds for variant in ablation.variants
-            if variant in (variants or [variant]) and seed in (seeds or [seed])]  # fmt: skip
+            raise UserError(
+                f"ablation {ablation.name} has no {what} {', '.join(unknown)}: "
+                f"there are {', '.join(map(str, known))}"
+            )
+    return [
+        planned(root, ablation, variant, seed)
+        for seed in ablation.seeds
+        for variant in ablation.variants
+        if variant in (variants or [variant]) and seed in (seeds or [seed])
+    ]
 
 
 def planned(root: Path, ablation: Ablation, variant: str, seed: int) -> PlannedRun:
@@ -87,7 +96,11 @@ def next_run(
 
 
 def expected_seconds(
-    ablation: Ablation, left: Sequence[PlannedRun], jobs: int, measured: Sequence[float], made: Collection[str]
+    ablation: Ablation,
+    left: Sequence[PlannedRun],
+    jobs: int,
+    measured: Sequence[float],
+    made: Collection[str],
 ) -> float:
     """Estimate of the wall time: each run, and the shared stages once for each prefix that is not among `made`.
 
@@ -110,7 +123,12 @@ def told_plan(
         lines += [f"      {name}: {value}" for name, value in own.changes.items()]
     lines.append("")
     leaders = leading([run for run in runs if not is_done(run)], baseline)
-    for run in [*(run for run in runs if is_done(run)), *in_order([r for r in runs if not is_done(r)], baseline)]:
-        state = "done" if is_done(run) else "runs first, makes data, base and sft" if run in leaders else "runs"
+    for run in [
+        *(run for run in runs if is_done(run)),
+        *in_order([r for r in runs if not is_done(r)], baseline),
+    ]:
+        state = (
+            "done" if is_done(run) else "runs first, makes data, base and sft" if run in leaders else "runs"
+        )
         lines.append(f"  {run.variant} seed {run.seed}: {state}")
     return lines

@@ -1,7 +1,7 @@
 """What is kept of a finished run, and where: state/ablations/<name>/results/<variant>-<seed>/.
 
-    run.json    hashes, commit, seconds; written last, so that its presence means a whole run
-    params.yaml, dvc.lock, metrics/, curves/, verdicts/
+run.json    hashes, commit, seconds; written last, so that its presence means a whole run
+params.yaml, dvc.lock, metrics/, curves/, verdicts/
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, 
             shutil.copy2(checkout / name, folder / name)
         for kind in KEPT:
             if (checkout / "data" / kind).is_dir():
-                shutil.copytree(checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore"))
+                shutil.copytree(
+                    checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore")
+                )
         for target in run.targets:
             if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
                 raise UserError(f"DVC ended well and left no metrics of {target}")

@@ -83,7 +83,9 @@ def difference(variant: Measured, against: Measured, bootstrap_seed: int = 0) ->
     return Difference(by_seed, over_problems, t_interval(list(by_seed.values())))
 
 
-def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int], bootstrap_seed: int) -> Interval | None:
+def _over_problems(
+    variant: Measured, against: Measured, seeds: Sequence[int], bootstrap_seed: int
+) -> Interval | None:
     first, second = (_averaged(measured, seeds) for measured in (against, variant))
     if not first or set(first) != set(second):
         return None
@@ -114,7 +116,11 @@ def t_quantile(freedom: int) -> float:
     if freedom <= len(T_QUANTILES):
         return T_QUANTILES[freedom - 1]
     z = 1.959964
-    terms = ((z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+    )
     return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
@@ -181,13 +187,17 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -
     names = [name for name in ablation.variants if name in measured]
     for place, name in enumerate(names):
         previous = names[place - 1] if ablation.is_ladder and place else None
-        rows.append(Row(
-            name,
-            measured[name],
-            difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
-            difference(measured[name], measured[previous]) if previous and previous != ablation.baseline else None,
-            ablation.published.get(name, {}).get(metric),
-        ))  # fmt: skip
+        rows.append(
+            Row(
+                name,
+                measured[name],
+                difference(measured[name], baseline) if baseline and name != ablation.baseline else None,
+                difference(measured[name], measured[previous])
+                if previous and previous != ablation.baseline
+                else None,
+                ablation.published.get(name, {}).get(metric),
+            )
+        )
     return rows
 
 
@@ -205,11 +215,15 @@ def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measure
 
 
 def _published(ablation: Ablation, claimed: Comparison) -> float | None:
-    numbers = [ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)]
+    numbers = [
+        ablation.published.get(name, {}).get(claimed.metric) for name in (claimed.variant, claimed.against)
+    ]
     return None if None in numbers else numbers[0] - numbers[1]
 
 
-def tokens_to_reach(accuracies: Sequence[float], tokens: Sequence[float], goal: float, window: int) -> float | None:
+def tokens_to_reach(
+    accuracies: Sequence[float], tokens: Sequence[float], goal: float, window: int
+) -> float | None:
     """Tokens sampled up to the first step at which the mean of the last `window` accuracies is at least `goal`.
 
     None when no step gets there. The first `window - 1` steps cannot.

@@ -129,10 +129,16 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
     surroundings = worktree_environment(folder) | tags
     with open(log, "w") as output:
         process = subprocess.Popen(
-            dvc("repro", *run.targets), cwd=folder, env=surroundings, stdout=output,
-            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, start_new_session=True,
+            dvc("repro", *run.targets),
+            cwd=folder,
+            env=surroundings,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
             preexec_fn=die_with_parent,
-        )  # fmt: skip
+        )
     return Job(run, folder, log, process)
 
 
@@ -141,12 +147,17 @@ def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
     run, name, problem = job.run, settings.ablation.name, ""
     if job.process.returncode == 0:
         about = {
-            "ablation": name, "variant": run.variant, "seed": run.seed,
-            "policy": settings.ablation.policy_of(run.variant), "params_hash": run.params_hash,
-            "code_hash": settings.code_hash, "commit": git(job.folder, "rev-parse", "HEAD"),
-            "is_dirty": settings.code.is_dirty, "seconds": round(job.seconds, 1),
+            "ablation": name,
+            "variant": run.variant,
+            "seed": run.seed,
+            "policy": settings.ablation.policy_of(run.variant),
+            "params_hash": run.params_hash,
+            "code_hash": settings.code_hash,
+            "commit": git(job.folder, "rev-parse", "HEAD"),
+            "is_dirty": settings.code.is_dirty,
+            "seconds": round(job.seconds, 1),
             "made_shared_stages": made_shared_stages,
-        }  # fmt: skip
+        }
         try:
             keep_results(job.folder, record_folder(settings.state, name, run), run, about)
         except (UserError, OSError) as error:

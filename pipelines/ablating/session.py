@@ -74,7 +74,9 @@ def show_plan(choice: Choice) -> list[str]:
     session = _open(choice)
     lines = told_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
-    told = f"about {session.estimate_minutes():.0f} min with --jobs {choice.jobs}" if count else "nothing to run"
+    told = (
+        f"about {session.estimate_minutes():.0f} min with --jobs {choice.jobs}" if count else "nothing to run"
+    )
     return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_told_code(session.code)}"]
 
 
@@ -88,18 +90,30 @@ def show_markdown(choice: Choice) -> str:
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
     """Runs what is pending and writes what all finished runs of the file say; 1 when a run failed, else 0."""
     session = _open(choice)
-    with refusing_lock(ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"):
+    with refusing_lock(
+        ablation_folder(choice.state, choice.name), "this ablation is running already: wait for it"
+    ):
         pending = session.pending
         _say_start(session, pending, say)
         failed = []
         if pending:
-            settings = Settings(session.ablation, choice.state, session.code, session.code_hash,
-                                cache_folder(choice.root), choice.jobs, choice.is_kept, say)  # fmt: skip
+            settings = Settings(
+                session.ablation,
+                choice.state,
+                session.code,
+                session.code_hash,
+                cache_folder(choice.root),
+                choice.jobs,
+                choice.is_kept,
+                say,
+            )
             failed = run_pending(settings, pending)
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
-        say(f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; the same command tries them again")
+        say(
+            f"{len(failed)} runs failed: {', '.join(run.name for run in failed)}; the same command tries them again"
+        )
     return 1 if failed else 0
 
 
@@ -118,12 +132,18 @@ def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[s
     if not pending:
         say(f"{session.ablation.name}: all {total} runs are done, nothing to run")
         return
-    say(f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once, about "
-        f"{session.estimate_minutes():.0f} min; code {_told_code(session.code)}")  # fmt: skip
-    threads = max(run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer"))
+    say(
+        f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once, about "
+        f"{session.estimate_minutes():.0f} min; code {_told_code(session.code)}"
+    )
+    threads = max(
+        run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer")
+    )
     cores = len(os.sched_getaffinity(0))
     if threads * jobs > cores:
-        say(f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs")
+        say(
+            f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs"
+        )
 
 
 def _told_code(code: Code) -> str:
@@ -138,7 +158,9 @@ def _told_code(code: Code) -> str:
 
 def _write(session: Session, say: Callable[[str], None]) -> None:
     choice = session.choice
-    findings = Findings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None), None)
+    findings = Findings(
+        session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None), None
+    )
     page = findings.write(choice.root / "reports" / "ablations")
     for one in findings.judged:
         claimed = one.claimed

@@ -18,9 +18,16 @@ from stages.foundations.params import read_yaml
 PLAIN_FILES = ("base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft")
 """Metric files of stages that run once."""
 DESCRIPTIONS = (
-    "problems", "responses", "undecided_fraction", "unparsed_fraction", "verifier_failed_fraction",
-    "response_tokens_mean", "truncated_fraction", "branching_frequency", "coding_rate",
-)  # fmt: skip
+    "problems",
+    "responses",
+    "undecided_fraction",
+    "unparsed_fraction",
+    "verifier_failed_fraction",
+    "response_tokens_mean",
+    "truncated_fraction",
+    "branching_frequency",
+    "coding_rate",
+)
 """What grade says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
 
 
@@ -48,8 +55,10 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
         try:
             params = params_of(root, ablation, variant, ablation.seeds[0])
             sections = _check(params)
-            problems += [f"ablation {ablation.name}, variant {variant}: {line}"
-                         for line in _wrong_metrics(ablation, variant, sections)]  # fmt: skip
+            problems += [
+                f"ablation {ablation.name}, variant {variant}: {line}"
+                for line in _wrong_metrics(ablation, variant, sections)
+            ]
             all_params[variant] = params
         except UserError as error:
             problems += _told(error, f"ablation {ablation.name}, variant {variant}: ")
@@ -72,7 +81,11 @@ def _told(error: UserError, prefix: str) -> list[str]:
 
 def applies(metric: Metric, policy: str, rounds: Mapping[str, Any]) -> bool:
     """False where the metric is about an RL round and the policy did not come from one."""
-    return not resolve(metric.file, policy).startswith("rl_round/") or "{policy}" not in metric.file or policy in rounds
+    return (
+        not resolve(metric.file, policy).startswith("rl_round/")
+        or "{policy}" not in metric.file
+        or policy in rounds
+    )
 
 
 def _wrong_metrics(ablation: Ablation, variant: str, sections: Mapping[str, Any]) -> list[str]:
@@ -92,7 +105,12 @@ def _wrong_file(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str
     known = {"rl_round": list(sections["rl_rounds"]), "": ["sft"]}
     if isinstance(metric, Score):
         policies = sections["policies"]
-        known |= {"": list(PLAIN_FILES), "grade": policies, "respond": policies, "collect": list(sections["sources"])}
+        known |= {
+            "": list(PLAIN_FILES),
+            "grade": policies,
+            "respond": policies,
+            "collect": list(sections["sources"]),
+        }
     if stem in known.get(folder, []):
         return None
     places = [f"{folder}/{stem}".lstrip("/") for folder, stems in known.items() for stem in stems]
@@ -106,7 +124,11 @@ def _wrong_key(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str 
     benchmark, _, quantity = metric.key.partition("/")
     benchmarks = [name for name, source in sections["sources"].items() if source.role == "benchmark"]
     samples = sections["respond"].samples
-    accuracies = [f"avg_at_{samples}", f"maj_at_{samples}", *(f"pass_at_{k}" for k in sections["grade"].pass_at_k)]
+    accuracies = [
+        f"avg_at_{samples}",
+        f"maj_at_{samples}",
+        *(f"pass_at_{k}" for k in sections["grade"].pass_at_k),
+    ]
     accuracies += ["greedy"] if sections["respond"].is_greedy_included else []
     keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in sections["grade"].emergence_keywords]
     known = [*accuracies, *DESCRIPTIONS, *(f"keyword_rate_{word}" for word in keywords)]
@@ -118,6 +140,9 @@ def _wrong_key(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str 
 def targets_of(ablation: Ablation, variant: str, params: Mapping[str, Any]) -> list[str]:
     """DVC's names of the stages that make the variant's metrics; DVC makes what they need."""
     policy = ablation.policy_of(variant)
-    files = [resolve(metric.file, policy) for metric in ablation.metrics.values()
-             if applies(metric, policy, params["rl_rounds"])]  # fmt: skip
+    files = [
+        resolve(metric.file, policy)
+        for metric in ablation.metrics.values()
+        if applies(metric, policy, params["rl_rounds"])
+    ]
     return sorted({file.replace("/", "@") for file in files})

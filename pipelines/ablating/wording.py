@@ -81,7 +81,10 @@ def metric_table(ablation: Ablation, name: str, rows: Sequence[Row]) -> Table:
 def overview_table(ablation: Ablation, tables: dict[str, Sequence[Row]]) -> Table:
     """The metrics after the first one: seed means only."""
     names = list(ablation.metrics)[1:]
-    head = ["variant", *(ablation.metrics[name].label + unit_suffix(ablation.metrics[name]) for name in names)]
+    head = [
+        "variant",
+        *(ablation.metrics[name].label + unit_suffix(ablation.metrics[name]) for name in names),
+    ]
     lines = [
         [row.variant, *(_cell(tables[name][place], ablation.metrics[name].unit) for name in names)]
         for place, row in enumerate(tables[next(iter(tables))])
@@ -104,8 +107,15 @@ def claim_table(ablation: Ablation, judged: Sequence[Judged]) -> Table:
     for one in judged:
         unit = ablation.metrics[one.claimed.metric].unit
         signs = ", ".join(number(value, unit, True) for value in one.found.by_seed.values())
-        lines.append([told_claim(ablation, one.claimed), published(one.published, True),
-                      told_difference(one.found, unit), signs or ABSENT, one.verdict])  # fmt: skip
+        lines.append(
+            [
+                told_claim(ablation, one.claimed),
+                published(one.published, True),
+                told_difference(one.found, unit),
+                signs or ABSENT,
+                one.verdict,
+            ]
+        )
     return Table("Claims", ["claim", "paper", "here", "seed by seed", "verdict"], lines)
 
 

@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 class Findings:
     """Everything that the finished runs say; `about` tells which runs they are."""
 
-    def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun], code_hash: str | None) -> None:
+    def __init__(
+        self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun], code_hash: str | None
+    ) -> None:
         """UserError when no run of `runs` is finished (with this code, unless None)."""
         records = {run: finished(state, ablation.name, run, code_hash) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
-            raise UserError(f"ablation {ablation.name} has no finished run: run `retrace ablate {ablation.name}`")
+            raise UserError(
+                f"ablation {ablation.name} has no finished run: run `retrace ablate {ablation.name}`"
+            )
         places = {run: record_folder(state, ablation.name, run) for run in done}
         measured = measure(ablation, places)
         self.ablation = ablation
@@ -67,11 +71,13 @@ class Findings:
 
     def metrics(self) -> dict[str, Any]:
         """Everything as JSON can hold it, in the metrics' own units (fractions, tokens)."""
-        variants = {
-            name: {row.variant: _row(row) for row in rows} for name, rows in self.tables.items()
+        variants = {name: {row.variant: _row(row) for row in rows} for name, rows in self.tables.items()}
+        return {
+            "ablation": self.ablation.name,
+            **self.about,
+            "metrics": variants,
+            "claims": [_judged(one) for one in self.judged],
         }
-        return {"ablation": self.ablation.name, **self.about, "metrics": variants,
-                "claims": [_judged(one) for one in self.judged]}  # fmt: skip
 
     def write(self, folder: Path) -> Path:
         """Writes <name>.html and <name>.json; returns the page's path."""
@@ -91,25 +97,42 @@ class Findings:
             return self._track(open_store())
 
     def _track(self, store: MlflowStore) -> bool:
-        tags = {"ablation": self.ablation.name, "kind": "ablation_result", "results": stable_hash(self.metrics())}
+        tags = {
+            "ablation": self.ablation.name,
+            "kind": "ablation_result",
+            "results": stable_hash(self.metrics()),
+        }
         is_new = False
         for variant in dict.fromkeys(row.variant for rows in self.tables.values() for row in rows):
-            numbers = {f"{name}/{key}": value for name, rows in self.tables.items() for row in rows
-                       if row.variant == variant for key, value in _numbers(row).items()}  # fmt: skip
-            is_new |= _log(store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers, {})
+            numbers = {
+                f"{name}/{key}": value
+                for name, rows in self.tables.items()
+                for row in rows
+                if row.variant == variant
+                for key, value in _numbers(row).items()
+            }
+            is_new |= _log(
+                store, f"{self.ablation.name}: {variant}", {**tags, "variant": variant}, numbers, {}
+            )
         verdicts = {
             f"claim.{place}": f"{one.claimed.metric}: {one.claimed.variant} {one.claimed.direction} "
             f"{one.claimed.against}: {one.verdict}"
             for place, one in enumerate(self.judged)
         }
-        files = {f"{self.ablation.name}.md": self.markdown(),
-                 f"{self.ablation.name}.json": json.dumps(self.metrics(), indent=2)}  # fmt: skip
+        files = {
+            f"{self.ablation.name}.md": self.markdown(),
+            f"{self.ablation.name}.json": json.dumps(self.metrics(), indent=2),
+        }
         tags |= {**verdicts, "variant": "all"}
         return _log(store, f"{self.ablation.name}: results", tags, {}, files) or is_new
 
 
 def _log(
-    store: MlflowStore, name: str, tags: Mapping[str, str], numbers: Mapping[str, float], files: Mapping[str, str]
+    store: MlflowStore,
+    name: str,
+    tags: Mapping[str, str],
+    numbers: Mapping[str, float],
+    files: Mapping[str, str],
 ) -> bool:
     """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
     from mlflow.entities import Metric
@@ -120,7 +143,9 @@ def _log(
     if store.client.search_runs([store.experiment_id], known, max_results=1):
         return False
     now, others = int(time.time() * 1000), {key: value for key, value in tags.items() if key != "results"}
-    run_id = store.client.create_run(store.experiment_id, now, {**others, HALF_MADE: "true"}, name).info.run_id
+    run_id = store.client.create_run(
+        store.experiment_id, now, {**others, HALF_MADE: "true"}, name
+    ).info.run_id
     store.client.log_batch(run_id, metrics=[Metric(key, value, now, 0) for key, value in numbers.items()])
     for file, text in files.items():
         store.client.log_text(run_id, text, file)
@@ -137,30 +162,42 @@ def _numbers(row: Row) -> dict[str, float]:
         found |= {"minus_baseline": own.mean}
         for name, interval in (("problems", own.over_problems), ("seeds", own.over_seeds)):
             if interval:
-                found |= {f"minus_baseline_{name}_low": interval.low, f"minus_baseline_{name}_high": interval.high}
+                found |= {
+                    f"minus_baseline_{name}_low": interval.low,
+                    f"minus_baseline_{name}_high": interval.high,
+                }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _row(row: Row) -> dict[str, Any]:
     return {
-        "mean": row.measured.mean, "seed_sd": row.measured.seed_sd,
+        "mean": row.measured.mean,
+        "seed_sd": row.measured.seed_sd,
         "by_seed": {str(seed): value for seed, value in row.measured.by_seed.items()},
-        "minus_baseline": _difference(row.to_baseline), "minus_previous": _difference(row.to_previous),
+        "minus_baseline": _difference(row.to_baseline),
+        "minus_previous": _difference(row.to_previous),
         "published": row.published,
-    }  # fmt: skip
+    }
 
 
 def _difference(found: Difference | None) -> dict[str, Any] | None:
     if found is None:
         return None
     intervals = {"over_problems": found.over_problems, "over_seeds": found.over_seeds}
-    return {"mean": found.mean, "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
-            **{name: list(own[1:]) if own else None for name, own in intervals.items()}}  # fmt: skip
+    return {
+        "mean": found.mean,
+        "by_seed": {str(seed): value for seed, value in found.by_seed.items()},
+        **{name: list(own[1:]) if own else None for name, own in intervals.items()},
+    }
 
 
 def _judged(one: Judged) -> dict[str, Any]:
-    return {**one.claimed.model_dump(), "found": _difference(one.found), "published": one.published,
-            "verdict": one.verdict}  # fmt: skip
+    return {
+        **one.claimed.model_dump(),
+        "found": _difference(one.found),
+        "published": one.published,
+        "verdict": one.verdict,
+    }
 
 
 def _markdown(table: Table) -> list[str]:

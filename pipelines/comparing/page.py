@@ -31,10 +31,21 @@ WIDTH, LEFT, RIGHT, TOP, STEP = 760, 230, 70, 8, 26
 
 def render_page(findings: Findings, shown: Sequence[Examples]) -> str:
     """The page as HTML; equal arguments give equal text. Every text is escaped: problems and responses are hostile."""
-    environment = Environment(loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
-    environment.filters |= {"percent": percent, "points": points, "interval": told_interval, "p": told_p,
-                            "metric": metric_label, "seeds": told_seeds}  # fmt: skip
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "points": points,
+        "interval": told_interval,
+        "p": told_p,
+        "metric": metric_label,
+        "seeds": told_seeds,
+    }
     benchmarks = {one.name: one for one in findings.benchmarks}
     ordered = sorted(findings.comparisons, key=lambda one: one.benchmark)
     tables = [
@@ -44,10 +55,16 @@ def render_page(findings: Findings, shown: Sequence[Examples]) -> str:
     style = "".join(file.read_text(encoding="utf-8") for file in STYLES)
     leading = [one for one in findings.comparisons if one.metric == _leading(findings, one)]
     return environment.get_template("template.html").render(
-        findings=findings, tables=tables, sentences=[(one, sentence(one)) for one in leading], notes=notes(findings),
-        shown=shown, characters=CHARACTERS, responses=RESPONSES, style=Markup(style),
+        findings=findings,
+        tables=tables,
+        sentences=[(one, sentence(one)) for one in leading],
+        notes=notes(findings),
+        shown=shown,
+        characters=CHARACTERS,
+        responses=RESPONSES,
+        style=Markup(style),
         has_seeds=any(len(side.answers) > 1 for side in findings.sides),
-    )  # fmt: skip
+    )
 
 
 def _leading(findings: Findings, one: Comparison) -> str:

@@ -85,7 +85,11 @@ class Findings:
 
 
 def compare(
-    sides: Sequence[Side], families: Sequence[str], is_common: bool, is_all_pairs: bool, is_clean: bool = False
+    sides: Sequence[Side],
+    families: Sequence[str],
+    is_common: bool,
+    is_all_pairs: bool,
+    is_clean: bool = False,
 ) -> Findings:
     """Every side against the first one, or all pairs. UserError as in `shared_benchmarks`."""
     benchmarks, restrictions = shared_benchmarks(sides, is_common, is_clean)
@@ -131,19 +135,35 @@ def _compare(
     differences[abs(differences) < 1e-12] = 0.0
     samples = benchmark.samples if metric.startswith("avg") else 1
     seed_scores = [
-        {answers.seed if answers.seed is not None else -1 - place: float(table.mean())
-         for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))}
+        {
+            answers.seed if answers.seed is not None else -1 - place: float(table.mean())
+            for place, (answers, table) in enumerate(zip(side.answers, own, strict=True))
+        }
         for side, own in zip(pair, tables, strict=True)
-    ]  # fmt: skip
+    ]
     shared, over_seeds, is_same_side = _over_seeds(*seed_scores)
     sds = [stdev(own.values()) if len(own) > 1 else None for own in seed_scores]
     p_value = sign_flip_test(differences, draws=flips)
     return Comparison(
-        benchmark.name, metric, pair[0].name, pair[1].name, len(differences), float(first.mean()), float(second.mean()),
-        paired_t_interval(differences, step=1 / (samples * max(map(len, tables)))), p_value, p_value,
-        int((differences > 0).sum()), int((differences < 0).sum()), int((differences == 0).sum()),
-        sds[0], sds[1], shared, over_seeds, is_same_side,
-    )  # fmt: skip
+        benchmark.name,
+        metric,
+        pair[0].name,
+        pair[1].name,
+        len(differences),
+        float(first.mean()),
+        float(second.mean()),
+        paired_t_interval(differences, step=1 / (samples * max(map(len, tables)))),
+        p_value,
+        p_value,
+        int((differences > 0).sum()),
+        int((differences < 0).sum()),
+        int((differences == 0).sum()),
+        sds[0],
+        sds[1],
+        shared,
+        over_seeds,
+        is_same_side,
+    )
 
 
 def _over_seeds(

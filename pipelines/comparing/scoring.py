@@ -100,7 +100,9 @@ def _shared(name: str, tables: dict[str, Answers], is_clean: bool) -> tuple[Benc
     if changed:
         told.append(f"{name}: {len(changed)} problems have the same id and another text or answer")
     shared -= changed
-    leaked = shared & {key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name}
+    leaked = shared & {
+        key for own in tables.values() for benchmark, key in own.leaked or () if benchmark == name
+    }
     shared -= leaked if is_clean else set()
     counts = {
         mode: {label: _fewest(own, mode, shared) for label, own in rows.items()}

@@ -36,8 +36,13 @@ def keep_comparison(findings: Findings, state: Path) -> dict[str, Any]:
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))
     rows = [dict(zip(HEAD, cells(one), strict=True)) for one in findings.comparisons]
-    record = {"hash": digest, "ms": int(time.time() * 1000), "content": content, "rows": rows,
-              "markdown": markdown(findings)}  # fmt: skip
+    record = {
+        "hash": digest,
+        "ms": int(time.time() * 1000),
+        "content": content,
+        "rows": rows,
+        "markdown": markdown(findings),
+    }
     write_json(file, record)
     return record
 

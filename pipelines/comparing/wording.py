@@ -11,9 +11,21 @@ from stages.algorithms.estimators import Interval
 
 ABSENT = "–"
 HEAD = (
-    "benchmark", "metric", "first", "second", "first %", "second %", "difference", "95% interval", "p", "won", "lost",
-    "even", "seeds", "finding",
-)  # fmt: skip
+    "benchmark",
+    "metric",
+    "first",
+    "second",
+    "first %",
+    "second %",
+    "difference",
+    "95% interval",
+    "p",
+    "won",
+    "lost",
+    "even",
+    "seeds",
+    "finding",
+)
 
 
 def metric_label(metric: str) -> str:
@@ -64,11 +76,21 @@ def sentence(one: Comparison) -> str:
 def cells(one: Comparison) -> list[str]:
     """A row under `HEAD`."""
     return [
-        one.benchmark, metric_label(one.metric), one.first, one.second,
-        percent(one.first_score, one.first_seed_sd), percent(one.second_score, one.second_seed_sd),
-        points(one.interval.estimate), told_interval(one.interval), told_p(one.corrected),
-        str(one.wins), str(one.losses), str(one.ties), told_seeds(one), one.word,
-    ]  # fmt: skip
+        one.benchmark,
+        metric_label(one.metric),
+        one.first,
+        one.second,
+        percent(one.first_score, one.first_seed_sd),
+        percent(one.second_score, one.second_seed_sd),
+        points(one.interval.estimate),
+        told_interval(one.interval),
+        told_p(one.corrected),
+        str(one.wins),
+        str(one.losses),
+        str(one.ties),
+        told_seeds(one),
+        one.word,
+    ]
 
 
 def notes(findings: Findings) -> list[str]:
@@ -130,14 +152,23 @@ def markdown(findings: Findings) -> str:
 def as_json(findings: Findings) -> dict[str, Any]:
     """Everything but the scores of problems, in fractions."""
     sides = [
-        {"name": side.name,
-         "answers": [{"where": own.where, "policy": own.policy, "seed": own.seed, "verdicts_md5": own.digest}
-                     for own in side.answers]}
+        {
+            "name": side.name,
+            "answers": [
+                {"where": own.where, "policy": own.policy, "seed": own.seed, "verdicts_md5": own.digest}
+                for own in side.answers
+            ],
+        }
         for side in findings.sides
-    ]  # fmt: skip
+    ]
     shared = [
-        {"name": one.name, "problems": len(one.problems), "samples": one.samples, "greedy": one.is_greedy,
-         "in_training_data": one.leaked}
+        {
+            "name": one.name,
+            "problems": len(one.problems),
+            "samples": one.samples,
+            "greedy": one.is_greedy,
+            "in_training_data": one.leaked,
+        }
         for one in findings.benchmarks
     ]
     return {
@@ -151,11 +182,24 @@ def as_json(findings: Findings) -> dict[str, Any]:
 
 def _as_json(one: Comparison) -> dict[str, Any]:
     return {
-        "benchmark": one.benchmark, "metric": one.metric, "first": one.first, "second": one.second,
-        "problems": one.problems, "first_score": one.first_score, "second_score": one.second_score,
-        "difference": one.interval.estimate, "low": one.interval.low, "high": one.interval.high,
-        "p": one.p_value, "p_corrected": one.corrected, "wins": one.wins, "losses": one.losses, "ties": one.ties,
-        "first_seed_sd": one.first_seed_sd, "second_seed_sd": one.second_seed_sd,
+        "benchmark": one.benchmark,
+        "metric": one.metric,
+        "first": one.first,
+        "second": one.second,
+        "problems": one.problems,
+        "first_score": one.first_score,
+        "second_score": one.second_score,
+        "difference": one.interval.estimate,
+        "low": one.interval.low,
+        "high": one.interval.high,
+        "p": one.p_value,
+        "p_corrected": one.corrected,
+        "wins": one.wins,
+        "losses": one.losses,
+        "ties": one.ties,
+        "first_seed_sd": one.first_seed_sd,
+        "second_seed_sd": one.second_seed_sd,
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
-        "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None, "finding": one.word,
-    }  # fmt: skip
+        "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
+        "finding": one.word,
+    }

@@ -74,7 +74,9 @@ def check_link(root: Path, cache: Path) -> Iterator[Finding]:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        yield problem("cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner")
+        yield problem(
+            "cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner"
+        )
         return
     kinds = [
         kind
@@ -164,4 +166,3 @@ def _database(database: Path) -> Finding:
     if found != "ok":
         return problem("tracking", f"{database}: {found}", remedy)
     return ok("tracking", f"{database}: {runs} runs")
-

@@ -14,8 +14,21 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 
 CODE = "data/code/"
-RAW_KEYS = ("kind", "url", "path", "repository", "file", "revision", "package", "version", "member", "sha256",
-            "wheel_sha256", "seed", "rows")  # fmt: skip
+RAW_KEYS = (
+    "kind",
+    "url",
+    "path",
+    "repository",
+    "file",
+    "revision",
+    "package",
+    "version",
+    "member",
+    "sha256",
+    "wheel_sha256",
+    "seed",
+    "rows",
+)
 """What says where raw bytes came from, and by which hash they are known."""
 
 
@@ -86,8 +99,12 @@ def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], 
         found = makers_of(path, place)
         if found:
             return found, path
-    policies = [path.removeprefix("data/policies/") for entry in place.entries.values() for path in entry.outs
-                if path.startswith("data/policies/")]  # fmt: skip
+    policies = [
+        path.removeprefix("data/policies/")
+        for entry in place.entries.values()
+        for path in entry.outs
+        if path.startswith("data/policies/")
+    ]
     if argument in _declared(place):
         raise UserError(
             f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`"

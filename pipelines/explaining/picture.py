@@ -116,12 +116,16 @@ def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
     time = told_time(own.seconds) if own.seconds is not None else "no time on record"
     hours = f", {own.gpu_hours:.3g} GPU-h" if own.gpu_hours else ""
     lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
-    parts = [f'<g class="{kind}"><title>{escape(entry.command)}</title>',
-             f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="9"/>',
-             f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(_cut(entry.name, 30))}</text>']  # fmt: skip
+    parts = [
+        f'<g class="{kind}"><title>{escape(entry.command)}</title>',
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="9"/>',
+        f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(_cut(entry.name, 30))}</text>',
+    ]
     for number, line in enumerate(lines):
-        parts.append(f'<text class="quiet" x="{x + 12:.0f}" y="{y + 39 + 16 * number:.0f}">'
-                     f"{escape(_cut(line, CHARACTERS))}</text>")  # fmt: skip
+        parts.append(
+            f'<text class="quiet" x="{x + 12:.0f}" y="{y + 39 + 16 * number:.0f}">'
+            f"{escape(_cut(line, CHARACTERS))}</text>"
+        )
     return [*parts, "</g>"]
 
 

@@ -29,10 +29,12 @@ def totals(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
     seconds = [one.seconds for one in spent.values() if one.seconds is not None]
     hours = [one.gpu_hours for one in spent.values() if one.gpu_hours is not None]
     return {
-        "stages": len(chain.steps), "seconds": sum(seconds), "gpu_hours": sum(hours),
+        "stages": len(chain.steps),
+        "seconds": sum(seconds),
+        "gpu_hours": sum(hours),
         "stages_without_seconds": [name for name, one in spent.items() if one.seconds is None],
         "stages_without_gpu_hours": [name for name, one in spent.items() if one.gpu_hours is None],
-    }  # fmt: skip
+    }
 
 
 def as_text(chain: Chain, spent: Mapping[str, Spent], is_all: bool) -> str:
@@ -41,8 +43,10 @@ def as_text(chain: Chain, spent: Mapping[str, Spent], is_all: bool) -> str:
     lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
     lines += [f"  {line}" for line in _told_scores(chain)]
     lines += [f"WARNING: {chain.changed}"] if chain.changed else []
-    lines.append(f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
-                 + _told_gaps(total))  # fmt: skip
+    lines.append(
+        f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
+        + _told_gaps(total)
+    )
     for step in reversed(chain.steps):
         lines += ["", *_told_step(step, spent[step.entry.name], is_all)]
     return "\n".join(lines)
@@ -124,10 +128,14 @@ def _told_run(own: Spent) -> str:
 def as_json(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
     """Everything, hashes in full, each stage after what it depends on."""
     return {
-        "target": chain.told, "place": chain.place.told, "targets": list(chain.targets), "scores": dict(chain.scores),
-        "changed": chain.changed, "totals": totals(chain, spent),
+        "target": chain.told,
+        "place": chain.place.told,
+        "targets": list(chain.targets),
+        "scores": dict(chain.scores),
+        "changed": chain.changed,
+        "totals": totals(chain, spent),
         "stages": [_step_as_json(step, spent[step.entry.name]) for step in chain.steps],
-    }  # fmt: skip
+    }
 
 
 def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
@@ -137,10 +145,22 @@ def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
         for one in step.inputs
     ]
     return {
-        "stage": entry.name, "lock_hash": entry.key, "command": entry.command, "inputs": inputs,
-        "outputs": [{"path": path, "md5": digest, "bytes": entry.sizes[path]} for path, digest in entry.outs.items()],
-        "raw": [dict(one) for one in step.raw], "params": entry.params,
-        "code_md5": entry.code, "code_files": step.code_files, "commit": own.commit, "dirty": own.is_dirty,
-        "mlflow_run": own.run_id, "mirrored": own.is_mirrored, "seconds": own.seconds, "gpus": own.gpus,
+        "stage": entry.name,
+        "lock_hash": entry.key,
+        "command": entry.command,
+        "inputs": inputs,
+        "outputs": [
+            {"path": path, "md5": digest, "bytes": entry.sizes[path]} for path, digest in entry.outs.items()
+        ],
+        "raw": [dict(one) for one in step.raw],
+        "params": entry.params,
+        "code_md5": entry.code,
+        "code_files": step.code_files,
+        "commit": own.commit,
+        "dirty": own.is_dirty,
+        "mlflow_run": own.run_id,
+        "mirrored": own.is_mirrored,
+        "seconds": own.seconds,
+        "gpus": own.gpus,
         "gpu_hours": own.gpu_hours,
-    }  # fmt: skip
+    }

@@ -49,10 +49,12 @@ class Report:
         if self.is_nothing:
             return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
         parts = (
-            (self.replayed, "rebuilt from their logs"), (self.mirrored, "rebuilt from dvc.lock and metric files"),
-            (self.delivered, "unfinished ones delivered"), (self.recognised, "recognised and tagged"),
+            (self.replayed, "rebuilt from their logs"),
+            (self.mirrored, "rebuilt from dvc.lock and metric files"),
+            (self.delivered, "unfinished ones delivered"),
+            (self.recognised, "recognised and tagged"),
             (self.results, "comparisons and ablation results"),
-        )  # fmt: skip
+        )
         return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
 
 

@@ -23,8 +23,13 @@ from stages.foundations.tracking import recipe_name
 
 SECONDS_BETWEEN_METRICS_AND_END = 60.0
 """A line of the ledger belongs to a metric file that was written at most so long before or after its end."""
-NAMED_AFTER = {"rl_round": ("policy", "round"), "respond": ("policy",), "grade": ("policy",), "sft": ("policy",),
-               "base": ("policy",)}  # fmt: skip
+NAMED_AFTER = {
+    "rl_round": ("policy", "round"),
+    "respond": ("policy",),
+    "grade": ("policy",),
+    "sft": ("policy",),
+    "base": ("policy",),
+}
 
 
 @dataclass

@@ -51,9 +51,20 @@ def plan(
         if not recipe:
             raise UserError("name a recipe: `retrace plan laptop`, or --published")
         question = Question(
-            gpu, gpus, replicas, price, model, config, prompt_tokens, response_share, drawn, benchmark_problems,
-            measured, mfu, bandwidth_share,
-        )  # fmt: skip
+            gpu,
+            gpus,
+            replicas,
+            price,
+            model,
+            config,
+            prompt_tokens,
+            response_share,
+            drawn,
+            benchmark_problems,
+            measured,
+            mfu,
+            bandwidth_share,
+        )
         _refuse_gpu_options(question)
         made = make_plan(PROJECT, recipe, question)
     except UserError as error:
@@ -65,7 +76,11 @@ def plan(
 
 def _refuse_gpu_options(question: Question) -> None:
     """UserError where options that count GPUs stand beside a plan for this machine's CPU, which would ignore them."""
-    told = {"--gpus": question.gpus > 1, "--replicas": question.replicas > 1, "--price": question.price is not None}
+    told = {
+        "--gpus": question.gpus > 1,
+        "--replicas": question.replicas > 1,
+        "--price": question.price is not None,
+    }
     given = " and ".join(name for name, is_given in told.items() if is_given)
     if given and question.gpu.lower() == "cpu":
         raise UserError(
@@ -138,9 +153,13 @@ def lines_of(made: Plan) -> list[str]:
     rows.append([f"{len(tables)} table stages", *[""] * 8, _time(sum(stage.seconds for stage in tables))])
     rows.append(["in all", *[""] * 8, _time(made.hours * 3600)])
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    table = ["  ".join(cell.ljust(width) if not number else cell.rjust(width)
-                       for number, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip()
-             for row in [heads, *rows]]  # fmt: skip
+    table = [
+        "  ".join(
+            cell.ljust(width) if not number else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in [heads, *rows]
+    ]
     lines = [
         f"{title}: {made.shape.name}, {_short(made.shape.parameters)} parameters; memory in GB a device",
         "",

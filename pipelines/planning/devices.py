@@ -8,14 +8,16 @@ from stages.foundations.errors import UserError
 
 GIB = 2**30
 SOURCES = {
-    "A100": "NVIDIA A100 80GB data sheet, SXM", "A800": "as A100, with slower NVLink",
-    "H100": "NVIDIA H100 data sheet, SXM, half of the figures with sparsity", "H800": "as H100, with slower NVLink",
+    "A100": "NVIDIA A100 80GB data sheet, SXM",
+    "A800": "as A100, with slower NVLink",
+    "H100": "NVIDIA H100 data sheet, SXM, half of the figures with sparsity",
+    "H800": "as H100, with slower NVLink",
     "H200": "NVIDIA H200 data sheet, SXM, half of the figures with sparsity",
     "H20": "148 TFLOP/s and 4.0 TB/s as reported; NVIDIA publishes no data sheet",
     "L40S": "NVIDIA L40S data sheet, half of the figures with sparsity",
     "RTX4090": "NVIDIA Ada GPU architecture, appendix A, products added up in float32",
     "B200": "NVIDIA DGX B200 data sheet, an eighth, half of the figures with sparsity",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -98,9 +98,13 @@ def measured(lengths: Lengths, metrics: Path, demonstrations_trained: int) -> Le
     try:
         found = _measured(lengths, metrics, demonstrations_trained)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"--measured {metrics}: its files are not those of a finished run ({error!r})") from error
+        raise UserError(
+            f"--measured {metrics}: its files are not those of a finished run ({error!r})"
+        ) from error
     if found == lengths:
-        raise UserError(f"--measured {metrics} has no metrics of sft, respond or rl_round: name data/metrics of a run")
+        raise UserError(
+            f"--measured {metrics} has no metrics of sft, respond or rl_round: name data/metrics of a run"
+        )
     return found
 
 

@@ -127,8 +127,11 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
             f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)")
         )
     plans = [_planned(item, sections, shape, gpu, speed, question) for item in work]
-    found = [sentence for item, plan in zip(work, plans, strict=True)
-             for sentence in _misfits(item, plan, sections, shape, gpu, question)]  # fmt: skip
+    found = [
+        sentence
+        for item, plan in zip(work, plans, strict=True)
+        for sentence in _misfits(item, plan, sections, shape, gpu, question)
+    ]
     return Plan(path.stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions)
 
 
@@ -204,9 +207,14 @@ def _cpu(
         context = lengths.prompt + lengths.response_share * rl.max_response_tokens
         kinds = frozenset(item.training.kind for item in work if item.training)
         settings = ProbeSettings(
-            trainer.dtype, trainer.threads, trainer.micro_batch_tokens, sft.max_sequence_tokens, max(1, int(context)),
-            kinds, lanes,
-        )  # fmt: skip
+            trainer.dtype,
+            trainer.threads,
+            trainer.micro_batch_tokens,
+            sft.max_sequence_tokens,
+            max(1, int(context)),
+            kinds,
+            lanes,
+        )
         probe = probe_cpu(shape, settings)
     told.append(
         f"cpu: measured in {probe.seconds:.0f} s, {probe.free_share:.0%} of one core got"
@@ -241,15 +249,27 @@ def _gpus(sections: Mapping[str, Any], question: Question, told: list[str]) -> G
         "not counted: process starts, loading, verifying, saving; below a billion parameters, launches between kernels",
     ]
     return GpuSpeed(
-        find_gpu(question.gpu), ranks, question.replicas, parallel, trainer.dtype, sampler.dtype,
-        trainer.gradient_checkpointing, sampler.max_sequences, question.mfu, question.bandwidth_share,
-    )  # fmt: skip
+        find_gpu(question.gpu),
+        ranks,
+        question.replicas,
+        parallel,
+        trainer.dtype,
+        sampler.dtype,
+        trainer.gradient_checkpointing,
+        sampler.max_sequences,
+        question.mfu,
+        question.bandwidth_share,
+    )
 
 
 def _planned(
-    item: StageWork, sections: Mapping[str, Any], shape: Shape, gpu: Gpu, speed: GpuSpeed | CpuSpeed,
+    item: StageWork,
+    sections: Mapping[str, Any],
+    shape: Shape,
+    gpu: Gpu,
+    speed: GpuSpeed | CpuSpeed,
     question: Question,
-) -> StagePlan:  # fmt: skip
+) -> StagePlan:
     trainer, sampler = sections["trainer"], sections["sampler"]
     training, drawing = item.training, item.sampling
     held = drawn_with = None
@@ -283,9 +303,22 @@ def _misfits(
     item: StageWork, plan: StagePlan, sections: Mapping[str, Any], shape: Shape, gpu: Gpu, question: Question
 ) -> list[str]:
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
-    found = list(
-        misfits(item.name, gpu, sections["trainer"], sections["sampler"], plan.training, plan.sampling, longest, True)
-    ) if gpu.name != "cpu" else []  # fmt: skip
+    found = (
+        list(
+            misfits(
+                item.name,
+                gpu,
+                sections["trainer"],
+                sections["sampler"],
+                plan.training,
+                plan.sampling,
+                longest,
+                True,
+            )
+        )
+        if gpu.name != "cpu"
+        else []
+    )
     if gpu.name == "cpu":
         total = sum(part.total for part in (plan.training, plan.sampling) if part)
         if total > gpu.memory_gb * 1e9:

@@ -76,10 +76,14 @@ class _Layer(nn.Module):
         self.shape = shape
         self.queries, self.keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
         sizes = {
-            "q": (self.queries, shape.hidden), "k": (self.keys, shape.hidden), "v": (self.keys, shape.hidden),
-            "out": (shape.hidden, self.queries), "gate": (shape.feed_forward, shape.hidden),
-            "up": (shape.feed_forward, shape.hidden), "down": (shape.hidden, shape.feed_forward),
-        }  # fmt: skip
+            "q": (self.queries, shape.hidden),
+            "k": (self.keys, shape.hidden),
+            "v": (self.keys, shape.hidden),
+            "out": (shape.hidden, self.queries),
+            "gate": (shape.feed_forward, shape.hidden),
+            "up": (shape.feed_forward, shape.hidden),
+            "down": (shape.hidden, shape.feed_forward),
+        }
         for name, size in sizes.items():
             self.register_parameter(name, nn.Parameter(torch.randn(size, dtype=dtype) * 0.02))
         self.norms = nn.Parameter(torch.ones(2, shape.hidden, dtype=dtype))
@@ -242,8 +246,10 @@ def _lane_slowdown(shape: Shape, settings: ProbeSettings) -> float:
     """A step of each lane at the same time, against one alone."""
     rows, steps = DECODED_ROWS[1], 20
     layer = _Layer(shape, torch.float32)
-    lanes = [(torch.randn(rows, shape.hidden), _CachedAttention(shape, rows, settings.context))
-             for _ in range(settings.lanes)]  # fmt: skip
+    lanes = [
+        (torch.randn(rows, shape.hidden), _CachedAttention(shape, rows, settings.context))
+        for _ in range(settings.lanes)
+    ]
 
     @torch.inference_mode()
     def decode(lane: tuple[Tensor, _CachedAttention]) -> None:

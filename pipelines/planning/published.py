@@ -41,19 +41,57 @@ class PublishedRun:
 NEMO = "NVIDIA NeMo RL 0.4, docs/about/performance-summary.md, on policy"
 PUBLISHED_RUNS = (
     PublishedRun(
-        "DAPO Qwen2.5-32B, 128 A800", "verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
-        "Qwen2.5-32B", "A800", 128, 4, 512 * 16, 1.0, 150, 0.3 * 20480, 20480, 1, True, 5 * 86400 / 230,
+        "DAPO Qwen2.5-32B, 128 A800",
+        "verl issue 795: 230 rollout steps in 5 days with DAPO's settings",
+        "Qwen2.5-32B",
+        "A800",
+        128,
+        4,
+        512 * 16,
+        1.0,
+        150,
+        0.3 * 20480,
+        20480,
+        1,
+        True,
+        5 * 86400 / 230,
         "mean lengths (prompt 150, response 0.3 of 20,480), no dynamic sampling, one log-prob pass, recomputation",
     ),
     PublishedRun(
-        "GRPO Qwen3-32B, 32 H100", NEMO, "Qwen3-32B", "H100", 32, 4, 2048, 1.0, 150, 3206 - 150, 4096 - 150, 2, True,
-        393, "prompt 150 of the mean 3,206; two log-prob passes, recomputation",
+        "GRPO Qwen3-32B, 32 H100",
+        NEMO,
+        "Qwen3-32B",
+        "H100",
+        32,
+        4,
+        2048,
+        1.0,
+        150,
+        3206 - 150,
+        4096 - 150,
+        2,
+        True,
+        393,
+        "prompt 150 of the mean 3,206; two log-prob passes, recomputation",
     ),
     PublishedRun(
-        "GRPO Llama-3.1-8B, 16 H100", NEMO, "Llama-3.1-8B", "H100", 16, 1, 2048, 1.0, 150, 1060 - 150, 4096 - 150, 2,
-        True, 97.7, "prompt 150 of the mean 1,060; two log-prob passes, recomputation",
+        "GRPO Llama-3.1-8B, 16 H100",
+        NEMO,
+        "Llama-3.1-8B",
+        "H100",
+        16,
+        1,
+        2048,
+        1.0,
+        150,
+        1060 - 150,
+        4096 - 150,
+        2,
+        True,
+        97.7,
+        "prompt 150 of the mean 1,060; two log-prob passes, recomputation",
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -77,8 +115,18 @@ def compare(run: PublishedRun, mfu: float, bandwidth_share: float) -> Compared:
     """Plans one step of `run` as any recipe is planned."""
     shape, gpu = named_shape(run.model), GPUS[run.gpu]
     replicas = run.gpus // run.gpus_per_replica
-    speed = GpuSpeed(gpu, run.gpus, replicas, run.gpus_per_replica, "bfloat16", "bfloat16", run.is_checkpointed,
-                     10**9, mfu, bandwidth_share)  # fmt: skip
+    speed = GpuSpeed(
+        gpu,
+        run.gpus,
+        replicas,
+        run.gpus_per_replica,
+        "bfloat16",
+        "bfloat16",
+        run.is_checkpointed,
+        10**9,
+        mfu,
+        bandwidth_share,
+    )
     lengths = ResponseLengths(run.response, run.longest)
     sequence = run.prompt + run.response
     square = run.prompt**2 + 2 * run.prompt * run.response + lengths.mean_square

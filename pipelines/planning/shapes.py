@@ -66,18 +66,50 @@ PUBLISHED = {
     shape.name.lower(): shape
     for shape in (
         _published("SmolLM2-135M", (576, 30, 9, 3, 64, 1536, 49152), True, max_positions=8192),
-        _published("Qwen2.5-0.5B", (896, 24, 14, 2, 64, 4864, 151936), True, has_qkv_bias=True, max_positions=32768),
-        _published("Qwen2.5-1.5B", (1536, 28, 12, 2, 128, 8960, 151936), True, has_qkv_bias=True, max_positions=131072),
-        _published("Qwen2.5-Math-7B", (3584, 28, 28, 4, 128, 18944, 152064), False, has_qkv_bias=True,
-                   max_positions=4096),
-        _published("Qwen2.5-7B", (3584, 28, 28, 4, 128, 18944, 152064), False, has_qkv_bias=True, max_positions=131072),
-        _published("Qwen2.5-32B", (5120, 64, 40, 8, 128, 27648, 152064), False, has_qkv_bias=True,
-                   max_positions=131072),
-        _published("Qwen3-8B", (4096, 36, 32, 8, 128, 12288, 151936), False, has_head_norms=True, max_positions=32768),
-        _published("Qwen3-32B", (5120, 64, 64, 8, 128, 25600, 151936), False, has_head_norms=True, max_positions=40960),
+        _published(
+            "Qwen2.5-0.5B", (896, 24, 14, 2, 64, 4864, 151936), True, has_qkv_bias=True, max_positions=32768
+        ),
+        _published(
+            "Qwen2.5-1.5B",
+            (1536, 28, 12, 2, 128, 8960, 151936),
+            True,
+            has_qkv_bias=True,
+            max_positions=131072,
+        ),
+        _published(
+            "Qwen2.5-Math-7B",
+            (3584, 28, 28, 4, 128, 18944, 152064),
+            False,
+            has_qkv_bias=True,
+            max_positions=4096,
+        ),
+        _published(
+            "Qwen2.5-7B",
+            (3584, 28, 28, 4, 128, 18944, 152064),
+            False,
+            has_qkv_bias=True,
+            max_positions=131072,
+        ),
+        _published(
+            "Qwen2.5-32B",
+            (5120, 64, 40, 8, 128, 27648, 152064),
+            False,
+            has_qkv_bias=True,
+            max_positions=131072,
+        ),
+        _published(
+            "Qwen3-8B", (4096, 36, 32, 8, 128, 12288, 151936), False, has_head_norms=True, max_positions=32768
+        ),
+        _published(
+            "Qwen3-32B",
+            (5120, 64, 64, 8, 128, 25600, 151936),
+            False,
+            has_head_norms=True,
+            max_positions=40960,
+        ),
         _published("Llama-3.1-8B", (4096, 32, 32, 8, 128, 14336, 128256), False, max_positions=131072),
     )
-}  # fmt: skip
+}
 
 
 def shape_of(base: RandomBase | FolderBase | HubBase | GgufPackageBase, root: Path) -> Shape:
@@ -85,10 +117,18 @@ def shape_of(base: RandomBase | FolderBase | HubBase | GgufPackageBase, root: Pa
     match base:
         case RandomBase():
             return Shape(
-                "random Llama", base.hidden_size, base.layers, base.heads, base.heads, base.hidden_size // base.heads,
-                base.feed_forward_size, base.vocabulary_size, is_tied=True, max_positions=base.max_position_tokens,
+                "random Llama",
+                base.hidden_size,
+                base.layers,
+                base.heads,
+                base.heads,
+                base.hidden_size // base.heads,
+                base.feed_forward_size,
+                base.vocabulary_size,
+                is_tied=True,
+                max_positions=base.max_position_tokens,
                 is_untrained=True,
-            )  # fmt: skip
+            )
         case FolderBase():
             return read_config(root / base.path / "config.json")
         case HubBase():

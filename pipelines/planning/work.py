@@ -130,12 +130,15 @@ def _agreement(agreement: Any, lengths: Lengths) -> tuple[Sampling, ...]:
 def _rejection(sources: list[Any], lengths: Lengths) -> tuple[Sampling, ...]:
     return tuple(
         Sampling(
-            1, source.max_problems, source.samples, lengths.prompt,
+            1,
+            source.max_problems,
+            source.samples,
+            lengths.prompt,
             ResponseLengths(lengths.response_share * source.max_response_tokens, source.max_response_tokens),
         )
         for source in sources
         if source.kind == "rejection_sampled" and source.max_problems
-    )  # fmt: skip
+    )
 
 
 def _fine_tuning(sections: dict[str, Any], lengths: Lengths) -> Training:

@@ -117,7 +117,9 @@ def update_registry(root: Path, recipe: str) -> str:
     every, now = promotions(root, recipe), current(root, recipe)
     if now is None:
         return ""
-    with mlflow_faults("git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"):
+    with mlflow_faults(
+        "git's tags say who is champion, and `retrace rollback` or the next retrain tells MLflow"
+    ):
         return _update_registry(open_store().client, f"retrace-{recipe}", every, now)
 
 
@@ -154,9 +156,13 @@ def _update_registry(client: MlflowClient, name: str, every: Sequence[Champion],
 def _register(client: MlflowClient, name: str, champion: Champion) -> str:
     source = f"dvc://{champion.commit}/data/policies/{champion.policy}#{champion.policy_hash}"
     tags = {
-        "git.tag": champion.tag, "git.commit": champion.commit, "dvc.md5": champion.policy_hash,
-        "policy": champion.policy, "recipe": champion.recipe, "promoted": champion.date,
-    }  # fmt: skip
+        "git.tag": champion.tag,
+        "git.commit": champion.commit,
+        "dvc.md5": champion.policy_hash,
+        "policy": champion.policy,
+        "recipe": champion.recipe,
+        "promoted": champion.date,
+    }
     return client.create_model_version(name, source, run_id=champion.run_id or None, tags=tags).version
 
 

@@ -34,12 +34,7 @@ from pipelines.retraining.measuring import candidate_measurement, champion_measu
 from pipelines.retraining.new_data import Snapshot, carried_over, data_of, look
 from pipelines.retraining.report import decision_page, decision_sentence
 from pipelines.retraining.tables import pair_up
-from pipelines.retraining.worktree import (
-    Attempt,
-    keep_results,
-    open_worktree,
-    retraining_folder,
-)
+from pipelines.retraining.worktree import Attempt, keep_results, open_worktree, retraining_folder
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
 from stages.foundations.ledger import latest_runs
@@ -104,8 +99,13 @@ def find_new_data(
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
     theirs = _params(root, champion.commit, "params.yaml") if champion else None
-    snapshot = look(carried_over(own, theirs, then), incoming, ask_upstream,
-                    retraining_folder(root) / "revisions", logger.info)  # fmt: skip
+    snapshot = look(
+        carried_over(own, theirs, then),
+        incoming,
+        ask_upstream,
+        retraining_folder(root) / "revisions",
+        logger.info,
+    )
     for change in snapshot.changes:
         logger.info("%s", change)
     if not snapshot.changes:

@@ -56,8 +56,10 @@ def champion_measurement(
     place = folder / "state" / "champion"
     shutil.rmtree(place, ignore_errors=True)
     link_out(cache, champion, place / "data" / "policies" / policy)
-    moved = [f"data/policies/{policy}", *(out["path"] for name in ("respond", "grade")
-                                          for out in own[f"{name}@{policy}"]["outs"])]  # fmt: skip
+    moved = [
+        f"data/policies/{policy}",
+        *(out["path"] for name in ("respond", "grade") for out in own[f"{name}@{policy}"]["outs"]),
+    ]
     for path in moved:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
     for name, gpus in (("respond", 1), ("grade", 0)):

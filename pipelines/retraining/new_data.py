@@ -118,8 +118,10 @@ def _take(path: Path, found: Snapshot) -> None:
         table = pages
     else:
         if form not in FORMATS:
-            raise UserError(f"{path}: files of problems end with .{', .'.join(FORMATS)} (or .gz behind it); web pages "
-                            f"need {described.name} with kind jsonl or warc")  # fmt: skip
+            raise UserError(
+                f"{path}: files of problems end with .{', .'.join(FORMATS)} (or .gz behind it); web pages "
+                f"need {described.name} with kind jsonl or warc"
+            )
         new, table = _problems(path, name, form, entry or sources.get(name), place, sha256), sources
     if table.get(name) != new:
         told = "a new file for source" if name in table else "a new source"

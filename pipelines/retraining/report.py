@@ -26,9 +26,16 @@ def decision_page(decision: Decision, champion: Champion, branch: str, policy: s
         undecided = f"{decision.champion_undecided:.2%} to {decision.candidate_undecided:.2%}"
         rows.append(("undecided verdicts, champion to candidate", undecided))
     table = [f"| {name} | {value} |" for name, value in rows]
-    return "\n".join([
-        f"## {'Promoted' if decision.is_promoted else 'Refused'}: {policy} of {branch}", "",
-        decision_sentence(decision, champion), "",
-        f"Paired by problem against champion {champion.told()}; intervals are 95%, by bootstrap over problems.", "",
-        "| candidate - champion | |", "|---|---|", *table,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"## {'Promoted' if decision.is_promoted else 'Refused'}: {policy} of {branch}",
+            "",
+            decision_sentence(decision, champion),
+            "",
+            f"Paired by problem against champion {champion.told()}; intervals are 95%, by bootstrap over problems.",
+            "",
+            "| candidate - champion | |",
+            "|---|---|",
+            *table,
+        ]
+    )

@@ -72,7 +72,10 @@ def _sha256(url: str, remembered: Path) -> str | None:
     with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
         fetched = Path(folder) / "fetched"
         try:
-            with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response, open(fetched, "wb") as file:
+            with (
+                urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response,
+                open(fetched, "wb") as file,
+            ):
                 shutil.copyfileobj(response, file)
                 etag = response.headers.get("ETag")
         except urllib.error.HTTPError as error:

@@ -17,22 +17,9 @@ from typing import Any
 import psutil
 
 from pipelines.project_lock import refusing_lock
-from pipelines.verifying.comparing import (
-    Comparison,
-    Tolerance,
-    Verdict,
-    compare_files,
-    compare_folders,
-)
+from pipelines.verifying.comparing import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.verifying.reference import Reference, ReferenceOutput
-from pipelines.verifying.rerun import (
-    Subject,
-    lay_inputs,
-    make_clone,
-    remove_outputs,
-    run_again,
-    subject_of,
-)
+from pipelines.verifying.rerun import Subject, lay_inputs, make_clone, remove_outputs, run_again, subject_of
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
 
@@ -106,8 +93,15 @@ def _compared(reference: Reference, order: Order, folder: Path) -> list[dict[str
     rows = []
     for output in reference.outputs(list(made)):
         found = _compare(reference, output, folder, order.tolerance)
-        rows.append({"path": output.path, "stage": output.stage, "verdict": found.verdict.value,
-                     "detail": found.detail, "md5": output.md5})  # fmt: skip
+        rows.append(
+            {
+                "path": output.path,
+                "stage": output.stage,
+                "verdict": found.verdict.value,
+                "detail": found.detail,
+                "md5": output.md5,
+            }
+        )
     return rows
 
 
@@ -136,9 +130,15 @@ def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolera
 
 
 def _content(
-    subject: Subject, order: Order, outputs: list[dict[str, Any]], times: tuple[datetime, float], code: int, last: str,
-    outside: list[str], params: bytes,
-) -> dict[str, Any]:  # fmt: skip
+    subject: Subject,
+    order: Order,
+    outputs: list[dict[str, Any]],
+    times: tuple[datetime, float],
+    code: int,
+    last: str,
+    outside: list[str],
+    params: bytes,
+) -> dict[str, Any]:
     started, seconds = times
     counts = Counter(row["verdict"] for row in outputs)
     order_of = list(Verdict)

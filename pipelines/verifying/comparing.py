@@ -140,8 +140,11 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
         return Comparison(Verdict.DIFFERENT, f"columns: {', '.join(names) or 'in another order'}")
     if len(first) != len(second):
         return Comparison(Verdict.DIFFERENT, f"{len(first)} rows became {len(second)}")
-    differences = [text for name in first.columns
-                   if (text := _column_difference(name, first[name], second[name], tolerance))]  # fmt: skip
+    differences = [
+        text
+        for name in first.columns
+        if (text := _column_difference(name, first[name], second[name], tolerance))
+    ]
     if differences:
         return Comparison(Verdict.DIFFERENT, f"of {len(first)} rows, {_told(differences)}")
     return Comparison(Verdict.EQUAL, f"{len(first)} rows, numbers within the tolerance")
@@ -158,10 +161,11 @@ def _column_difference(name: str, first: pandas.Series, second: pandas.Series, t
         rows = numpy.flatnonzero(~(is_same | (is_finite & (apart <= allowed))))
         return f"{name}: {len(rows)} differ, by up to {numpy.max(apart[rows]):.3g}" if len(rows) else ""
     rows = [
-        row for row, (one, other) in enumerate(zip(first, second, strict=True))
+        row
+        for row, (one, other) in enumerate(zip(first, second, strict=True))
         if next(_differences("", one, other, tolerance), None) is not None
         and not (_is_missing(one) and _is_missing(other))
-    ]  # fmt: skip
+    ]
     return f"{name}: {len(rows)} differ, the first is row {rows[0]}" if rows else ""
 
 

@@ -54,8 +54,11 @@ class Reference:
     def dependencies(self, stage: str) -> list[ReferenceOutput]:
         """The outputs that a stage reads, those inside of folders that it reads included."""
         paths = [dep["path"] for dep in self.stages[stage].get("deps", [])]
-        return [out for out in self.outputs() if any(out.path == path or out.path.startswith(f"{path}/")
-                                                     for path in paths)]  # fmt: skip
+        return [
+            out
+            for out in self.outputs()
+            if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
+        ]
 
     def files(self, output: ReferenceOutput) -> dict[str, Path] | None:
         """Files by path in the output ("" for an output that is a file); None when the bytes are gone."""

@@ -27,9 +27,19 @@ from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
 from stages.algorithms.problem_text import normalise_problem, problem_words, word_runs
 
 __all__ = [
-    "BenchmarkProblem", "Contamination", "DecontaminationRules", "Hit", "HitPairs", "NearDuplicateRule",
-    "NearDuplicates", "NgramRule", "TemplateRule", "normalise_problem", "problem_words", "source_revision",
-]  # fmt: skip
+    "BenchmarkProblem",
+    "Contamination",
+    "DecontaminationRules",
+    "Hit",
+    "HitPairs",
+    "NearDuplicateRule",
+    "NearDuplicates",
+    "NgramRule",
+    "TemplateRule",
+    "normalise_problem",
+    "problem_words",
+    "source_revision",
+]
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
 # weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
@@ -254,7 +264,9 @@ class NearDuplicates:
         if self._rule.same_numbers:
             # Other buckets for other numbers, or texts of one template would all propose each other
             written = " ".join(sorted(numbers.elements())).encode()
-            sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(hashlib.sha256(written).digest()[:4], "big")
+            sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(
+                hashlib.sha256(written).digest()[:4], "big"
+            )
         return sketch
 
 

@@ -17,20 +17,55 @@ _UP_TO_TWENTY = (
     "seventeen eighteen nineteen twenty"
 )
 CARDINALS = {word: value for value, word in enumerate(_UP_TO_TWENTY.split())} | {
-    "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
-}  # fmt: skip
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+}
 _ORDINALS = {
-    "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
+    "first": 1,
+    "second": 2,
+    "third": 3,
+    "fourth": 4,
+    "fifth": 5,
+    "sixth": 6,
+    "seventh": 7,
+    "eighth": 8,
+    "ninth": 9,
     "tenth": 10,
-}  # fmt: skip
+}
 _PARTS = {
-    "half": 2, "halves": 2, "third": 3, "thirds": 3, "quarter": 4, "quarters": 4, "fourth": 4, "fourths": 4, "fifth": 5,
-    "fifths": 5, "sixth": 6, "sixths": 6, "seventh": 7, "eighth": 8, "eighths": 8, "ninth": 9, "tenth": 10,
+    "half": 2,
+    "halves": 2,
+    "third": 3,
+    "thirds": 3,
+    "quarter": 4,
+    "quarters": 4,
+    "fourth": 4,
+    "fourths": 4,
+    "fifth": 5,
+    "fifths": 5,
+    "sixth": 6,
+    "sixths": 6,
+    "seventh": 7,
+    "eighth": 8,
+    "eighths": 8,
+    "ninth": 9,
+    "tenth": 10,
     "tenths": 10,
-}  # fmt: skip
+}
 _GROUPS = {
-    "hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "dozens": 12, "decade": 10, "decades": 10,
-}  # fmt: skip
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "dozen": 12,
+    "dozens": 12,
+    "decade": 10,
+    "decades": 10,
+}
 _MULTIPLES = {"twice": 2, "double": 2, "doubled": 2, "thrice": 3, "triple": 3}
 _UNITS = {
     **dict.fromkeys(("%", "percent", "cent", "cents"), 0.01),

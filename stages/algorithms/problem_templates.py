@@ -46,9 +46,23 @@ _NAME = re.compile(r"\b[A-Z][a-z]+\b")
 _LOWER = re.compile(r"\b[a-z]+")
 _INSIDE_SENTENCE = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
 _NUMBER_WORDS = CARDINALS | {
-    "hundred": 100, "thousand": 1000, "million": 10**6, "dozen": 12, "twice": 2, "double": 2, "thrice": 3, "triple": 3,
-    "half": 0.5, "quarter": 0.25, "once": 1, "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5,
-}  # fmt: skip
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "dozen": 12,
+    "twice": 2,
+    "double": 2,
+    "thrice": 3,
+    "triple": 3,
+    "half": 0.5,
+    "quarter": 0.25,
+    "once": 1,
+    "first": 1,
+    "second": 2,
+    "third": 3,
+    "fourth": 4,
+    "fifth": 5,
+}
 """Words that a template writes as `#`."""
 _UNTELLING = (
     "a an the of to in on at by for from with and or but if then than as is are was were be been being has have had "
@@ -109,7 +123,9 @@ def read_template(text: str) -> Template:
                 stems.add(_stem(bare))
     is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
     counted = quantities(problem_words(without_ordinal_endings(text)))
-    nouns = ((one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted)
+    nouns = (
+        (one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted
+    )
     return Template(
         " ".join(words) if is_long else "",
         frozenset(stems),

@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 _SIGNS = str.maketrans(
-    {"−": "-", "–": "-", "—": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "≤": "<=", "≥": ">=", "’": "'", "~": " "}
+    {
+        "−": "-",
+        "–": "-",
+        "—": "-",
+        "×": "*",
+        "·": "*",
+        "⋅": "*",
+        "÷": "/",
+        "≤": "<=",
+        "≥": ">=",
+        "’": "'",
+        "~": " ",
+    }
     | {"π": " pi ", "∞": " infty ", "≠": " ne ", "√": " sqrt ", "°": " circ ", "…": " ... "}
     | {sign: f"^{digit}" for digit, sign in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")}
 )

@@ -18,11 +18,7 @@ LOG_RATIO_LIMIT = 20.0
 
 
 def importance_weights(
-    policy_logprobs: PerToken,
-    rollout_logprobs: PerToken,
-    response_mask: Mask,
-    level: str,
-    cap: float,
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, level: str, cap: float
 ) -> PerToken:
     """min(pi / mu, cap), each token's own ratio (level "token") or that of the response for all its tokens
     ("sequence": the product).

@@ -77,10 +77,7 @@ def exact_divergences(
 
 
 def trust_region_mask_exact(
-    kl: PerToken,
-    response_mask: Mask,
-    max_threshold: float | None = None,
-    mean_threshold: float | None = None,
+    kl: PerToken, response_mask: Mask, max_threshold: float | None = None, mean_threshold: float | None = None
 ) -> PerResponse:
     """True where max_t KL <= max_threshold and mean_t KL <= mean_threshold; None leaves a criterion out.
 

@@ -29,9 +29,7 @@ def safe_vocabulary(
 
 
 def pruned_logprobs(
-    logits: Float[Tensor, "batch tokens vocab"],
-    token_ids: Int[Tensor, "batch tokens"],
-    log_threshold: float,
+    logits: Float[Tensor, "batch tokens vocab"], token_ids: Int[Tensor, "batch tokens"], log_threshold: float
 ) -> tuple[Float[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
     """Log-probabilities of `token_ids` renormalised over the safe vocabulary, and which of them lay outside it.
 

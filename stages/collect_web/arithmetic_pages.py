@@ -143,8 +143,10 @@ def _forum(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
         f"<p class='social'>asked by {asker} · {rng.randint(3, 90)} views</p></div>"
     ]
     if exercise.solution:
-        parts.append(f"<div class='post'><h4>Solution by {helper}</h4><p>{_lines(exercise.solution)}</p>"
-                     f"<p>{rng.randint(0, 40)} votes</p></div>")  # fmt: skip
+        parts.append(
+            f"<div class='post'><h4>Solution by {helper}</h4><p>{_lines(exercise.solution)}</p>"
+            f"<p>{rng.randint(0, 40)} votes</p></div>"
+        )
     if exercise.answer:
         parts.append(f"<div class='post'><h4>Accepted answer</h4><p>{exercise.answer}</p></div>")
     return "\n".join(parts) + f"<div class='comments'><p>{rng.choice(USERS)}: thanks!</p></div></article>"
@@ -156,8 +158,13 @@ def _table(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
 
 
 STYLES: tuple[Callable[[int, RenderedExercise, random.Random], str], ...] = (
-    _headings, _toggles, _definitions, _inline, _forum, _table,
-)  # fmt: skip
+    _headings,
+    _toggles,
+    _definitions,
+    _inline,
+    _forum,
+    _table,
+)
 
 
 def _page(exercises: list[RenderedExercise], start: int, rng: random.Random) -> str:

@@ -17,14 +17,33 @@ from stages.collect_web.params import FolderPages, JsonlPages, WarcPages
 from stages.foundations.errors import UserError
 
 FORMATS = {
-    ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".txt": "text",
-    ".tex": "latex", ".ptx": "pretext", ".pretext": "pretext", ".cnxml": "cnxml",
-}  # fmt: skip
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".txt": "text",
+    ".tex": "latex",
+    ".ptx": "pretext",
+    ".pretext": "pretext",
+    ".cnxml": "cnxml",
+}
 CONTENT_TYPES = {
-    "text/html": "html", "application/xhtml+xml": "html", "text/markdown": "markdown", "text/x-markdown": "markdown",
-    "text/x-tex": "latex", "application/x-tex": "latex", "text/x-latex": "latex", "application/x-latex": "latex",
-}  # fmt: skip
-_XML_MARKS = {b"cnx.rice.edu/cnxml": "cnxml", b"<pretext": "pretext", b"<mathbook": "pretext", b"<html": "html"}
+    "text/html": "html",
+    "application/xhtml+xml": "html",
+    "text/markdown": "markdown",
+    "text/x-markdown": "markdown",
+    "text/x-tex": "latex",
+    "application/x-tex": "latex",
+    "text/x-latex": "latex",
+    "application/x-latex": "latex",
+}
+_XML_MARKS = {
+    b"cnx.rice.edu/cnxml": "cnxml",
+    b"<pretext": "pretext",
+    b"<mathbook": "pretext",
+    b"<html": "html",
+}
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_.:-]{2,40})""", re.IGNORECASE)
 _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",

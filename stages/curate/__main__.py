@@ -17,7 +17,9 @@ from stages.foundations.command import parse_paths, run_stage
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     tables = ["train", "validation", "benchmarks", "contamination", "duplicates", "transforms", "difficulty"]
-    run_curate(parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=[*tables, "dropped", "metrics"]))
+    run_curate(
+        parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=[*tables, "dropped", "metrics"])
+    )
 
 
 if __name__ == "__main__":

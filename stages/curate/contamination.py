@@ -22,7 +22,9 @@ def drop_contaminated(
 ) -> tuple[list[Row], list[Row], Counter[str]]:
     """Rows that stand in no benchmark; `contamination` rows, for a bounded number of pairs; all pairs by rule."""
     problems = [
-        BenchmarkProblem(row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], ""))
+        BenchmarkProblem(
+            row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], "")
+        )
         for row in benchmarks
     ]
     index, kept, pairs = Contamination(problems, rules), [], HitPairs()

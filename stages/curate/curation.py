@@ -55,7 +55,8 @@ def curate(
     that cannot be graded at all (without a text, or with an id twice) go, into `benchmark_funnel`.
     """
     marked = [
-        {**normalise_row(row), "benchmark": row["source"]} for row in drop_malformed(benchmarks, benchmark_funnel)
+        {**normalise_row(row), "benchmark": row["source"]}
+        for row in drop_malformed(benchmarks, benchmark_funnel)
     ]
     rows = [normalise_row(row) for row in drop_malformed(train, funnel)]
     rows = drop_unusable(rows, params.max_problem_characters, funnel)
@@ -84,7 +85,9 @@ def curate(
         counts |= {"difficulty/rows": len(difficulty)}
         counts |= {f"difficulty/unusable_{reason}": number for reason, number in sorted(unusable.items())}
     validation, rows = split(rows, params, seed, funnel)
-    counts |= {f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())}
+    counts |= {
+        f"duplicates/{scope}": number for scope, number in sorted(Counter(p["scope"] for p in pairs).items())
+    }
     return Curated(rows, validation, marked, contamination, pairs, transforms, difficulty, counts)
 
 

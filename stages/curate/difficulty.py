@@ -34,11 +34,15 @@ def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str
     """
     path = Path(os.environ.get("DVC_ROOT") or ".") / params.path
     if not path.is_file():
-        raise UserError(f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root")
+        raise UserError(
+            f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root"
+        )
     found = sha256_of(path)
     if found != params.sha256:
-        raise UserError(f"{path} has sha256 {found}, but curate.difficulty.sha256 is {params.sha256}: "
-                        "put its sha256 into the recipe if it is what you want")  # fmt: skip
+        raise UserError(
+            f"{path} has sha256 {found}, but curate.difficulty.sha256 is {params.sha256}: "
+            "put its sha256 into the recipe if it is what you want"
+        )
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     passed: dict[str, list[Measured]] = defaultdict(list)
@@ -51,8 +55,10 @@ def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str
             else:
                 passed[text].append(measured)
     if not passed:
-        raise UserError(f"{path}: no line has a problem in `{params.problem_field}` and a pass rate in "
-                        f"`{params.outcomes_field}` ({dict(unusable)}): correct curate.difficulty")  # fmt: skip
+        raise UserError(
+            f"{path}: no line has a problem in `{params.problem_field}` and a pass rate in "
+            f"`{params.outcomes_field}` ({dict(unusable)}): correct curate.difficulty"
+        )
     return {text: _mean(several) for text, several in passed.items()}, unusable
 
 
@@ -79,7 +85,11 @@ def _mean(several: Sequence[Measured]) -> Measured:
 
 
 def rate_difficulty(
-    rows: Sequence[Row], originals: Mapping[str, str], rates: Mapping[str, Measured], params: PassRates, funnel: Funnel
+    rows: Sequence[Row],
+    originals: Mapping[str, str],
+    rates: Mapping[str, Measured],
+    params: PassRates,
+    funnel: Funnel,
 ) -> tuple[list[Row], list[Row]]:
     """Rows with a pass rate in the wanted range or with none at all, and a `difficulty` row for each that has one.
 

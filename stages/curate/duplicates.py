@@ -73,7 +73,9 @@ def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> l
         text = normalise_problem(row["problem"])
         if text in first:
             is_other = contradict(first[text]["answer"], row["answer"])
-            pairs.append(pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark"))
+            pairs.append(
+                pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark")
+            )
             continue
         first[text] = row
         similar = seen.find(row["problem"]) if seen else []

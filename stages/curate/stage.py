@@ -29,10 +29,14 @@ def run_curate(paths: Namespace) -> None:
     described = {"seed": seed, "curate": params.model_dump(mode="json"), "roles": roles}
     with track(stage="curate", params=described, inputs={"collected": paths.collected}, seed=seed) as run:
         collected = {name: read_collected(paths.collected, name) for name in roles}
-        rows = {role: [row for name in roles if roles[name] == role for row in collected[name]] for role in
-                ("train", "benchmark")}  # fmt: skip
+        rows = {
+            role: [row for name in roles if roles[name] == role for row in collected[name]]
+            for role in ("train", "benchmark")
+        }
         funnel, benchmark_funnel = (Funnel("curate", len(rows[role])) for role in ("train", "benchmark"))
-        curated = curate(rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel)
+        curated = curate(
+            rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel
+        )
         require_benchmarks(curated, roles)
         write_table(curated.train, paths.train, "problem")
         write_table(curated.validation, paths.validation, "problem")
@@ -54,7 +58,9 @@ def require_benchmarks(curated: Curated, roles: dict[str, str]) -> None:
     """UserError when a benchmark has no usable row: its scores would silently be missing."""
     present = {row["benchmark"] for row in curated.benchmarks}
     for name in (name for name, role in roles.items() if role == "benchmark" and name not in present):
-        raise UserError(f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again")
+        raise UserError(
+            f"no row of benchmark `{name}` has all its texts: look at sources.{name} and collect it again"
+        )
 
 
 def read_collected(folder: Path, source: str) -> list[Row]:

@@ -14,9 +14,12 @@ from stages.foundations.command import parse_paths, run_stage
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "demonstrate", argv, __doc__,
-        inputs=["problems", "solutions", "policy"], outputs=["train", "validation", "dropped", "metrics"],
-    )  # fmt: skip
+        "demonstrate",
+        argv,
+        __doc__,
+        inputs=["problems", "solutions", "policy"],
+        outputs=["train", "validation", "dropped", "metrics"],
+    )
     from stages.demonstrate.stage import run_demonstrate
 
     run_demonstrate(paths)

@@ -58,9 +58,14 @@ def _judge(
 
 
 def _sort_out(
-    source: RejectionSampledDemonstrations, problem: dict, responses: list[str], samples: list[Sample],
-    judgements: list[Judgement], rows: Rows, drops: Drops,
-) -> None:  # fmt: skip
+    source: RejectionSampledDemonstrations,
+    problem: dict,
+    responses: list[str],
+    samples: list[Sample],
+    judgements: list[Judgement],
+    rows: Rows,
+    drops: Drops,
+) -> None:
     kept: set[str] = set()
     for index, (response, sample, judgement) in enumerate(zip(responses, samples, judgements, strict=True)):
         row = demonstration(problem, "rejection_sampled", response, index)

@@ -215,11 +215,7 @@ class DeepspeedTrainer:
         self._engine.load_checkpoint(str(folder), tag=TAG)
 
     def _checkpoint_layout(self) -> dict[str, int | str]:
-        return {
-            "ranks": self.world_size,
-            "zero_stage": self.params.zero_stage,
-            "dtype": self.params.dtype,
-        }
+        return {"ranks": self.world_size, "zero_stage": self.params.zero_stage, "dtype": self.params.dtype}
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank."""

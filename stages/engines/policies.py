@@ -37,9 +37,13 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     """The model of a policy folder in `dtype` on the CPU; UserError when the folder is not a policy."""
     try:
         return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, trust_remote_code=False, local_files_only=True, use_safetensors=True,
+            folder,
+            dtype=dtype,
+            trust_remote_code=False,
+            local_files_only=True,
+            use_safetensors=True,
             attn_implementation="sdpa",
-        )  # fmt: skip
+        )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
 

@@ -49,9 +49,11 @@ def _cluster(address: str) -> Iterator[None]:
     try:
         # Workers there need not have the project: they get the package `stages`, and must have its requirements.
         ray.init(
-            address=address, log_to_driver=False, logging_level=logging.WARNING,
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
             runtime_env={"py_modules": [str(PROJECT / "stages")], "excludes": ["__pycache__"]},
-        )  # fmt: skip
+        )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"no Ray cluster to work with at RAY_ADDRESS={address} ({error}): start it (`ray start --head`), "
@@ -89,9 +91,13 @@ def _start(ray, processes: int, folder: Path) -> None:
     common = {"log_to_driver": False, "logging_level": logging.WARNING}
     try:
         ray.init(
-            address="local", num_cpus=processes, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES,
-            _temp_dir=str(folder), **common,
-        )  # fmt: skip
+            address="local",
+            num_cpus=processes,
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=str(folder),
+            **common,
+        )
         return
     except Exception as error:  # Ray has no class for this one
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
@@ -103,7 +109,9 @@ def _start(ray, processes: int, folder: Path) -> None:
         try:
             ray.init(address=f"127.0.0.1:{ports[0].read_text().strip()}", **common)
             return
-        except Exception:  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
+        except (
+            Exception
+        ):  # not up yet; what Ray raises differs by how far it is, and after the deadline it is raised
             ray.shutdown()
             if time.monotonic() > deadline:
                 raise
@@ -115,8 +123,9 @@ def _guard(folder: Path) -> Iterator[None]:
     """A process that outlives this one, in a session of its own, and ends what Ray leaves behind."""
     guard = subprocess.Popen(
         [sys.executable, "-P", "-m", GUARD, str(folder), str(os.getpid())],
-        stdin=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         yield
     finally:

@@ -17,13 +17,7 @@ from transformers import PreTrainedModel
 from stages.engines.decoder import Decoder
 from stages.engines.kv_cache import KeyValueCache, PromptReading
 from stages.engines.policies import DTYPES, load_policy, pick_device
-from stages.engines.sampling import (
-    FullSample,
-    NoMismatch,
-    SamplingSettings,
-    StaleWeights,
-    TorchSamplerParams,
-)
+from stages.engines.sampling import FullSample, NoMismatch, SamplingSettings, StaleWeights, TorchSamplerParams
 from stages.engines.token_drawing import distribution, draw
 from stages.engines.weight_mismatch import PastWeights, rounded
 from stages.foundations.progress import progress
@@ -241,8 +235,10 @@ class _DecodingLoop:
             samples.append(Sample(ids[:length], values[:length], reason))
         if self.settings.keeps_distributions:
             by_sample = self._distributions_by_sample(lengths.tolist())
-            samples = [FullSample(**vars(one), distributions=rows)
-                       for one, rows in zip(samples, by_sample, strict=True)]  # fmt: skip
+            samples = [
+                FullSample(**vars(one), distributions=rows)
+                for one, rows in zip(samples, by_sample, strict=True)
+            ]
         return [samples[start : start + self.repeats] for start in range(0, len(samples), self.repeats)]
 
     def _distributions_by_sample(self, lengths: list[int]) -> list[Tensor]:

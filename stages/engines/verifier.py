@@ -277,8 +277,14 @@ class _Worker:
         ]
         environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
         environment["PYTHONHASHSEED"] = "0"  # sympy's simplify depends on the order of sets
-        process = subprocess.Popen(command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL, env=environment)  # fmt: skip
+        process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
         os.set_blocking(process.stdin.fileno(), False)  # type: ignore[union-attr]
         self._process = process
         try:

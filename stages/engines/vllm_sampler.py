@@ -85,7 +85,10 @@ class VllmSampler:
         memory: dict[str, Any] = {"gpu_memory_utilization": self.params.memory_fraction}
         if is_cpu:
             # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
-            memory = {"enable_chunked_prefill": False, "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30)}
+            memory = {
+                "enable_chunked_prefill": False,
+                "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30),
+            }
             # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
             type(current_platform).simple_compile_backend = "eager"
         in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}

@@ -7,13 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stages.engines.sampling import (
-    Bfloat16Weights,
-    Int8Weights,
-    Mismatch,
-    NoMismatch,
-    StaleWeights,
-)
+from stages.engines.sampling import Bfloat16Weights, Int8Weights, Mismatch, NoMismatch, StaleWeights
 
 INT8_LEVELS = 127
 

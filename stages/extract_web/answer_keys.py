@@ -175,7 +175,9 @@ def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry
     last = places[-1] if places else end
     end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
     following = dict(pairwise([*places, end]))
-    headings = [index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"]
+    headings = [
+        index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"
+    ]
 
     def entry(one: Numbered) -> Entry:
         stop = following[one.index]

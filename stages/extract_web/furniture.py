@@ -185,7 +185,9 @@ def lines_again(lines: Sequence[str]) -> frozenset[str]:
     """Short lines that ask nothing and come at least three times, numbers aside."""
     forms = {line: line_form(line) for line in set(lines) if _may_be_tag(line)}
     counts = Counter(forms[line] for line in lines if line in forms)
-    return frozenset(line for line, form in forms.items() if counts[form] >= MIN_REPEATED and _WORD.search(form))
+    return frozenset(
+        line for line, form in forms.items() if counts[form] >= MIN_REPEATED and _WORD.search(form)
+    )
 
 
 def tells(line: str) -> bool:

@@ -32,7 +32,17 @@ _NAMES_PANELS = re.compile(
     rf"|\s(?:title|label|heading|name)=(?i:[\"']?(?:[\w'’-]+\s+){{0,3}}"
     rf"(?:{WORDS['solution']}|{WORDS['answer']}|{WORDS['problem']}))"
 )
-_NAMES = ("aria-label", "data-label", "data-title", "data-name", "data-heading", "title", "label", "heading", "name")
+_NAMES = (
+    "aria-label",
+    "data-label",
+    "data-title",
+    "data-name",
+    "data-heading",
+    "title",
+    "label",
+    "heading",
+    "name",
+)
 _BOXES = names("div section article blockquote p")
 _HAS_RECORDS = re.compile(
     r"aria-(?:controls|expanded)|data-(?:bs-)?(?:target|toggle)=|<summary"
@@ -41,7 +51,8 @@ _HAS_RECORDS = re.compile(
     re.IGNORECASE,
 )
 _HAS_POSTS = re.compile(
-    r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)", re.IGNORECASE
+    r"class=[\"']?[^\"'<>]{0,200}?(?:post|reply|response|message)|schema\.org/(?:Comment|Discussion)",
+    re.IGNORECASE,
 )
 _RECORD_WORDS = names(
     "accordion faq faqs qa quiz flashcard flashcards flip flipcard collapse collapsed collapsible toggle toggler "
@@ -104,7 +115,9 @@ def read_hints(root: _Element, content: str) -> Hints:
     if may_hold_threads(content):
         hints.posts = read_threads(root)
         hints.has_posts = hints.has_posts or bool(hints.posts.parts)
-        hints.layouts.update(table for post in hints.posts.parts for table in (post, *post.iterancestors("table")))
+        hints.layouts.update(
+            table for post in hints.posts.parts for table in (post, *post.iterancestors("table"))
+        )
     return hints
 
 
@@ -148,7 +161,9 @@ def _holds(element: _Element, inner: _Element) -> bool:
 def _shows_text(element: _Element) -> bool:
     """True where one of the first elements within holds a letter or a digit."""
     inner = islice(element.iter(), MAX_READ)
-    return any(_ALNUM.search(f"{one.text or ''} {one.tail or '' if one is not element else ''}") for one in inner)
+    return any(
+        _ALNUM.search(f"{one.text or ''} {one.tail or '' if one is not element else ''}") for one in inner
+    )
 
 
 def _short_text(element: _Element) -> str:
@@ -308,7 +323,9 @@ def _are_numbered_tasks(texts: Sequence[str]) -> bool:
         return False
     if any(int(before) >= int(after) for (before, _), (after, _) in pairwise(numbered)):
         return False
-    return 2 * sum(" " in text and ("=" in text or bool(ASKS.search(text))) for _, text in numbered) > len(texts)
+    return 2 * sum(" " in text and ("=" in text or bool(ASKS.search(text))) for _, text in numbered) > len(
+        texts
+    )
 
 
 def _above(element: _Element) -> list[_Element]:

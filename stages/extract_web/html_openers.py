@@ -16,7 +16,9 @@ from stages.extract_web.mathml import names
 
 MAY_OPEN = re.compile(r"display:\s*none|\shidden\b|aria-expanded=|[\"'\s]collaps", re.IGNORECASE)
 """What the source of a page with hidden parts has."""
-_HIDDEN = re.compile(r"(?:^|[\s_-])(?:hidden|hide|collapse|collapsed|closed|none|invisible)(?:$|[\s_-])", re.IGNORECASE)
+_HIDDEN = re.compile(
+    r"(?:^|[\s_-])(?:hidden|hide|collapse|collapsed|closed|none|invisible)(?:$|[\s_-])", re.IGNORECASE
+)
 _DIGITS = re.compile(r"\d+")
 _QUOTED = re.compile(r"[\"'\s]#?([^\"'#\s]{1,80})[\"'\s]")
 _NAME = re.compile(r"[\w-]{1,80}")
@@ -38,11 +40,18 @@ def openers(root: _Element) -> frozenset[_Element]:
     found: dict[str, list[_Element]] = defaultdict(list)
     for button in root.iter("button"):
         following = button.getnext()
-        if following is not None and isinstance(following.tag, str) and len(button) < 10 and _is_hidden(following):
+        if (
+            following is not None
+            and isinstance(following.tag, str)
+            and len(button) < 10
+            and _is_hidden(following)
+        ):
             text = tidy("".join(button.itertext()))
             if 0 < len(text) <= MAX_CHARACTERS:
                 found[_DIGITS.sub("#", text)].append(button)
-    return frozenset(button for buttons in found.values() if len(buttons) >= MIN_OPENERS for button in buttons)
+    return frozenset(
+        button for buttons in found.values() if len(buttons) >= MIN_OPENERS for button in buttons
+    )
 
 
 def opened_parts(root: _Element) -> dict[_Element, _Element]:
@@ -74,7 +83,9 @@ def _named(opener: _Element, by_id: dict[str, _Element]) -> _Element | None:
         if named is not None:
             return named
     href = opener.get("href") or ""
-    script = f"{href if href.startswith('javascript:') else ''} {opener.get('onclick') or ''}"[:MAX_SCRIPT_CHARACTERS]
+    script = f"{href if href.startswith('javascript:') else ''} {opener.get('onclick') or ''}"[
+        :MAX_SCRIPT_CHARACTERS
+    ]
     if len(script) < 3:
         return None
     for pattern in (_QUOTED, _NAME):
@@ -87,6 +98,8 @@ def _named(opener: _Element, by_id: dict[str, _Element]) -> _Element | None:
 def _is_hidden(element: _Element) -> bool:
     style = "".join((element.get("style") or "").lower().split())
     return (
-        "display:none" in style or element.get("hidden") is not None or element.get("aria-hidden") == "true"
+        "display:none" in style
+        or element.get("hidden") is not None
+        or element.get("aria-hidden") == "true"
         or bool(_HIDDEN.search(element.get("class") or ""))
-    )  # fmt: skip
+    )

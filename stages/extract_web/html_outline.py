@@ -103,7 +103,11 @@ class Outline:
         kind = (element.get("itemtype") or "").rpartition("/")[2] or element.get("role") or own_name(element)
         given = (element.get("class") or kind).split()
         kept = sorted({_DIGITS.sub("", name) for name in given if not is_state(name)})
-        return (name_of(element), *kept) if kept or parent < 0 else (name_of(element), "", *self.keys[parent][:4])
+        return (
+            (name_of(element), *kept)
+            if kept or parent < 0
+            else (name_of(element), "", *self.keys[parent][:4])
+        )
 
     def finish(self) -> Outline:
         """Computes `ends`, `contents` and `scored` once all nodes are there."""
@@ -142,7 +146,11 @@ def outline(root: _Element) -> Outline:
         if name == "hr":
             found.kinds[found.add(item, parent)] = "rule"
             continue
-        is_foot = bool(name) and (name == "footer" or is_marked_noise(item)) and name not in ("html", "body", "main")
+        is_foot = (
+            bool(name)
+            and (name == "footer" or is_marked_noise(item))
+            and name not in ("html", "body", "main")
+        )
         score = _score_in_foot(item) if is_foot else None
         if score is None and (not name or (name in DROPPED and not is_page_form(item))):
             continue
@@ -270,9 +278,15 @@ def _line_kind(found: Outline, node: int, element: _Element | None, text: str) -
         return "title"
     if found.scores[node] is not None or says_accepted(text) or is_furniture(text) or is_beside_posts(text):
         return "beside"
-    if "\n" in text and is_byline(text) and all(len(line) <= MAX_NAME_CHARACTERS for line in text.split("\n")):
+    if (
+        "\n" in text
+        and is_byline(text)
+        and all(len(line) <= MAX_NAME_CHARACTERS for line in text.split("\n"))
+    ):
         return "beside"
-    if element is not None and (is_marked_noise(element) or is_beside_text(element) or _is_links(element, text)):
+    if element is not None and (
+        is_marked_noise(element) or is_beside_text(element) or _is_links(element, text)
+    ):
         return "beside"
     return "content"
 

@@ -28,7 +28,9 @@ def line_kinds(found: Outline) -> Iterator[Sequence[bool]]:
     if any(found.scored):
         yield found.scored
     kinds = Counter(
-        found.keys[node] for node, kind in enumerate(found.kinds) if kind == "beside" and _may_repeat(found, node)
+        found.keys[node]
+        for node, kind in enumerate(found.kinds)
+        if kind == "beside" and _may_repeat(found, node)
     )
     for common, count in kinds.most_common(MAX_LINE_KINDS):
         if count >= MIN_LINES:
@@ -82,7 +84,11 @@ def posts_beside_chosen(found: Outline) -> list[int]:
         for _ in range(MAX_CLIMB):
             if current < 0 or found.keys[current] in kinds:
                 break
-            if found.keys[current][0] not in _NO_POSTS and found.has_content(current) and _is_among(found, current):
+            if (
+                found.keys[current][0] not in _NO_POSTS
+                and found.has_content(current)
+                and _is_among(found, current)
+            ):
                 kinds.add(found.keys[current])
                 break
             current = found.parents[current]
@@ -95,7 +101,9 @@ def _is_among(found: Outline, box: int) -> bool:
     siblings = found.children[parent] if parent >= 0 else []
     place = bisect_left(siblings, box)
     near = siblings[max(0, place - 1) : place + 2]
-    alike = [one for one in near if one != box and found.keys[one] == found.keys[box] and found.has_content(one)]
+    alike = [
+        one for one in near if one != box and found.keys[one] == found.keys[box] and found.has_content(one)
+    ]
     return bool(alike) or (place > 0 and found.kinds[found.ends[siblings[place - 1]] - 1] == "count")
 
 
@@ -144,4 +152,3 @@ def _outermost(found: Outline, nodes: Iterable[int]) -> list[int]:
             kept.append(node)
             around.append(node)
     return kept
-

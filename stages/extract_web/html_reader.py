@@ -340,4 +340,3 @@ def _cell_text(cell: _Element) -> str:
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
-

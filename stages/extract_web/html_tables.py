@@ -57,7 +57,9 @@ def column_names(rows: list[list[_Element]]) -> list[str] | None:
             if asking is not None:
                 named[asking] = LETTERS["q"]
         elif _asks(rows[1:], place):
-            key = next((index for index in range(place + 1, len(named)) if _KEY.fullmatch(written[index])), place)
+            key = next(
+                (index for index in range(place + 1, len(named)) if _KEY.fullmatch(written[index])), place
+            )
             named[key] = LETTERS["a"] if key != place else named[key]
     return named if sum(map(bool, named)) >= 2 else None
 

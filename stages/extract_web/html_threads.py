@@ -33,7 +33,9 @@ from stages.extract_web.thread_starts import (
 )
 from stages.extract_web.thread_words import asks_a_forum, is_named_answering, is_named_asking, says_accepted
 
-FLOW = frozenset(["p", "ul", "ol", "pre", "table", "dl", "blockquote", "math", "img", "h4", "h5", "h6", "center"])
+FLOW = frozenset(
+    ["p", "ul", "ol", "pre", "table", "dl", "blockquote", "math", "img", "h4", "h5", "h6", "center"]
+)
 MIN_OUTSIDE = 0.7
 """Threads that begin with content outside the posts, as a share of those that begin with a post, where both are found:
 fewer are remarks between threads."""
@@ -81,10 +83,13 @@ def _are_labelled(found: Outline, threads: Sequence[Thread]) -> bool:
     """True where words call at least half of the answers so, some of them otherwise than as the accepted one."""
     answers = [answer for thread in threads for answer in thread.answers]
     lines = [
-        [found.texts[node] for node in range(answer, found.ends[answer])
-         if says_accepted(found.texts[node]) or not found.accepted[node]]
+        [
+            found.texts[node]
+            for node in range(answer, found.ends[answer])
+            if says_accepted(found.texts[node]) or not found.accepted[node]
+        ]
         for answer in answers
-    ]  # fmt: skip
+    ]
     labelled = [any(map(_is_label, texts)) for texts in lines]
     chosen = [any(map(says_accepted, texts)) for texts in lines]
     either = sum(map(any, zip(labelled, chosen, strict=True)))
@@ -187,18 +192,22 @@ def _lists_of_firsts(found: Outline, threads: Sequence[Thread]) -> int:
 
 
 def _are_firsts_apart(found: Outline, threads: Sequence[Thread]) -> bool:
-    """True where the first post of each thread has no score and all others have one: it asks, not what stands before.
-    """
+    """True where the first post of each thread alone has no score: it asks, not what stands before."""
     firsts = [thread.answers[0] for thread in threads if thread.answers]
     others = [answer for thread in threads for answer in thread.answers[1:]]
-    return bool(others) and all(is_scored(found, post) for post in others) and not any(
-        is_scored(found, post) for post in firsts
+    return (
+        bool(others)
+        and all(is_scored(found, post) for post in others)
+        and not any(is_scored(found, post) for post in firsts)
     )
 
 
 def _grouped(posts: Sequence[int], starts: Sequence[int]) -> list[Thread]:
     limits = [*starts[1:], len(posts)]
-    return [Thread([posts[start]], list(posts[start + 1 : end])) for start, end in zip(starts, limits, strict=True)]
+    return [
+        Thread([posts[start]], list(posts[start + 1 : end]))
+        for start, end in zip(starts, limits, strict=True)
+    ]
 
 
 def _is_sound(found: Outline, threads: Sequence[Thread]) -> bool:
@@ -212,8 +221,10 @@ def _is_sound(found: Outline, threads: Sequence[Thread]) -> bool:
     answers = [answer for thread in answered for answer in thread.answers]
     scored = sum(is_scored(found, answer) for answer in answers)
     chosen = sum(any(is_accepted(found, answer) for answer in thread.answers) for thread in answered)
-    counts = sum(kind == "count" and any(map(str.isdigit, text))
-                 for kind, text in zip(found.kinds, found.texts, strict=True))  # fmt: skip
+    counts = sum(
+        kind == "count" and any(map(str.isdigit, text))
+        for kind, text in zip(found.kinds, found.texts, strict=True)
+    )
     return 2 * max(chosen, counts) >= len(answered) or 2 * scored >= len(answers)
 
 
@@ -229,9 +240,7 @@ def _asked_before(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[Thre
         return []
     starts = [place for place, run in runs.items() if _kind(found, run) == kind]
     limits = [*starts[1:], len(posts)]
-    threads = [
-        Thread(runs[start], list(posts[start:end])) for start, end in zip(starts, limits, strict=True)
-    ]
+    threads = [Thread(runs[start], list(posts[start:end])) for start, end in zip(starts, limits, strict=True)]
     if not _is_sound(found, threads):
         return []
     return sorted(threads + list(_unanswered(found, threads)), key=lambda thread: thread.asked[0])

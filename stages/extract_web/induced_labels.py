@@ -54,9 +54,16 @@ def add_turns(page: Page, labels: list[Label | None]) -> None:
     begun = [
         (index, _NO_LETTER.sub(" ", block.lead).strip().lower())
         for index, block in enumerate(page.blocks)
-        if labels[index] is None and block.lead and block.lead != block.text and len(block.lead) <= MAX_LEAD_CHARACTERS
+        if labels[index] is None
+        and block.lead
+        and block.lead != block.text
+        and len(block.lead) <= MAX_LEAD_CHARACTERS
     ]
-    common = [lead for lead, count in Counter(lead for _, lead in begun if lead).most_common(2) if count >= MIN_TURNS]
+    common = [
+        lead
+        for lead, count in Counter(lead for _, lead in begun if lead).most_common(2)
+        if count >= MIN_TURNS
+    ]
     if len(common) < 2:
         return
     turns = [(index, lead) for index, lead in begun if lead in common]
@@ -106,7 +113,9 @@ def add_letters(page: Page, labels: list[Label | None]) -> None:
         found = _LETTERS.fullmatch(title) if 0 < len(title) <= MAX_LETTERS else None
         if found:
             titles.append((index, found[1], found[2], title))
-    common = [letters for letters, count in Counter(one[1] for one in titles).most_common(2) if count >= MIN_TURNS]
+    common = [
+        letters for letters, count in Counter(one[1] for one in titles).most_common(2) if count >= MIN_TURNS
+    ]
     if len(common) < 2:
         return
     titles = [one for one in titles if one[1] in common]

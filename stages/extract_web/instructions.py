@@ -10,8 +10,17 @@ from stages.extract_web.labels import Label, Part
 
 _SEVERAL = r"(?:exercises|problems|questions)"
 _COUNTS = {
-    "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9, "ten": 10, "twelve": 12,
-}  # fmt: skip
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+    "twelve": 12,
+}
 _INSTRUCTION = re.compile(
     rf"(?:for|in|with)\s+(?:each\s+of\s+)?(?:the\s+)?(?:following|next)\b(?=.{{0,60}}\b{_SEVERAL})"
     rf"|(?:for|in)\s+{_SEVERAL}\s+#?\d"

@@ -69,8 +69,11 @@ _ABOUT_FIRST = re.compile(
 """Points, difficulty, or the exam that an exercise was set in: "[2014]", "(CBSE 2015)"."""
 _WHOLE = {
     part: re.compile(
-        (rf"(?:{words})(?::(?=\s\d))?{_NUMBERED[part]}(?:{_SMALL})?(?:/\d{{1,3}})?{_TAIL}{_ABOUT}"
-         if part is Part.PROBLEM else rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL})?{_TAIL}")
+        (
+            rf"(?:{words})(?::(?=\s\d))?{_NUMBERED[part]}(?:{_SMALL})?(?:/\d{{1,3}})?{_TAIL}{_ABOUT}"
+            if part is Part.PROBLEM
+            else rf"(?:{words}){_NUMBERED[part]}(?:{_SMALL})?{_TAIL}"
+        )
         + r"\s*[.:：)\]>▼▾▸+–—-]*\s*"
     )
     for part, words in _WORDS.items()
@@ -172,8 +175,7 @@ def find_label(block: Block) -> Label | None:
 
 
 def _first_line_label(block: Block, text: str) -> Label | None:
-    """The label that is the block's first line or its emphasised beginning, or that stands with all else in brackets.
-    """
+    """The label that is the block's first line or emphasised beginning, or that stands with all else in brackets."""
     first, _, others = text.partition("\n")
     whole = _whole_label(first) if others and first == block.lead else None
     if whole:

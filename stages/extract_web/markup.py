@@ -33,7 +33,9 @@ _LEVEL = re.compile(
     r"easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional", re.IGNORECASE
 )
 """Of tags only levels are left out: others may be labels ("Exam practice"), and all of a page are judged together."""
-_LEADS_BACK = re.compile(r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL)
+_LEADS_BACK = re.compile(
+    r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL
+)
 _HEADS = names("h1 h2 h3 h4 h5 h6")
 _CONTROLS = names("select textarea label button script style option legend noscript")
 MIN_PAGE_FORM_CHARACTERS = 250
@@ -63,7 +65,9 @@ _WRITTEN_SCORE = re.compile(
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
-    **dict.fromkeys(("answer", "ans", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"),
+    **dict.fromkeys(
+        ("answer", "ans", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"
+    ),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
 _WRAPS_OR_NAMES = names(
@@ -238,8 +242,17 @@ def is_toggle(element: _Element, name: str) -> bool:
     """True for a link or button that shows or hides a part of the same page."""
     if name == "button" or element.get("onclick") or element.get("role") == "button":
         return True
-    if any(element.get(attribute) for attribute in ("aria-controls", "aria-expanded", "data-toggle", "data-bs-toggle",
-                                                    "data-target", "data-bs-target")):  # fmt: skip
+    if any(
+        element.get(attribute)
+        for attribute in (
+            "aria-controls",
+            "aria-expanded",
+            "data-toggle",
+            "data-bs-toggle",
+            "data-target",
+            "data-bs-target",
+        )
+    ):
         return True
     target = element.get("href") or ""
     if name == "a" and (target.startswith(("#", "javascript:")) or not target):

@@ -30,11 +30,14 @@ from stages.extract_web.title_series import (
 
 _QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _PLURAL = re.compile(
-    rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*", re.IGNORECASE
+    rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*",
+    re.IGNORECASE,
 )
 _ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
 _FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
-_GOES_ON = re.compile(r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE)
+_GOES_ON = re.compile(
+    r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE
+)
 """Words of what opens the rest of a text."""
 _BARE_NUMBER = re.compile(r"\W*\d{1,6}\W*")
 """What a field "Question no." holds."""
@@ -111,7 +114,7 @@ def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
 
 
 def _drop_facts(page: Page, labels: list[Label | None]) -> None:
-    """"Difficulty: hard" right under an exercise's label tells about the exercise and does not end it."""
+    """ "Difficulty: hard" right under an exercise's label tells about the exercise and does not end it."""
     is_under = False
     for index, label in enumerate(labels):
         if is_under and label and label.part is Part.ASIDE and is_about_problem(page.blocks[index].text):
@@ -122,8 +125,11 @@ def _drop_facts(page: Page, labels: list[Label | None]) -> None:
 
 def _names_of_fields(page: Page) -> list[int]:
     """Terms, and heads of rows of two cells."""
-    return [index for index, block in enumerate(page.blocks[:-1])
-            if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))]  # fmt: skip
+    return [
+        index
+        for index, block in enumerate(page.blocks[:-1])
+        if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))
+    ]
 
 
 def _add_stems(page: Page, labels: list[Label | None]) -> None:
@@ -134,8 +140,11 @@ def _add_stems(page: Page, labels: list[Label | None]) -> None:
     if not all(_BARE_NUMBER.fullmatch(page.blocks[index + 1].text) for index in asking):
         return
     told = [index for index in names if not ((label := labels[index]) and label.part is Part.ASIDE)]
-    before = [page.blocks[last].text for last, index in pairwise(told)
-              if (label := labels[index]) and label.part in SOLVES and labels[last] is None]  # fmt: skip
+    before = [
+        page.blocks[last].text
+        for last, index in pairwise(told)
+        if (label := labels[index]) and label.part in SOLVES and labels[last] is None
+    ]
     name, count = Counter(before).most_common(1)[0] if before else ("", 0)
     if count >= MIN_REPEATED and 2 * count >= len(before):
         for index in names:
@@ -161,7 +170,7 @@ def _add_fields(page: Page, labels: list[Label | None]) -> None:
 
 
 def _drop_names_of_kinds(labels: list[Label | None]) -> None:
-    """"Exam practice" without a number or a text, right before the solution of a numbered exercise, is its tag."""
+    """ "Exam practice" without a number or a text, right before the solution of a numbered exercise, is its tag."""
     last: Label | None = None
     for index, label in enumerate(labels[:-1]):
         following = labels[index + 1]
@@ -175,9 +184,10 @@ def _drop_names_of_kinds(labels: list[Label | None]) -> None:
 def _drop_tags(page: Page, labels: list[Label | None]) -> None:
     """`Question 1: Core`, when the text stands below: what most labels go on with in the same words is no problem."""
     places = [
-        index for index, label in enumerate(labels[:-1])
+        index
+        for index, label in enumerate(labels[:-1])
         if label and label.part is Part.PROBLEM and label.rest and labels[index + 1] is None
-    ]  # fmt: skip
+    ]
     tags = tag_lines([labels[index].rest for index in places], len(places))  # type: ignore[union-attr]
     for index in places if tags else ():
         label = labels[index]
@@ -187,14 +197,17 @@ def _drop_tags(page: Page, labels: list[Label | None]) -> None:
 
 def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
     """A quiz has feedback on every question; once on a page it is a form for the site's visitors."""
-    found = [index for index, label in enumerate(labels)
-             if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)]  # fmt: skip
+    found = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)
+    ]
     if len(found) == 1:
         labels[found[0]] = Label(Part.BOUNDARY, "", "")
 
 
 def _drop_titles_of_posts(page: Page, labels: list[Label | None]) -> None:
-    """"Answers" over boxes that are posts, or are marked as answers themselves, is the title of their list."""
+    """ "Answers" over boxes that are posts, or are marked as answers themselves, is the title of their list."""
     for index, label in enumerate(labels):
         if label and label.part in SOLVES and not label.rest and page.blocks[index].kind == "heading":
             mark = page.marks.get(index + 1)
@@ -207,9 +220,10 @@ def _restore_values(page: Page, labels: list[Label | None]) -> None:
     """`Ans. 12` may be the answer to exercise 12, or 12: a value where most answers of the page have no number, or
     where nothing follows and the exercise before has another number."""
     plain = [
-        index for index, label in enumerate(labels)
+        index
+        for index, label in enumerate(labels)
         if label and label.part in SOLVES and page.blocks[index].kind not in ("heading", "toggle", "term")
-    ]  # fmt: skip
+    ]
     answers = [labels[index] for index in plain if labels[index].part is Part.ANSWER]  # type: ignore[union-attr]
     are_few = 2 * sum(bool(label and label.number) for label in answers) < len(answers)
     places = set(plain)
@@ -256,8 +270,10 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
             continue
         if _is_named_by_text(page, labels, start, mark, part):
             continue
-        if any(Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
-               for first, outer in kept):  # fmt: skip
+        if any(
+            Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
+            for first, outer in kept
+        ):
             continue
         labels[start] = _marked_label(page, labels, start, mark, part)
         kept.append((start, mark))

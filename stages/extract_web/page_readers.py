@@ -38,9 +38,7 @@ class PageLimits:
     memory_mib: int
 
 
-def read_pages(
-    pages: Sequence[Mapping[str, str]], limits: PageLimits, processes: int
-) -> Iterator[Outcome]:
+def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes: int) -> Iterator[Outcome]:
     """The outcome of each page, in order, from that many processes at once."""
     processes = min(processes, len(pages))
     readers: queue.SimpleQueue[PageReader] = queue.SimpleQueue()
@@ -105,8 +103,10 @@ class PageReader:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-B", "-P", "-m", WORKER, str(os.getpid()), str(self._limits.memory_mib)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment(),
-            )  # fmt: skip
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment(),
+            )
             os.set_blocking(self._process.stdin.fileno(), False)  # type: ignore[union-attr]
             greeting, _ = _ask(self._process, b"", START_SECONDS)
             if not greeting:

@@ -91,8 +91,7 @@ def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[
 
 
 def _count_solutions(sections: list[Section]) -> bool:
-    """True where the numbers of solutions count those of one exercise: more of them are "1" than there are exercises 1.
-    """
+    """True where the numbers of solutions count those of one exercise: more are "1" than there are exercises 1."""
     firsts = Counter(section.part in SOLVES for section in sections if section.label.number == "1")
     return firsts[True] > max(1, firsts[False])
 
@@ -162,7 +161,10 @@ def _owned(page: Page, sections: list[Section], head: int, again: _LinesAgain) -
         if section.part in (Part.PROBLEM, Part.BOUNDARY):
             break
         between = page.blocks[end : section.start]
-        if any(block.kind != "code" and block.text not in again and not is_byline(block.text) for block in between):
+        if any(
+            block.kind != "code" and block.text not in again and not is_byline(block.text)
+            for block in between
+        ):
             break
         own.append(section)
         end = max(end, section.end)
@@ -293,9 +295,10 @@ def _without_quotes(page: Page, head: Section, section: Section) -> str:
         return section.text
     said = _NO_WORD.sub("", head.text)
     repeated = {
-        index for index in quoted
+        index
+        for index in quoted
         if _QUOTE.match(page.blocks[index].text) or _NO_WORD.sub("", page.blocks[index].text) in said
-    }  # fmt: skip
+    }
     if not repeated:
         return section.text
     lines = [section.label.rest] if section.label.rest else []
@@ -308,8 +311,11 @@ def _without_quotes(page: Page, head: Section, section: Section) -> str:
 def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:
     """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
     shared: dict[int, str] = {}
-    places = [index for index, label in enumerate(labels)
-              if label and label.part is Part.BOUNDARY and label.end is None]  # fmt: skip
+    places = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.BOUNDARY and label.end is None
+    ]
     if not places:
         return shared
     pair = 0

@@ -35,7 +35,9 @@ _TIME_WORDS = re.compile(
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W\d_]+")
-_REMARKS = names("comment comments replies discussion subthread children nested followup followups remarks notes")
+_REMARKS = names(
+    "comment comments replies discussion subthread children nested followup followups remarks notes"
+)
 _ABOUT = names(
     "who user username author poster member profile nick nickname handle name rep reputation karma rank badge badges "
     "meta date time stamp timestamp posted byline avatar signature sig flair views permalink actions tools controls"
@@ -88,8 +90,13 @@ def beside_text(
     beside.update(_names_in_runs(found, [run for run in asked if len(run) > 1]))
     for posts in groups.values():
         beside.update(_filled(found, posts))
-    beside |= {parent for node in beside if found.elements[node] is None
-               and (parent := found.parents[node]) not in groups[None] and _is_all_beside(found, parent, beside)}
+    beside |= {
+        parent
+        for node in beside
+        if found.elements[node] is None
+        and (parent := found.parents[node]) not in groups[None]
+        and _is_all_beside(found, parent, beside)
+    }
     return {element for node in beside if (element := found.elements[node]) is not None}
 
 
@@ -151,12 +158,17 @@ def _is_line_of_its_own(found: Outline, node: int) -> bool:
     element = found.elements[node]
     if element is None or element.tag in BLOCKS:
         return True
-    return not any(found.elements[other] is None and found.kinds[other] == "content" for other in (node - 1, node + 1)
-                   if 0 <= other < len(found.parents) and found.parents[other] == found.parents[node])  # fmt: skip
+    return not any(
+        found.elements[other] is None and found.kinds[other] == "content"
+        for other in (node - 1, node + 1)
+        if 0 <= other < len(found.parents) and found.parents[other] == found.parents[node]
+    )
 
 
 def _are_named(given: Sequence[str], words: frozenset[str]) -> bool:
-    return any(word in words or (words is _QUOTES and word.startswith(("quote", "quotation"))) for word in given)
+    return any(
+        word in words or (words is _QUOTES and word.startswith(("quote", "quotation"))) for word in given
+    )
 
 
 def _boxes(found: Outline, post: int, words: frozenset[str], posts: Sequence[int]) -> list[int]:
@@ -193,9 +205,10 @@ def _commented(found: Outline, post: int, posts: Sequence[int]) -> Iterator[int]
 def _quotes(found: Outline, post: int, said: str, posts: Sequence[int]) -> list[int]:
     """Quotations in an answer that repeat what was asked, or name whom they quote."""
     return [
-        box for box in _boxes(found, post, _QUOTES, posts)
+        box
+        for box in _boxes(found, post, _QUOTES, posts)
         if _CITES.match(text := _all_text(found, box)) or _NO_WORD.sub("", text) in said
-    ]  # fmt: skip
+    ]
 
 
 def _all_text(found: Outline, node: int) -> str:
@@ -220,9 +233,10 @@ def _filled(found: Outline, posts: Sequence[int]) -> list[int]:
             if found.kinds[node] in ("content", "title"):
                 slots[ways[node]].append(node)
     short = [
-        nodes for nodes in slots.values()
+        nodes
+        for nodes in slots.values()
         if len(nodes) >= MIN_SHARE * len(posts) and _is_beside([found.texts[node] for node in nodes])
-    ]  # fmt: skip
+    ]
     short.sort(key=lambda nodes: sum(len(found.texts[node]) for node in nodes))
     while short and _empties(found, posts, short):
         short.pop()

@@ -97,7 +97,9 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
 
 def _without_ending(page: Page, sections: list[Section]) -> list[Section]:
     """The last solution without what follows on a flat page, where every other solution is one paragraph."""
-    solutions = [place for place, section in enumerate(sections) if section.part in (Part.SOLUTION, Part.ANSWER)]
+    solutions = [
+        place for place, section in enumerate(sections) if section.part in (Part.SOLUTION, Part.ANSWER)
+    ]
     if len(solutions) <= MIN_ALIKE or not sections[solutions[-1]].label.rest:
         return sections
     if any(sections[place].end - sections[place].start > 1 for place in solutions[:-1]):
@@ -146,7 +148,9 @@ def _without_repeated(sections: list[Section]) -> list[Section]:
     return sections
 
 
-def _without_lines(section: Section, first: Collection[str], end: Collection[str], last: str | None) -> Section:
+def _without_lines(
+    section: Section, first: Collection[str], end: Collection[str], last: str | None
+) -> Section:
     text = section.text
     if "\n" not in text:
         return section

@@ -91,13 +91,18 @@ class _Running:
 
 def _start(task: ShardTask, params: ExtractWebParams, limits: ShardLimits) -> _Running:
     request = {
-        "parent": os.getpid(), "shard": str(task.shard), "params": params.model_dump(),
+        "parent": os.getpid(),
+        "shard": str(task.shard),
+        "params": params.model_dump(),
         "outputs": [str(path) for path in (task.candidates, task.dropped, task.metrics)],
         "address_space_bytes": limits.address_space_bytes,
-    }  # fmt: skip
+    }
     with open(task.log, "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", WORKER, json.dumps(request)],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment(),
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment(),
+        )
     return _Running(task, process, time.monotonic() + limits.seconds)

@@ -149,7 +149,9 @@ def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
 def _outcome(task: ShardTask, failure: str) -> ShardResult:
     finished = None if failure else _finished(task, is_reused=False)
     if finished is None:
-        return _failed(task, failure or "its tables are not there: does every node of Ray see the same folder?")
+        return _failed(
+            task, failure or "its tables are not there: does every node of Ray see the same folder?"
+        )
     task.log.unlink(missing_ok=True)
     return finished
 

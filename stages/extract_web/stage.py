@@ -41,9 +41,14 @@ def run(
 
 
 def _run_shards(
-    pages: Path, shards: Sequence[Path], work: Path, candidates: Path, dropped: Path, metrics: Path,
+    pages: Path,
+    shards: Sequence[Path],
+    work: Path,
+    candidates: Path,
+    dropped: Path,
+    metrics: Path,
     params: ExtractWebParams,
-) -> dict[str, int]:  # fmt: skip
+) -> dict[str, int]:
     """Shards that failed are rows of the dropped table; UserError only when all did."""
     results = extract_shards(shards, work, params)
     failed = [result for result in results if result.failure]

@@ -124,4 +124,12 @@ def chosen_one(found: Outline, posts: Sequence[int], gaps: Gaps) -> list[int]:
 
 Way = Callable[[Outline, Sequence[int], Gaps], list[int]]
 """Places of the posts that begin a thread."""
-WAYS: tuple[Way, ...] = (_named, _titled_and_unscored, _of_first_kind, _contained, _titled, _unscored, _counted)
+WAYS: tuple[Way, ...] = (
+    _named,
+    _titled_and_unscored,
+    _of_first_kind,
+    _contained,
+    _titled,
+    _unscored,
+    _counted,
+)

@@ -42,7 +42,8 @@ _BESIDE = re.compile(
 )
 """What stands in and between posts."""
 _CHOSEN = re.compile(
-    r"\b(?:accepted|(?:best|chosen|top|correct)\s+(?:answer|reply|solution|response)|verified)\b", re.IGNORECASE
+    r"\b(?:accepted|(?:best|chosen|top|correct)\s+(?:answer|reply|solution|response)|verified)\b",
+    re.IGNORECASE,
 )
 _OFFERS = re.compile(r"\W*(?:mark|choose|select|accept|click|report|not|un\w+)\b", re.IGNORECASE)
 _MARKS = names("accepted best chosen selected correct verified solved")
@@ -55,7 +56,9 @@ _BADGES = names("ribbon badge flag stamp label chip mark tick")
 _NAMES_BEST = re.compile(r"\W*(?:(?:the\s+)?(?:solution|answer)|solved|top)\W*", re.IGNORECASE)
 _IS_CHOSEN = re.compile(r"\b(?:is|has|marked)[-_]?(?:solution|answer)\b|\w--solution\b", re.IGNORECASE)
 _NEGATED = names("not un no non in off")
-_ASKS = names("question questions op opening original starter opener asker root topic ask problem prompt first")
+_ASKS = names(
+    "question questions op opening original starter opener asker root topic ask problem prompt first"
+)
 _ANSWERS = names("answer answers reply replies response responses comment comments solution suggestedanswer")
 _WANTS = re.compile(
     r"\b(?:how|what|why|which|when|where|who|whose|can|could|help|define|identify|verify|convert|express|rewrite|compare"
@@ -66,9 +69,21 @@ _WANTS = re.compile(
 MAX_CHARACTERS = 60
 _SURE = ("found this", "verified by", "\U0001f44d", "▲")
 _TOLD = (
-    "vot", "score", "like", "point", "thanks", "kudos", "rating", "helpful", "accepted", "best", "answers", "replies",
-    "responses", "is-solution",
-)  # fmt: skip
+    "vot",
+    "score",
+    "like",
+    "point",
+    "thanks",
+    "kudos",
+    "rating",
+    "helpful",
+    "accepted",
+    "best",
+    "answers",
+    "replies",
+    "responses",
+    "is-solution",
+)
 """Words of threads in tags, beside numbers, or before what is chosen."""
 _CHOSEN_AFTER = (" answer", " as", " by")
 _COMMON = frozenset(["like", "point"])

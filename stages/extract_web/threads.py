@@ -38,8 +38,7 @@ class _Thread:
 
 
 def add_threads(page: Page, labels: list[Label | None]) -> None:
-    """Labels the posts of the page's threads, each as an answer to what asks; posts that have labels stay as they are.
-    """
+    """Labels the posts of the page's threads, each as an answer to what asks; posts with labels stay as they are."""
     if page.threads and _add_shown(page, labels):
         return
     threads = _counted(page, labels) or _posted(page, labels)
@@ -71,7 +70,9 @@ def _add_shown(page: Page, labels: list[Label | None]) -> bool:
         else:
             thread.asked_end = max(thread.asked_end, post.end)
     found = [thread for thread in threads.values() if thread.asked_end > thread.start]
-    worded = [label if label and _is_worded(page, index, label) else None for index, label in enumerate(labels)]
+    worded = [
+        label if label and _is_worded(page, index, label) else None for index, label in enumerate(labels)
+    ]
     for thread in found:
         for end, first in _between(thread):
             worded[end:first] = [None] * (first - end)
@@ -179,9 +180,14 @@ def _posted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
             previous.answers.append(mark)
             previous.firsts.append(start)
         else:
-            opens_box = begins_anew and any(mark.end < end < len(page.blocks) for end in page.spans.get(start, ()))
+            opens_box = begins_anew and any(
+                mark.end < end < len(page.blocks) for end in page.spans.get(start, ())
+            )
             asked = start if opens_box else _asking_start(page, labels, start, last)
-            if any(_is_content(page, index) and not _is_title(page, labels, index) for index in range(asked, start)):
+            if any(
+                _is_content(page, index) and not _is_title(page, labels, index)
+                for index in range(asked, start)
+            ):
                 threads.append(_Thread(asked, start, [mark], [start]))
             elif place + 1 < len(posts):
                 begins = asked if asked < start and labels[asked] else start

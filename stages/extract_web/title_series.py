@@ -121,9 +121,15 @@ def _series(page: Page, labels: Sequence[Label | None]) -> list[list[_Title]]:
             kind = block.kind if block.lead or block.kind in ("heading", "term") else "plain"
             if kind == "plain" and (tells(match["words"]) or is_furniture(title)):
                 continue
-            found[kind, match["words"].lower()].append(_Title(index, match["number"], rest, match["tags"] or ""))
+            found[kind, match["words"].lower()].append(
+                _Title(index, match["number"], rest, match["tags"] or "")
+            )
     kept = ((kind, _without_prose(kind, members)) for (kind, _), members in found.items())
-    every = [members for kind, members in kept if len(members) >= MIN_SERIES and (kind != "plain" or _counts(members))]
+    every = [
+        members
+        for kind, members in kept
+        if len(members) >= MIN_SERIES and (kind != "plain" or _counts(members))
+    ]
     longest = {id(members) for members in nlargest(MAX_SERIES, every, key=len)}
     return [members for members in every if id(members) in longest]
 
@@ -171,8 +177,11 @@ def add_second_titles(page: Page, labels: list[Label | None]) -> None:
     Only where exercises have labels, or numbered titles, and most of them ask something. Where several titles do so
     as often, nothing is labelled: they are parts of the exercise.
     """
-    problems = [_Title(index, label.number, label.rest, "") for index, label in enumerate(labels)
-                if label and label.part is Part.PROBLEM]  # fmt: skip
+    problems = [
+        _Title(index, label.number, label.rest, "")
+        for index, label in enumerate(labels)
+        if label and label.part is Part.PROBLEM
+    ]
     longest = max(_series(page, labels), key=len, default=[])
     problems = longest if len(longest) > 2 * len(problems) else problems
     if len(problems) < MIN_SERIES:
@@ -211,7 +220,12 @@ def _titles_within(page: Page, labels: Sequence[Label | None], problem: _Title, 
         title = title if labels[index] is None else ""
         key = _NO_LETTER.sub(" ", title).strip().lower() if len(title) <= MAX_SECOND_TITLE_CHARACTERS else ""
         is_plain = title == block.text and block.kind == "paragraph"
-        if len(key) < 3 or _NO_SOLUTION.match(key) or is_furniture(title) or (is_plain and _SAYS.search(title)):
+        if (
+            len(key) < 3
+            or _NO_SOLUTION.match(key)
+            or is_furniture(title)
+            or (is_plain and _SAYS.search(title))
+        ):
             continue
         if key in found:
             again.add(key)

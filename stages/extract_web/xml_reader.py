@@ -41,9 +41,14 @@ class NotXml(Exception):
 def read_xml(content: str) -> list[Exercise]:
     """The exercises in document order, those without a solution included; NotXml when nothing can be parsed."""
     parser = etree.XMLParser(
-        resolve_entities=False, no_network=True, load_dtd=False, huge_tree=False, recover=True, remove_comments=True,
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        recover=True,
+        remove_comments=True,
         remove_pis=True,
-    )  # fmt: skip
+    )
     try:
         root = etree.fromstring(decoded(content).encode("utf-8"), parser)
     except (etree.XMLSyntaxError, ValueError) as error:

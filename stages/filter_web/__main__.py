@@ -14,9 +14,12 @@ from stages.foundations.command import parse_paths, run_stage
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "filter_web", argv, __doc__,
-        inputs=["candidates", "benchmarks", "policy"], outputs=["solutions", "contamination", "dropped", "metrics"],
-    )  # fmt: skip
+        "filter_web",
+        argv,
+        __doc__,
+        inputs=["candidates", "benchmarks", "policy"],
+        outputs=["solutions", "contamination", "dropped", "metrics"],
+    )
     from stages.filter_web.stage import run_filter_web
 
     run_filter_web(paths)

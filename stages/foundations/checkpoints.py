@@ -28,7 +28,9 @@ class Checkpoints:
             damage = _damage(folder)
             if not damage:
                 return int(folder.name.removeprefix("step-")), folder
-            say(f"WARNING: checkpoint {folder} is not used: {damage}. The run goes on from the one before, if any")
+            say(
+                f"WARNING: checkpoint {folder} is not used: {damage}. The run goes on from the one before, if any"
+            )
         return None
 
     def folder(self, step: int) -> Path:

@@ -32,8 +32,11 @@ def parse_paths(
 
     `rl_round` becomes `--rl-round`. An input that does not exist raises UserError before any work is done.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m stages.{stage}", description=doc,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog=f"python -m stages.{stage}",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--params", type=Path, required=True, help="parameter file (params.yaml)")
     for name in inputs:
         parser.add_argument(_flag(name), type=Path, required=True, help="input path")
@@ -83,11 +86,15 @@ def storage_failure(error: BaseException) -> str:
     if code in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text:
         return f"no disk space left at {where}: free some and run again, finished work is kept"
     if code == errno.EROFS or os.strerror(errno.EROFS) in text:
-        return f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
+        return (
+            f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"
+        )
     if code in (errno.EACCES, errno.EPERM) and isinstance(error, OSError):
         return f"{where} may not be written or read by this user: change its permissions (chmod, chown)"
     if code in (errno.EEXIST, errno.ENOTDIR) and isinstance(error, OSError):
-        standing = next((one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/"))
+        standing = next(
+            (one for one in (Path(where), *Path(where).parents) if os.path.lexists(one)), Path("/")
+        )
         if standing.is_dir():
             return ""
         return f"{standing} is a file, and a folder is needed there: move it away, or name another folder"

@@ -33,10 +33,16 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
         "benchmark": {**_PROBLEM, "benchmark": TEXT},
         "page": {"page_id": TEXT, "url": TEXT, "format": TEXT, "content": TEXT, "licence": TEXT},
         "candidate": {
-            **{name: TEXT for name in ("candidate_id", "page_id", "url", "problem", "solution", "answer", "licence")}
+            **{
+                name: TEXT
+                for name in ("candidate_id", "page_id", "url", "problem", "solution", "answer", "licence")
+            }
         },
         "demonstration": {
-            **{name: TEXT for name in ("demonstration_id", "problem_id", "source", "kind", "problem", "response")},
+            **{
+                name: TEXT
+                for name in ("demonstration_id", "problem_id", "source", "kind", "problem", "response")
+            },
             "licence": TEXT,
         },
         "dropped": {name: TEXT for name in ("row_id", "stage", "reason", "detail", "row")},
@@ -52,12 +58,21 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
         "contamination": {
             name: TEXT
             for name in (
-                "problem_id", "source", "problem", "benchmark", "benchmark_problem_id", "benchmark_problem", "rule",
+                "problem_id",
+                "source",
+                "problem",
+                "benchmark",
+                "benchmark_problem_id",
+                "benchmark_problem",
+                "rule",
             )
         }
         | {"overlap": pyarrow.float64(), "benchmark_revision": TEXT},
         "duplicate": {
-            **{name: TEXT for name in ("problem_id", "source", "problem", "other_id", "other_source", "other_problem")},
+            **{
+                name: TEXT
+                for name in ("problem_id", "source", "problem", "other_id", "other_source", "other_problem")
+            },
             "scope": TEXT,
             "rule": TEXT,
             "similarity": pyarrow.float64(),
@@ -65,12 +80,22 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
         "transform": {
             name: TEXT
             for name in (
-                "problem_id", "source", "original_problem", "original_answer", "problem", "answer", "form", "parts",
+                "problem_id",
+                "source",
+                "original_problem",
+                "original_answer",
+                "problem",
+                "answer",
+                "form",
+                "parts",
                 "inverse",
             )
         },
         "difficulty": {
-            "problem_id": TEXT, "source": TEXT, "pass_rate": pyarrow.float64(), "samples": pyarrow.int32(),
+            "problem_id": TEXT,
+            "source": TEXT,
+            "pass_rate": pyarrow.float64(),
+            "samples": pyarrow.int32(),
             "band": TEXT,
         },
         "rollout": {
@@ -88,7 +113,7 @@ SCHEMAS: dict[str, pyarrow.Schema] = {
             "is_trained": pyarrow.bool_(),
         },
     }.items()
-}  # fmt: skip
+}
 
 
 @contextmanager
@@ -97,11 +122,15 @@ def parquet_errors_told(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise UserError(f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads") from None
+        raise UserError(
+            f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads"
+        ) from None
     except PermissionError as error:
         raise UserError(f"{path} may not be read ({error}): give this user the right to read it") from None
     except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
-        raise UserError(f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`") from None
+        raise UserError(
+            f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`"
+        ) from None
 
 
 def read_table(path: Path, schema_name: str) -> pandas.DataFrame:

@@ -113,14 +113,25 @@ def track(
     _require_answer(uri)
     name = os.environ.get("DVC_STAGE") or "@".join(filter(None, [stage, policy or round]))
     sources = {key: {"path": str(path), "digest": digests[key]} for key, path in inputs.items()}
-    start = {"kind": "start", "ms": _now_ms(), "uri": uri, "name": name, "params": dict(params),
-             "inputs": sources, "tags": {**_tags(identity), "stage_hash": stage_hash}}  # fmt: skip
+    start = {
+        "kind": "start",
+        "ms": _now_ms(),
+        "uri": uri,
+        "name": name,
+        "params": dict(params),
+        "inputs": sources,
+        "tags": {**_tags(identity), "stage_hash": stage_hash},
+    }
     with open(scratch / LOG_NAME, "ab", buffering=0) as log:
         log.write(b"\n")  # the attempt before may have been killed in the middle of a line
         run = Run(stage_hash, scratch, log)
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(scratch)
-        started, since, status = time.time(), time.perf_counter(), "FAILED"  # a clock set in mid-run moves no duration
+        started, since, status = (
+            time.time(),
+            time.perf_counter(),
+            "FAILED",
+        )  # a clock set in mid-run moves no duration
         try:
             yield run
             status = "FINISHED"

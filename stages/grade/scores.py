@@ -65,8 +65,10 @@ def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]
         per_problem[f"avg_at_{samples}"] = (correct / samples).tolist()
         for k in params.pass_at_k:
             if k > samples:
-                raise UserError(f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
-                                "lower it, or raise the number of samples in section `respond`")  # fmt: skip
+                raise UserError(
+                    f"grade.pass_at_k asks for {k} samples of a problem, the responses have {samples}: "
+                    "lower it, or raise the number of samples in section `respond`"
+                )
             per_problem[f"pass_at_{k}"] = numpy.asarray(pass_at_k(samples, correct, k)).tolist()
         per_problem[f"maj_at_{samples}"] = [
             majority_at_k(votes(group), CORRECT_VOTE, samples) for group in groups

@@ -19,7 +19,12 @@ from stages.report.scores import (
     score,
 )
 
-_TITLES = {"greedy": "Greedy", "avg": "Mean of samples", "pass": "Any of the samples", "maj": "Majority of samples"}
+_TITLES = {
+    "greedy": "Greedy",
+    "avg": "Mean of samples",
+    "pass": "Any of the samples",
+    "maj": "Majority of samples",
+}
 _OTHER = ("unparsed_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
 
 
@@ -64,7 +69,10 @@ class Benchmark:
 
 def describe_benchmarks(inputs: Inputs, params: ReportParams) -> list[Benchmark]:
     """One entry for each benchmark that some policy was graded on."""
-    return [_describe(inputs, params, name, number) for number, name in enumerate(benchmark_names(inputs), start=1)]
+    return [
+        _describe(inputs, params, name, number)
+        for number, name in enumerate(benchmark_names(inputs), start=1)
+    ]
 
 
 def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> Benchmark:
@@ -85,19 +93,23 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     return Benchmark(
         name=name,
         number=number,
-        problems=next((int(n) for policy in inputs.graded if (n := _value(inputs, policy, name, "problems"))), None),
+        problems=next(
+            (int(n) for policy in inputs.graded if (n := _value(inputs, policy, name, "problems"))), None
+        ),
         metrics=metrics,
         headline_metric=headline_metric,
         headline=[(policy, own) for policy, own in scores.items() if own],
         comparisons=[found for found in comparisons if found],
         rows=[_row(inputs, policy, name, metrics, "", differences[policy]) for policy in inputs.graded],
         clean_problems=next((int(count) for count in clean if count is not None), None),
-        clean_rows=[_row(inputs, policy, name, metrics, "clean_", None) for policy in inputs.graded if any(clean)],
+        clean_rows=[
+            _row(inputs, policy, name, metrics, "clean_", None) for policy in inputs.graded if any(clean)
+        ],
         charts=_charts(inputs, name, number, metrics),
         other=_other_measures(inputs, name),
         published=params.published.get(name, []),
         beside_published=_beside(inputs.grades(last), name, headline_metric, params),
-    )  # fmt: skip
+    )
 
 
 def _beside(
@@ -113,10 +125,17 @@ def _value(inputs: Inputs, policy: str, benchmark: str, quantity: str) -> float 
 
 
 def _row(
-    inputs: Inputs, policy: str, benchmark: str, metrics: list[str], prefix: str, difference: Comparison | None
+    inputs: Inputs,
+    policy: str,
+    benchmark: str,
+    metrics: list[str],
+    prefix: str,
+    difference: Comparison | None,
 ) -> PolicyRow:
-    described = (_value(inputs, policy, benchmark, name) for name in
-                 ("response_tokens_mean", "truncated_fraction", "undecided_fraction"))  # fmt: skip
+    described = (
+        _value(inputs, policy, benchmark, name)
+        for name in ("response_tokens_mean", "truncated_fraction", "undecided_fraction")
+    )
     scores = [score(inputs.grades(policy), benchmark, metric, prefix) for metric in metrics]
     return PolicyRow(policy, scores, difference, *described)
 
@@ -148,11 +167,17 @@ def _by_policy(inputs: Inputs, benchmark: str, quantity: str) -> dict[str, float
 
 def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str, float | None]]]:
     """Shares without opinion and the emergence measures, those that some policy has."""
-    keys = {key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")}
+    keys = {
+        key for policy in inputs.graded for key in inputs.grades(policy) if key.startswith(f"{benchmark}/")
+    }
     names = sorted(key.rpartition("/")[2] for key in keys)
-    wanted = [name for name in _OTHER if name in names] + [name for name in names if name.startswith("keyword_rate_")]
+    wanted = [name for name in _OTHER if name in names] + [
+        name for name in names if name.startswith("keyword_rate_")
+    ]
     return {
-        name.replace("_", " "): [(policy, _value(inputs, policy, benchmark, name)) for policy in inputs.graded]
+        name.replace("_", " "): [
+            (policy, _value(inputs, policy, benchmark, name)) for policy in inputs.graded
+        ]
         for name in wanted
     }
 

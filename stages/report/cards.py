@@ -50,12 +50,18 @@ def _card(table: TableFacts) -> Card:
     if stage == "collect":
         stage = f"collect@{table.name.rpartition('/')[2]}"
     values = [
-        (column, [(legible(value, _LETTERS), rows) for value, rows in counts[:_MOST_LISTED]],
-         max(0, len(counts) - _MOST_LISTED))
-        for column, counts in table.values.items() if 0 < len(counts) <= MOST_VALUES
-    ]  # fmt: skip
+        (
+            column,
+            [(legible(value, _LETTERS), rows) for value, rows in counts[:_MOST_LISTED]],
+            max(0, len(counts) - _MOST_LISTED),
+        )
+        for column, counts in table.values.items()
+        if 0 < len(counts) <= MOST_VALUES
+    ]
     charts = [_length_chart(table.name, column, lengths) for column, lengths in table.characters.items()]
-    return Card(table.name, stage, purpose, table.rows, _size(table.bytes), table.md5, table.columns, values, charts)
+    return Card(
+        table.name, stage, purpose, table.rows, _size(table.bytes), table.md5, table.columns, values, charts
+    )
 
 
 def _length_chart(table: str, column: str, lengths: numpy.ndarray) -> Chart:

@@ -52,20 +52,43 @@ PANELS = (
     Panel("reward", "Reward", {"reward/mean": "mean"}),
     Panel("entropy", "Entropy", {"entropy/mean": "mean"}, "nats/token"),
     Panel("length", "Response length", {"length/response_tokens_mean": "mean"}, "tokens"),
-    Panel("overlong", "Too long",
-          {"length/truncated_fraction": "cut off", "length/punished_fraction": "punished"}, "%"),
-    Panel("clip", "Clipped tokens", {"clip_fraction/high": "upper clip", "clip_fraction/low": "lower clip",
-                                     "clip_fraction/dual": "dual clip"}, "%"),
-    Panel("groups", "Groups of a step", {"groups/drawn": "drawn", "groups/trained": "trained",
-                                         "groups/carried": "carried over"}),
+    Panel(
+        "overlong",
+        "Too long",
+        {"length/truncated_fraction": "cut off", "length/punished_fraction": "punished"},
+        "%",
+    ),
+    Panel(
+        "clip",
+        "Clipped tokens",
+        {
+            "clip_fraction/high": "upper clip",
+            "clip_fraction/low": "lower clip",
+            "clip_fraction/dual": "dual clip",
+        },
+        "%",
+    ),
+    Panel(
+        "groups",
+        "Groups of a step",
+        {"groups/drawn": "drawn", "groups/trained": "trained", "groups/carried": "carried over"},
+    ),
     Panel("signal", "Groups with signal", {"groups/signal_fraction": "share of drawn"}, "%"),
-    Panel("gap", "Sampler and trainer disagree by",
-          {"logprob_gap/token_max": "largest", "logprob_gap/mean": "mean", "sync/logprob_gap_max": "probe"},
-          "log-prob", is_logarithmic=True),
+    Panel(
+        "gap",
+        "Sampler and trainer disagree by",
+        {"logprob_gap/token_max": "largest", "logprob_gap/mean": "mean", "sync/logprob_gap_max": "probe"},
+        "log-prob",
+        is_logarithmic=True,
+    ),
     Panel("gradient", "Gradient norm", {"optim/gradient_norm": "before clipping"}),
-    Panel("undecided", "Verdicts without opinion", {"verdict/undecided_fraction": "verifier failed",
-                                                    "verdict/unparsed_fraction": "no answer found"}, "%"),
-)  # fmt: skip
+    Panel(
+        "undecided",
+        "Verdicts without opinion",
+        {"verdict/undecided_fraction": "verifier failed", "verdict/unparsed_fraction": "no answer found"},
+        "%",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +129,9 @@ def join_rounds(curves: Mapping[str, pandas.DataFrame], rounds: Mapping[str, str
     return [segments[name] for name in rounds if name in segments]
 
 
-def curve_charts(segments: Sequence[Segment], held_out: Mapping[str, Interval], held_out_label: str) -> list[Chart]:
+def curve_charts(
+    segments: Sequence[Segment], held_out: Mapping[str, Interval], held_out_label: str
+) -> list[Chart]:
     """A chart of each panel that has data. `held_out` are scores by policy, drawn where their round ends."""
     charts = []
     for panel in PANELS:
@@ -136,13 +161,21 @@ def _curve_chart(
 
     def paint(axes: Axes) -> None:
         for number, (column, label) in enumerate(columns.items()):
-            parts = sorted((part for part in segments if column in part.curve), key=lambda part: not part.is_on_line)
+            parts = sorted(
+                (part for part in segments if column in part.curve), key=lambda part: not part.is_on_line
+            )
             for count, segment in enumerate(parts):
                 own = segment.curve[["step", column]].dropna()
                 own = own[own[column] > 0] if is_logarithmic else own
-                axes.plot(segment.start + own["step"], own[column] * factor, color=SERIES[number],
-                          linestyle=DASHES[number], label=None if count else label, marker="o" if len(own) == 1 else "",
-                          alpha=1 if segment.is_on_line else 0.35)  # fmt: skip
+                axes.plot(
+                    segment.start + own["step"],
+                    own[column] * factor,
+                    color=SERIES[number],
+                    linestyle=DASHES[number],
+                    label=None if count else label,
+                    marker="o" if len(own) == 1 else "",
+                    alpha=1 if segment.is_on_line else 0.35,
+                )
         _mark_rounds(axes, segments)
         _mark_held_out(axes, segments, held_out, held_out_label)
         axes.set_yscale("log" if is_logarithmic else "linear")
@@ -152,7 +185,9 @@ def _curve_chart(
         axes.set_ylabel(panel.unit)
         show_legend(axes)
 
-    summary = "; ".join(_first_to_last(panel, column, label, segments, factor) for column, label in columns.items())
+    summary = "; ".join(
+        _first_to_last(panel, column, label, segments, factor) for column, label in columns.items()
+    )
     if is_logarithmic and (values == 0).any():
         summary += "; zeros are not drawn"
     return Chart(panel.title, summary, draw(f"curve-{panel.name}", f"{panel.title}. {summary}.", paint))
@@ -165,18 +200,37 @@ def _mark_rounds(axes: Axes, segments: Sequence[Segment]) -> None:
             axes.axvline(segment.start + 0.5, color=LINE, linewidth=1.2)
         room = max(3, 46 * (segment.end - segment.start) // steps)  # letters that fit over the plot
         name = segment.name if len(segment.name) <= room else segment.name[: room - 1] + "…"
-        axes.text(segment.start + 0.8, 1.0, plain_text(name), color=MUTED, fontsize=10, va="bottom", clip_on=False,
-                  transform=axes.get_xaxis_transform())  # fmt: skip
+        axes.text(
+            segment.start + 0.8,
+            1.0,
+            plain_text(name),
+            color=MUTED,
+            fontsize=10,
+            va="bottom",
+            clip_on=False,
+            transform=axes.get_xaxis_transform(),
+        )
     axes.set_xlim(0, steps + 1)
 
 
-def _mark_held_out(axes: Axes, segments: Sequence[Segment], held_out: Mapping[str, Interval], label: str) -> None:
+def _mark_held_out(
+    axes: Axes, segments: Sequence[Segment], held_out: Mapping[str, Interval], label: str
+) -> None:
     places = {segment.name: segment.end for segment in segments if segment.is_on_line}
     points = [(places[name], own) for name, own in held_out.items() if name in places]
     if points:
         x, intervals = zip(*points, strict=True)
-        axes.errorbar(x, [100 * own.estimate for own in intervals], yerr=_whiskers(intervals), fmt=MARKERS[1],
-                      color=SERIES[1], markersize=5, capsize=3, label=plain_text(label), zorder=5)  # fmt: skip
+        axes.errorbar(
+            x,
+            [100 * own.estimate for own in intervals],
+            yerr=_whiskers(intervals),
+            fmt=MARKERS[1],
+            color=SERIES[1],
+            markersize=5,
+            capsize=3,
+            label=plain_text(label),
+            zorder=5,
+        )
 
 
 def _first_to_last(panel: Panel, column: str, label: str, segments: Sequence[Segment], factor: int) -> str:
@@ -199,15 +253,24 @@ def sft_chart(curve: pandas.DataFrame) -> Chart | None:
     def paint(axes: Axes) -> None:
         for number, (label, own) in enumerate(found.items()):
             marker = MARKERS[number] if number or len(own) == 1 else ""
-            axes.plot(own["step"], own.iloc[:, 1], color=SERIES[number], marker=marker, markersize=4, label=label,
-                      linewidth=1.1 if number == 0 else 1.7)  # fmt: skip
+            axes.plot(
+                own["step"],
+                own.iloc[:, 1],
+                color=SERIES[number],
+                marker=marker,
+                markersize=4,
+                label=label,
+                linewidth=1.1 if number == 0 else 1.7,
+            )
         axes.set_ylim(bottom=0)
         axes.set_xlabel("step")
         axes.set_ylabel("nats/token")
         show_legend(axes)
 
     parts = [f"{label} {own.iloc[0, 1]:.3g} → {own.iloc[-1, 1]:.3g}" for label, own in found.items()]
-    return Chart("Loss", "; ".join(parts), draw("sft-loss", f"Supervised fine-tuning loss. {'; '.join(parts)}.", paint))
+    return Chart(
+        "Loss", "; ".join(parts), draw("sft-loss", f"Supervised fine-tuning loss. {'; '.join(parts)}.", paint)
+    )
 
 
 def score_chart(name: str, title: str, scores: Mapping[str, Interval]) -> Chart:
@@ -217,11 +280,26 @@ def score_chart(name: str, title: str, scores: Mapping[str, Interval]) -> Chart:
         intervals = list(scores.values())
         heights = [100 * own.estimate for own in intervals]
         axes.bar(range(len(scores)), heights, width=0.62, color=SERIES[0], alpha=0.22)
-        axes.errorbar(range(len(scores)), heights, yerr=_whiskers(intervals), fmt="o", color=SERIES[0], markersize=5,
-                      capsize=4, elinewidth=1.7)  # fmt: skip
+        axes.errorbar(
+            range(len(scores)),
+            heights,
+            yerr=_whiskers(intervals),
+            fmt="o",
+            color=SERIES[0],
+            markersize=5,
+            capsize=4,
+            elinewidth=1.7,
+        )
         for place, own in enumerate(intervals):
-            axes.text(place, min(100 * own.high + 2.5, 101), f"{100 * own.estimate:.1f}", color=INK, ha="center",
-                      va="bottom", fontsize=11)  # fmt: skip
+            axes.text(
+                place,
+                min(100 * own.high + 2.5, 101),
+                f"{100 * own.estimate:.1f}",
+                color=INK,
+                ha="center",
+                va="bottom",
+                fontsize=11,
+            )
         axes.set_ylim(0, 112)
         axes.set_yticks(range(0, 101, 25))
         axes.set_ylabel("%")
@@ -251,10 +329,12 @@ def value_chart(name: str, title: str, unit: str, series: Mapping[str, Mapping[s
         show_legend(axes)
 
     summary = "; ".join(
-        f"{label}: " + ", ".join(f"{policy} {value * factor:.3g}{'%' if unit == '%' else ''}" for policy, value in
-                                 values.items())
+        f"{label}: "
+        + ", ".join(
+            f"{policy} {value * factor:.3g}{'%' if unit == '%' else ''}" for policy, value in values.items()
+        )
         for label, values in series.items()
-    )  # fmt: skip
+    )
     return Chart(title, "", draw(name, f"{title} by policy. {summary}.", paint))
 
 

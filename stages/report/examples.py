@@ -68,7 +68,11 @@ def legible(text: str, characters: int) -> str:
     """At most `characters` of the text, with what cannot be seen named by its code point."""
     cut = text.replace("\r\n", "\n")[:characters]
     seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", cut)
-    return seen if len(cut) >= len(text.replace("\r\n", "\n")) else f"{seen} … [cut: {len(text):,} characters in all]"
+    return (
+        seen
+        if len(cut) >= len(text.replace("\r\n", "\n"))
+        else f"{seen} … [cut: {len(text):,} characters in all]"
+    )
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:
@@ -122,7 +126,9 @@ def _example(
 
 def _response(policy: str, row: pandas.Series, rows: pandas.DataFrame, characters: int) -> ExampleResponse:
     benchmark, problem_id = row.name
-    own = rows[(rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")]
+    own = rows[
+        (rows["benchmark"] == benchmark) & (rows["problem_id"] == problem_id) & (rows["mode"] == "sampled")
+    ]
     return ExampleResponse(
         policy=policy,
         text=legible(row["response"], characters),

@@ -7,10 +7,25 @@ from dataclasses import dataclass
 from stages.report.inputs import Inputs, Metrics
 
 _WEB_RULES = (
-    "missing_field", "duplicate_id", "no_solution", "no_short_answer", "unfinished", "solution_disagrees_with_answer",
-    "no_question", "multi_part", "refers_to_figure_or_other", "proof_or_opinion", "wrong_language", "too_long",
-    "conflicting_answers", "exact_duplicate", "near_duplicate", "contaminated", "not_sampled", "no_agreement",
-)  # fmt: skip
+    "missing_field",
+    "duplicate_id",
+    "no_solution",
+    "no_short_answer",
+    "unfinished",
+    "solution_disagrees_with_answer",
+    "no_question",
+    "multi_part",
+    "refers_to_figure_or_other",
+    "proof_or_opinion",
+    "wrong_language",
+    "too_long",
+    "conflicting_answers",
+    "exact_duplicate",
+    "near_duplicate",
+    "contaminated",
+    "not_sampled",
+    "no_agreement",
+)
 """Reasons of filter_web in the order in which it asks; the row rules share one pass, the first that objects counts."""
 _ORDER = ("collect_web", "extract_web", "filter_web", "curate", "demonstrate", "sft")
 
@@ -83,7 +98,11 @@ def data_funnels(inputs: Inputs) -> list[Funnel]:
 
 
 def _funnel(stage: str, metrics: Metrics) -> Funnel:
-    drops = {key.removeprefix("dropped/"): int(value) for key, value in metrics.items() if key.startswith("dropped/")}
+    drops = {
+        key.removeprefix("dropped/"): int(value)
+        for key, value in metrics.items()
+        if key.startswith("dropped/")
+    }
     ranked = sorted(drops.items(), key=lambda item: (-item[1], item[0]))
     words = [(reason.replace("_", " "), rows) for reason, rows in ranked]
     return Funnel(stage, int(metrics["rows/in"]), int(metrics.get("rows/kept", 0)), words)
@@ -91,7 +110,9 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
 
 def web_steps(inputs: Inputs) -> list[WebStep]:
     """From pages to trusted problems, a step for each reason; empty unless every stage on the way has counted."""
-    pages, extracted, filtered = (inputs.metrics.get(name, {}) for name in ("collect_web", "extract_web", "filter_web"))
+    pages, extracted, filtered = (
+        inputs.metrics.get(name, {}) for name in ("collect_web", "extract_web", "filter_web")
+    )
     if not all("rows/in" in metrics for metrics in (pages, extracted, filtered)):
         return []
     left = int(pages["rows/in"])
@@ -110,7 +131,9 @@ def web_steps(inputs: Inputs) -> list[WebStep]:
 
 
 def _reasons(metrics: Metrics) -> list[tuple[str, int]]:
-    found = {key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")}
+    found = {
+        key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")
+    }
     order = {reason: place for place, reason in enumerate(_WEB_RULES)}
     return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
 
@@ -121,7 +144,9 @@ def contamination(inputs: Inputs) -> Contamination | None:
     if metrics is None:
         return None
     leaks = [
-        BenchmarkLeak(name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit))
+        BenchmarkLeak(
+            name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit)
+        )
         for name, hit in metrics.items()
         if name.endswith("/rows_hit")
     ]
@@ -141,4 +166,8 @@ def work_by_stage(inputs: Inputs) -> list[Work]:
         Work(stage, *(int(metrics[name]) if name in metrics else None for name in names))
         for stage, metrics in inputs.metrics.items()
     ]
-    return [line for line in lines if any(value is not None for value in vars(line).values() if value != line.stage)]
+    return [
+        line
+        for line in lines
+        if any(value is not None for value in vars(line).values() if value != line.stage)
+    ]

@@ -75,7 +75,9 @@ def read_inputs(paths: Namespace) -> Inputs:
         name: str(entry.get("start_from", "")) if isinstance(entry, dict) else ""
         for name, entry in _section(params, "rl_rounds", dict, paths.params).items()
     }
-    origins = {name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()}
+    origins = {
+        name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()
+    }
     revisions = {name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()}
     curves = {name: _curve(paths.curves / "rl_round" / f"{name}.csv") for name in rounds}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
@@ -113,7 +115,9 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
         return kind()
     if not isinstance(value, kind):
         wanted = "mapping" if kind is dict else "list"
-        raise UserError(f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes")
+        raise UserError(
+            f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes"
+        )
     return value
 
 
@@ -159,8 +163,11 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
     try:
         joined = read_table(places[0], "response").merge(judged, on=_KEYS, how="left", validate="one_to_one")
     except pandas.errors.MergeError:
-        raise UserError(f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"
-                        ) from None  # fmt: skip
+        raise UserError(
+            f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"
+        ) from None
     if joined["verdict"].isna().any():
-        raise UserError(f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`")
+        raise UserError(
+            f"{places[1]} lacks verdicts for responses of {places[0]}: run `dvc repro grade@{policy}`"
+        )
     return joined if len(joined) else None

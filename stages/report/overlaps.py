@@ -75,8 +75,14 @@ def example_pairs(inputs: Inputs, count: int, characters: int) -> list[Pair]:
 
 def _pair(row: Mapping, characters: int) -> Pair:
     overlap = row["overlap"]
-    texts = (row["source"], row["problem_id"], row["problem"], row["benchmark"], row["benchmark_problem_id"],
-             row["benchmark_problem"])  # fmt: skip
+    texts = (
+        row["source"],
+        row["problem_id"],
+        row["problem"],
+        row["benchmark"],
+        row["benchmark_problem_id"],
+        row["benchmark_problem"],
+    )
     shown = (legible(text if isinstance(text, str) else "", characters) for text in texts)
     return Pair(row["rule"], overlap if pandas.notna(overlap) else 0.0, *shown)
 
@@ -87,7 +93,8 @@ def repeats(inputs: Inputs) -> list[Repeats]:
         return []
     counts = inputs.duplicates.groupby(["scope", "rule"], sort=True).size()
     return [
-        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs)) for (scope, rule), pairs in counts.items()
+        Repeats(scope.replace("_", " "), rule.replace("_", " "), int(pairs))
+        for (scope, rule), pairs in counts.items()
     ]
 
 

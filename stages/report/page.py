@@ -113,6 +113,12 @@ def graph_lanes(inputs: Inputs) -> list[tuple[str, list[list[str]]]]:
         ("Problems", [[f"collect@{name}" for name in inputs.sources], ["curate"]]),
         ("Web solutions", [["collect_web"], ["extract_web"], ["filter_web"]]),
         ("Policies", [["base"], ["demonstrate"], ["sft"], *([f"rl_round@{name}"] for name in inputs.rounds)]),
-        ("Evaluation", [[f"respond@{name}" for name in inputs.policies], [f"grade@{name}" for name in inputs.policies],
-                        ["report"]]),
-    ]  # fmt: skip
+        (
+            "Evaluation",
+            [
+                [f"respond@{name}" for name in inputs.policies],
+                [f"grade@{name}" for name in inputs.policies],
+                ["report"],
+            ],
+        ),
+    ]

@@ -23,7 +23,10 @@ PURPOSES = {
     "problems/train": ("curate", "Problems to learn from: gradable, no duplicates, none of a benchmark."),
     "problems/validation": ("curate", "Problems set aside to watch training with."),
     "problems/benchmarks": ("curate", "Problems that policies are measured on, never trained on."),
-    "problems/transforms": ("curate", "Questions rewritten so that their answer is an integer, with the way back."),
+    "problems/transforms": (
+        "curate",
+        "Questions rewritten so that their answer is an integer, with the way back.",
+    ),
     "problems/difficulty": ("curate", "Pass rates that were measured elsewhere."),
     "demonstrations/train": ("demonstrate", "What supervised fine-tuning learns from."),
     "demonstrations/validation": ("demonstrate", "Demonstrations set aside for the validation loss."),
@@ -98,8 +101,12 @@ def _read_columns(name: str, path: Path, file: pyarrow.parquet.ParquetFile) -> T
                 for counted in pyarrow.compute.value_counts(data).to_pylist():
                     values[column][counted["values"] or "none given"] += counted["counts"]
             if column in lengths:
-                lengths[column].append(pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False))
-    characters = {column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts}
+                lengths[column].append(
+                    pyarrow.compute.utf8_length(data.drop_null()).to_numpy(zero_copy_only=False)
+                )
+    characters = {
+        column: numpy.concatenate(parts).astype(numpy.int64) for column, parts in lengths.items() if parts
+    }
     return TableFacts(
         name=name,
         rows=file.metadata.num_rows,
@@ -107,7 +114,8 @@ def _read_columns(name: str, path: Path, file: pyarrow.parquet.ParquetFile) -> T
         md5=dvc_md5(path),
         columns=[Column(field.name, str(field.type), filled[field.name]) for field in schema],
         values={
-            column: sorted(counts.items(), key=lambda item: (-item[1], item[0])) for column, counts in values.items()
+            column: sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            for column, counts in values.items()
         },
         characters={column: own for column, own in characters.items() if len(own)},
     )

@@ -14,9 +14,13 @@ from stages.foundations.quick_imports import quick_imports
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "respond", argv, __doc__,
-        inputs=["policy", "benchmarks"], outputs=["responses", "metrics"], options=["name"],
-    )  # fmt: skip
+        "respond",
+        argv,
+        __doc__,
+        inputs=["policy", "benchmarks"],
+        outputs=["responses", "metrics"],
+        options=["name"],
+    )
     with quick_imports():
         from stages.respond.stage import run_respond
 

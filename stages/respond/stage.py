@@ -67,8 +67,11 @@ def respond(
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
-            write_table(_respond_to(piece, params, prompt, derive_seed(seed, "respond", start), sampler, tokenizer),
-                        place, "response")  # fmt: skip
+            write_table(
+                _respond_to(piece, params, prompt, derive_seed(seed, "respond", start), sampler, tokenizer),
+                place,
+                "response",
+            )
         run.log({"progress/problems": start + len(piece)}, step=number)
     return pandas.concat([read_table(place, "response") for place in _pieces(run.scratch)], ignore_index=True)
 

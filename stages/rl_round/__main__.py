@@ -14,9 +14,13 @@ from stages.foundations.quick_imports import quick_imports
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "rl_round", argv, __doc__,
-        inputs=["policy", "problems"], outputs=["out", "rollouts", "metrics", "curves"], options=["round"],
-    )  # fmt: skip
+        "rl_round",
+        argv,
+        __doc__,
+        inputs=["policy", "problems"],
+        outputs=["out", "rollouts", "metrics", "curves"],
+        options=["round"],
+    )
     with quick_imports():
         from stages.rl_round.stage import run_rl_round
 

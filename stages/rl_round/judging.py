@@ -26,12 +26,7 @@ from stages.foundations.files import replace_folder
 from stages.foundations.progress import progress
 from stages.foundations.prompts import ChatPrompt, PlainPrompt
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.verifier_params import (
-    LikelierWord,
-    MadePairs,
-    ModelVerifier,
-    WrittenJudgement,
-)
+from stages.rl_round.verifier_params import LikelierWord, MadePairs, ModelVerifier, WrittenJudgement
 
 EXAMINED_PAIRS = 256
 MAX_GRADIENT_NORM = 1.0

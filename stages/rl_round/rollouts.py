@@ -66,9 +66,13 @@ def draw_groups(
 ) -> list[Group]:
     """One group per problem, judged and rewarded."""
     settings = SamplingSettings(
-        params.temperature, params.top_p, params.top_k, params.max_response_tokens, params.log_threshold,
+        params.temperature,
+        params.top_p,
+        params.top_k,
+        params.max_response_tokens,
+        params.log_threshold,
         params.keeps_distributions,
-    )  # fmt: skip
+    )
     drawn = sampler.sample([problem.prompt for problem in problems], params.group_size, settings, seed)
     texts = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in drawn]
     pairs = [(problem.answer, text) for problem, group in zip(problems, texts, strict=True) for text in group]
@@ -100,9 +104,15 @@ def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
             reward = verdict_reward(params.reward, verdict)
         case CosineReward() as shape:
             reward = cosine_length_reward(
-                verdict is Verdict.CORRECT, tokens, limit, shape.r0_correct, shape.rL_correct, shape.r0_wrong,
-                shape.rL_wrong, shape.exceeded,
-            )  # fmt: skip
+                verdict is Verdict.CORRECT,
+                tokens,
+                limit,
+                shape.r0_correct,
+                shape.rL_correct,
+                shape.r0_wrong,
+                shape.rL_wrong,
+                shape.exceeded,
+            )
     if isinstance(params.overlong, SoftOverlong):
         reward += soft_overlong_punishment(tokens, limit, params.overlong.buffer_tokens)
     return reward
@@ -110,11 +120,9 @@ def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
     """Reward of a decided verdict, whatever the length."""
-    return {
-        Verdict.CORRECT: reward.correct,
-        Verdict.WRONG: reward.wrong,
-        Verdict.UNPARSED: reward.unparsed,
-    }[verdict]
+    return {Verdict.CORRECT: reward.correct, Verdict.WRONG: reward.wrong, Verdict.UNPARSED: reward.unparsed}[
+        verdict
+    ]
 
 
 def group_to_json(group: Group) -> dict:

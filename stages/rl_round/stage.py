@@ -83,10 +83,20 @@ def run_rl_round(paths: Namespace) -> None:
                 verifier = stack.enter_context(CheckedJudge(judge, verifier))
                 run.log(known, step=0)
         learner = Learner(
-            params, this_round, paths.round, seed, trainer_params.micro_batch_tokens,
-            sections["verifier"].abort_undecided_fraction, problems, trainer, sampler, verifier, tokenizer, run,
+            params,
+            this_round,
+            paths.round,
+            seed,
+            trainer_params.micro_batch_tokens,
+            sections["verifier"].abort_undecided_fraction,
+            problems,
+            trainer,
+            sampler,
+            verifier,
+            tokenizer,
+            run,
             reference,
-        )  # fmt: skip
+        )
         learner, selected = _with_selected_problems(learner)
         _write(paths, trainer, learn(learner), run, known | selected)
 
@@ -174,9 +184,16 @@ def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]
     if learner.sampler is not None:
         with learner.run.phase("select"):
             counts = count_passes(
-                learner.problems, selection.samples, params, learner.sampler, learner.verifier,
-                learner.tokenizer, learner.run.scratch, learner.seed, learner.name,
-            )  # fmt: skip
+                learner.problems,
+                selection.samples,
+                params,
+                learner.sampler,
+                learner.verifier,
+                learner.tokenizer,
+                learner.run.scratch,
+                learner.seed,
+                learner.name,
+            )
     counts = learner.trainer.broadcast(counts)
     kept = select_by_pass_rate(learner.problems, counts, selection, params.problems_per_step)
     metrics = selection_metrics(counts, len(kept))

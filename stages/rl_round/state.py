@@ -95,11 +95,14 @@ def _with_distributions(groups: Sequence[Group], kept: Mapping[str, Tensor]) -> 
         return replace(rollout, sample=FullSample(**vars(rollout.sample), distributions=kept[key]))
 
     return [
-        replace(group, rollouts=tuple(
-            whole(rollout, f"{number}/{index}") for index, rollout in enumerate(group.rollouts)
-        ))
+        replace(
+            group,
+            rollouts=tuple(
+                whole(rollout, f"{number}/{index}") for index, rollout in enumerate(group.rollouts)
+            ),
+        )
         for number, group in enumerate(groups)
-    ]  # fmt: skip
+    ]
 
 
 class RolloutLog:

@@ -15,9 +15,12 @@ from stages.foundations.quick_imports import quick_imports
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "sft", argv, __doc__,
-        inputs=["policy", "train", "validation"], outputs=["out", "metrics", "curves", "dropped"],
-    )  # fmt: skip
+        "sft",
+        argv,
+        __doc__,
+        inputs=["policy", "train", "validation"],
+        outputs=["out", "metrics", "curves", "dropped"],
+    )
     with quick_imports():
         from stages.sft.stage import run_sft
 

@@ -185,7 +185,9 @@ def test_a_benchmark_that_repeats_itself_costs_no_more():
 
 def test_boilerplate_of_a_benchmark_proposes_nothing_but_leaks_are_still_found():
     preamble = "Answer the following question about arithmetic carefully and give only the final number as your answer"
-    questions = [f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)]
+    questions = [
+        f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)
+    ]
     rules = DecontaminationRules(False, NgramRule(words=5, shared_fraction=0.2), None, None)
     own = index(rules, *questions)
     assert own.find(f"{preamble} how high is the tower of the old town on the hill") is None
@@ -216,9 +218,13 @@ def test_templates_come_after_the_other_rules():
         ("b/1", "template"),
     ]
     assert own.find_all(story.replace("3", "9").replace("Tom", "Ann"))[0].columns() == {
-        "benchmark": "held_out", "benchmark_problem_id": "b/0", "benchmark_problem": story, "rule": "template",
-        "overlap": 1.0, "benchmark_revision": "",
-    }  # fmt: skip
+        "benchmark": "held_out",
+        "benchmark_problem_id": "b/0",
+        "benchmark_problem": story,
+        "rule": "template",
+        "overlap": 1.0,
+        "benchmark_revision": "",
+    }
 
 
 @pytest.mark.parametrize(

@@ -120,11 +120,14 @@ def test_pairing_finds_a_small_constant_gain():
     assert separate[0].high > separate[1].low
 
 
-@pytest.mark.parametrize(("score", "problems", "low", "high"), [
-    (0.0, 32, 0.0, 0.1089),  # Clopper-Pearson tables: 0 of 32
-    (1.0, 10, 0.6915, 1.0),  # and 10 of 10
-    (0.5, 1, 0.0125, 0.9875),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("score", "problems", "low", "high"),
+    [
+        (0.0, 32, 0.0, 0.1089),  # Clopper-Pearson tables: 0 of 32
+        (1.0, 10, 0.6915, 1.0),  # and 10 of 10
+        (0.5, 1, 0.0125, 0.9875),
+    ],
+)
 def test_equal_scores_everywhere_still_leave_doubt(score, problems, low, high):
     interval = with_width(clustered_bootstrap([score] * problems, draws=50), problems, 0.0, 1.0)
     assert interval == pytest.approx((score, low, high), abs=1e-4)
@@ -139,13 +142,16 @@ def test_an_interval_with_a_width_stays():
     assert with_width(Interval(0.5, 0.4, 0.6), 10, 0.0, 1.0) == (0.5, 0.4, 0.6)
 
 
-@pytest.mark.parametrize("call", [
-    lambda: clustered_bootstrap([]),
-    lambda: clustered_bootstrap([1.0, float("nan")]),
-    lambda: clustered_bootstrap([1.0, 0.0], ["a"]),
-    lambda: paired_bootstrap([1.0], [1.0, 0.0]),
-    lambda: majority_at_k(["1"], "1", 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: clustered_bootstrap([]),
+        lambda: clustered_bootstrap([1.0, float("nan")]),
+        lambda: clustered_bootstrap([1.0, 0.0], ["a"]),
+        lambda: paired_bootstrap([1.0], [1.0, 0.0]),
+        lambda: majority_at_k(["1"], "1", 2),
+    ],
+)
 def test_unusable_input_is_refused(call):
     with pytest.raises(ValueError):
         call()

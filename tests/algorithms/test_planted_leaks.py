@@ -15,12 +15,22 @@ from stages.algorithms.decontamination import BenchmarkProblem, Contamination
 from tests.fakes.planted_leaks import formulas, planted, renamed, respaced_latex, rewordings
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
-needs_real_rows = pytest.mark.skipif(not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine")
+needs_real_rows = pytest.mark.skipif(
+    not MIRROR.is_dir(), reason=f"the real rows ({MIRROR}) are not on this machine"
+)
 FLOORS = {
-    "verbatim": 1.0, "respaced": 1.0, "respaced_latex": 1.0, "renumbered": 1.0, "renumbered_and_renamed": 1.0,
-    "renumbered_latex": 0.85, "reworded_light": 0.95, "reworded_heavy": 0.8,
-    "reworded_light_held_out": 0.9, "reworded_heavy_held_out": 0.4, "reworded_heavy_unseen": 0.45,
-}  # fmt: skip
+    "verbatim": 1.0,
+    "respaced": 1.0,
+    "respaced_latex": 1.0,
+    "renumbered": 1.0,
+    "renumbered_and_renamed": 1.0,
+    "renumbered_latex": 0.85,
+    "reworded_light": 0.95,
+    "reworded_heavy": 0.8,
+    "reworded_light_held_out": 0.9,
+    "reworded_heavy_held_out": 0.4,
+    "reworded_heavy_unseen": 0.45,
+}
 
 
 @lru_cache(maxsize=1)
@@ -45,9 +55,14 @@ def test_recall_of_each_kind_among_all_real_benchmark_problems():
 @pytest.mark.parametrize(
     ("name", "field", "most"),
     # Hits in the train files are mostly problems of one template, by eye; AIME and MMLU each share one with MATH-500.
-    [("gsm8k/train", "question", 0.02), ("math/train", "problem", 0.06), ("theoremqa/test", "Question", 0.01),
-     ("aime/aime_1983_2023", "problem", 0.02), ("mmlu_stem/test", "question", 0.01)],
-)  # fmt: skip
+    [
+        ("gsm8k/train", "question", 0.02),
+        ("math/train", "problem", 0.06),
+        ("theoremqa/test", "Question", 0.01),
+        ("aime/aime_1983_2023", "problem", 0.02),
+        ("mmlu_stem/test", "question", 0.01),
+    ],
+)
 def test_few_real_rows_are_hit(name, field, most):
     rows = read_mirror(MIRROR, name, field)[::20]
     hits = sum(real_benchmarks()[2].find(row) is not None for row in rows)
@@ -58,7 +73,9 @@ def test_few_real_rows_are_hit(name, field, most):
 def test_real_leaks_between_public_sets_are_found():
     """An AIME problem of 1983-2023 and one of MMLU-STEM stand word for word in MATH-500."""
     index = real_benchmarks()[2]
-    aime = next(row for row in read_mirror(MIRROR, "aime/aime_1983_2023", "problem") if "$P(11) = 181$" in row)
+    aime = next(
+        row for row in read_mirror(MIRROR, "aime/aime_1983_2023", "problem") if "$P(11) = 181$" in row
+    )
     assert index.find(aime).rule == "exact" and index.find(aime).benchmark == "math500"
 
 

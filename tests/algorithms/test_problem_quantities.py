@@ -15,13 +15,22 @@ def values(text):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("half an hour", "30 minutes"), ("25 cents", "$0.25"), ("75% of it", "three quarters of it"),
-        ("half a dozen", "6"), ("three and a half boxes", "3.5 boxes"), ("3/5 of the hats", "three fifths of the hats"),
-        ("two thirds", "2/3"), ("the 3rd floor", "the third floor"), ("twice as much", "2 times as much"),
-        ("a 6-inch fish", "half a foot of fish"), ("two hundred", "200"), ("2 dozen", "24"),
-        ("a fifth of it", "20% of it"), ("a decade", "10 years"),
+        ("half an hour", "30 minutes"),
+        ("25 cents", "$0.25"),
+        ("75% of it", "three quarters of it"),
+        ("half a dozen", "6"),
+        ("three and a half boxes", "3.5 boxes"),
+        ("3/5 of the hats", "three fifths of the hats"),
+        ("two thirds", "2/3"),
+        ("the 3rd floor", "the third floor"),
+        ("twice as much", "2 times as much"),
+        ("a 6-inch fish", "half a foot of fish"),
+        ("two hundred", "200"),
+        ("2 dozen", "24"),
+        ("a fifth of it", "20% of it"),
+        ("a decade", "10 years"),
     ],
-)  # fmt: skip
+)
 def test_ways_of_writing_one_quantity(one, other):
     assert values(one) == values(other) != []
 

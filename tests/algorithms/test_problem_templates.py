@@ -59,8 +59,10 @@ def test_similarity_agrees_with_a_slow_one():
 
     wanted = sum(map(weight, own & stems[0])) / sum(map(weight, own | stems[0]))
     assert 0.1 < wanted < 1
-    found = dict((index, similarity) for index, _, similarity in
-                 TemplateIndex(texts, TemplateRule(wanted - 1e-9, 0.06)).find(query))  # fmt: skip
+    found = dict(
+        (index, similarity)
+        for index, _, similarity in TemplateIndex(texts, TemplateRule(wanted - 1e-9, 0.06)).find(query)
+    )
     assert found[0] == pytest.approx(wanted)
 
 

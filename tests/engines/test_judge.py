@@ -113,8 +113,12 @@ def word_judge(gap, margin=0.1):
 
 
 def test_the_likelier_word_decides_and_near_words_leave_it_undecided():
-    gaps = {same_request("7", "7"): 2.0, same_request("7", "8"): -2.0, same_request("7", "9"): 0.05,
-            same_request("7", "5"): float("nan")}  # fmt: skip
+    gaps = {
+        same_request("7", "7"): 2.0,
+        same_request("7", "8"): -2.0,
+        same_request("7", "9"): 0.05,
+        same_request("7", "5"): float("nan"),
+    }
     scorer, judge = word_judge(lambda prompt: gaps[prompt.removesuffix("\n")])
     with judge:
         boxed = [("7", f"so \\boxed{{{answer}}}") for answer in "78957"]

@@ -52,4 +52,7 @@ def test_chat_prompts_need_a_template_and_use_it():
     with pytest.raises(UserError, match=r"prompt\.kind: plain"):
         encode_prompt(tokenizer, CHAT, "1+1?")
     tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    assert tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?")) == "<system>Be brief.<user>1+1? Box it.<assistant>"
+    assert (
+        tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?"))
+        == "<system>Be brief.<user>1+1? Box it.<assistant>"
+    )

@@ -28,9 +28,17 @@ SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_to
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11], [12, 13]]
 END = 1
 SIZES = dict(
-    vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    max_position_embeddings=64, initializer_range=0.3, pad_token_id=0, eos_token_id=END, bos_token_id=None,
-)  # fmt: skip
+    vocab_size=40,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    initializer_range=0.3,
+    pad_token_id=0,
+    eos_token_id=END,
+    bos_token_id=None,
+)
 
 
 def replace_params(**changes):
@@ -107,9 +115,13 @@ def test_pruned_logprobs_are_the_trainers():
 
 def test_scaled_rotary_positions_are_the_models():
     scaling = dict(
-        rope_type="llama3", rope_theta=100.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        rope_type="llama3",
+        rope_theta=100.0,
+        factor=4.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
         original_max_position_embeddings=16,
-    )  # fmt: skip
+    )
     model = make("llama", rope_parameters=scaling)
     drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0)
     assert_logprobs_are_the_models(model, PROMPTS, drawn)

@@ -18,19 +18,32 @@ from stages.engines.weight_mismatch import rounded
 
 END = 1
 NONE, BFLOAT16, INT8 = (
-    NoMismatch(kind="none"), Bfloat16Weights(kind="bfloat16_weights"), Int8Weights(kind="int8_weights"),
-)  # fmt: skip
+    NoMismatch(kind="none"),
+    Bfloat16Weights(kind="bfloat16_weights"),
+    Int8Weights(kind="int8_weights"),
+)
 PROMPT, RESPONSE = [3, 4, 5], [6, 7, 8]
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
 
 def make(seed, tie=True):
     torch.manual_seed(seed)
-    return LlamaForCausalLM(LlamaConfig(
-        vocab_size=40, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.3, pad_token_id=0, eos_token_id=END,
-        bos_token_id=None, tie_word_embeddings=tie,
-    )).eval()  # fmt: skip
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=40,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=64,
+            initializer_range=0.3,
+            pad_token_id=0,
+            eos_token_id=END,
+            bos_token_id=None,
+            tie_word_embeddings=tie,
+        )
+    ).eval()
 
 
 def params(mismatch):

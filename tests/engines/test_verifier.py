@@ -84,10 +84,23 @@ def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
     assert verdicts(verifier.judge([(gold, response)])) == [verdict]
 
 
-@pytest.mark.parametrize("tower", [
-    "9^(9^(9^9))", "5^(5^(5^(5^5)))", "9^{9^{9^{9}}}", "9**9**9**9", "((99999999!)!)!", r"\binom{10^9}{5 \cdot 10^8}",
-    r"9^\infty", "9" + "(" * 1000, r"9\frac", "9\x00", "9; import os", r"\sqrt[9]{" * 99,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "tower",
+    [
+        "9^(9^(9^9))",
+        "5^(5^(5^(5^5)))",
+        "9^{9^{9^{9}}}",
+        "9**9**9**9",
+        "((99999999!)!)!",
+        r"\binom{10^9}{5 \cdot 10^8}",
+        r"9^\infty",
+        "9" + "(" * 1000,
+        r"9\frac",
+        "9\x00",
+        "9; import os",
+        r"\sqrt[9]{" * 99,
+    ],
+)
 @pytest.mark.parametrize("form", [r"\boxed{%s}", "%s", "The answer is %s."])
 def test_hostile_answers_are_never_correct(verifier, tower, form):
     started = time.monotonic()

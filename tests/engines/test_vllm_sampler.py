@@ -280,11 +280,7 @@ def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "said"),
-    [
-        ({"vocab": 200}, "258 tokens but the model embeds 200"),
-        ({}, "has 512 positions"),
-    ],
+    ("sizes", "said"), [({"vocab": 200}, "258 tokens but the model embeds 200"), ({}, "has 512 positions")]
 )
 def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
     policy = write_tiny_policy(tmp_path / "policy", **sizes)
@@ -319,7 +315,9 @@ def test_kept_distributions_are_the_trainers(pair):
     settings = replace(SETTINGS, temperature=0.8, log_threshold=-1.5, keeps_distributions=True)
     for prompt, sample in flat(pair.sampler.sample(PROMPTS, 3, settings, seed=12)):
         rows = sample.distributions
-        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(sample.logprobs, abs=1e-6)
+        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(
+            sample.logprobs, abs=1e-6
+        )
         with torch.no_grad():
             logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
         heated = logits[0, len(prompt) - 1 : -1] / 0.8

@@ -8,9 +8,15 @@ from stages.curate.__main__ import main
 from stages.foundations.tables import read_table, write_table
 
 OUTPUTS = {
-    "train": "problem", "validation": "problem", "benchmarks": "benchmark", "contamination": "contamination",
-    "duplicates": "duplicate", "transforms": "transform", "difficulty": "difficulty", "dropped": "dropped",
-}  # fmt: skip
+    "train": "problem",
+    "validation": "problem",
+    "benchmarks": "benchmark",
+    "contamination": "contamination",
+    "duplicates": "duplicate",
+    "transforms": "transform",
+    "difficulty": "difficulty",
+    "dropped": "dropped",
+}
 CURATE = {
     "max_problem_characters": 200,
     "answer_kinds": ["integer", "number"],
@@ -31,10 +37,16 @@ def curate(tmp_path, train, held_out=HELD_OUT, seed=0, roles=None, others=None, 
     folder = tmp_path / "collected"
     for source, rows in {"drill": train, "held_out": held_out, **(others or {})}.items():
         table = [
-            {"problem_id": f"{source}/{i}", "source": source, "problem": problem, "answer": answer,
-             "solution": rest[0] if rest else None, "licence": "MIT"}
+            {
+                "problem_id": f"{source}/{i}",
+                "source": source,
+                "problem": problem,
+                "answer": answer,
+                "solution": rest[0] if rest else None,
+                "licence": "MIT",
+            }
             for i, (problem, answer, *rest) in enumerate(rows)
-        ]  # fmt: skip
+        ]
         write_table(table, folder / f"{source}.parquet", "problem")
     return run_curate(tmp_path, seed, roles, **changes)
 
@@ -44,7 +56,9 @@ def run_curate(tmp_path, seed=0, roles=None, **changes):
     roles = roles or {"drill": "train", "held_out": "benchmark"}
     params = {"seed": seed, "curate": CURATE | changes, "verifier": VERIFIER}
     origin = {"kind": "local", "sha256": "ab12"}
-    params["sources"] = {name: {"role": role, "licence": "MIT", "from": origin} for name, role in roles.items()}
+    params["sources"] = {
+        name: {"role": role, "licence": "MIT", "from": origin} for name, role in roles.items()
+    }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
     paths = {name: tmp_path / "out" / f"{name}.parquet" for name in OUTPUTS}
     metrics = tmp_path / "out" / "curate.json"

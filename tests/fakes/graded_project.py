@@ -16,24 +16,47 @@ from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.tables import write_table
 
 POLICIES = ("sft", "rl_1")
-STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = {
-    "base": (["data/code/base.json"], ["seed"], ["data/policies/base", "data/metrics/base.json"]),
-    "collect@train": (["data/code/collect.json"], ["sources.train"], ["data/problems/collected/train.parquet"]),
-    "curate": (["data/code/curate.json", "data/problems/collected"], ["seed"], ["data/problems/train.parquet"]),
-    "sft": (["data/code/sft.json", "data/policies/base", "data/problems/train.parquet"], ["seed", "sft"],
-            ["data/policies/sft", "data/curves/sft.csv", "data/metrics/sft.json"]),
-    "rl_round@rl_1": (["data/code/rl_round.json", "data/policies/sft", "data/problems/train.parquet"],
-                      ["seed", "rl", "rl_rounds.rl_1"],
-                      ["data/policies/rl_1", "data/curves/rl_round/rl_1.csv", "data/metrics/rl_round/rl_1.json"]),
-} | {
-    f"respond@{policy}": (["data/code/respond.json", f"data/policies/{policy}"], ["seed"],
-                          [f"data/responses/{policy}.parquet", f"data/metrics/respond/{policy}.json"])
-    for policy in POLICIES
-} | {
-    f"grade@{policy}": (["data/code/grade.json", f"data/responses/{policy}.parquet"], ["grade"],
-                        [f"data/verdicts/{policy}.parquet", f"data/metrics/grade/{policy}.json"])
-    for policy in POLICIES
-}  # fmt: skip
+STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = (
+    {
+        "base": (["data/code/base.json"], ["seed"], ["data/policies/base", "data/metrics/base.json"]),
+        "collect@train": (
+            ["data/code/collect.json"],
+            ["sources.train"],
+            ["data/problems/collected/train.parquet"],
+        ),
+        "curate": (
+            ["data/code/curate.json", "data/problems/collected"],
+            ["seed"],
+            ["data/problems/train.parquet"],
+        ),
+        "sft": (
+            ["data/code/sft.json", "data/policies/base", "data/problems/train.parquet"],
+            ["seed", "sft"],
+            ["data/policies/sft", "data/curves/sft.csv", "data/metrics/sft.json"],
+        ),
+        "rl_round@rl_1": (
+            ["data/code/rl_round.json", "data/policies/sft", "data/problems/train.parquet"],
+            ["seed", "rl", "rl_rounds.rl_1"],
+            ["data/policies/rl_1", "data/curves/rl_round/rl_1.csv", "data/metrics/rl_round/rl_1.json"],
+        ),
+    }
+    | {
+        f"respond@{policy}": (
+            ["data/code/respond.json", f"data/policies/{policy}"],
+            ["seed"],
+            [f"data/responses/{policy}.parquet", f"data/metrics/respond/{policy}.json"],
+        )
+        for policy in POLICIES
+    }
+    | {
+        f"grade@{policy}": (
+            ["data/code/grade.json", f"data/responses/{policy}.parquet"],
+            ["grade"],
+            [f"data/verdicts/{policy}.parquet", f"data/metrics/grade/{policy}.json"],
+        )
+        for policy in POLICIES
+    }
+)
 PARAMS = {
     "seed": 0,
     "sources": {
@@ -57,12 +80,23 @@ def answers(
         draws += [("sampled", place, bool(generator.random() < chance)) for place in range(samples)]
         for mode, place, is_correct in draws:
             said = "4" if is_correct else str(5 + place % 2)
-            rows.append({
-                "problem_id": f"{name}/{number}", "benchmark": name, "mode": mode, "sample_index": place,
-                "problem": f"What is {number}+4-{number}?", "answer": "4", "response": f"The answer is {said}.",
-                "response_tokens": 5, "is_truncated": False, "verdict": "correct" if is_correct else "wrong",
-                "extracted": said, "path": "exact", "reason": "",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "problem_id": f"{name}/{number}",
+                    "benchmark": name,
+                    "mode": mode,
+                    "sample_index": place,
+                    "problem": f"What is {number}+4-{number}?",
+                    "answer": "4",
+                    "response": f"The answer is {said}.",
+                    "response_tokens": 5,
+                    "is_truncated": False,
+                    "verdict": "correct" if is_correct else "wrong",
+                    "extracted": said,
+                    "path": "exact",
+                    "reason": "",
+                }
+            )
     return rows
 
 
@@ -72,8 +106,11 @@ def write_answers(root: Path, policy: str, rows: Sequence[Mapping[str, Any]]) ->
     judged = ["verdict", "extracted", "path", "reason"]
     asked = [{key: value for key, value in row.items() if key not in judged} for row in rows]
     write_table(asked, root / f"data/responses/{policy}.parquet", "response")
-    write_table([{key: row[key] for key in keys + judged} for row in rows],
-                root / f"data/verdicts/{policy}.parquet", "verdict")  # fmt: skip
+    write_table(
+        [{key: row[key] for key in keys + judged} for row in rows],
+        root / f"data/verdicts/{policy}.parquet",
+        "verdict",
+    )
     write_metrics(root / f"data/metrics/respond/{policy}.json", {"rows/kept": len(rows)})
     share = sum(row["verdict"] == "correct" for row in rows) / len(rows)
     write_metrics(

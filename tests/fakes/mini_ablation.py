@@ -42,16 +42,33 @@ def mini_ablation() -> dict[str, Any]:
             "slow": {"says": "half the learning rate", "rl.optimizer.learning_rate": 0.00025},
         },
         "metrics": {
-            "accuracy": {"kind": "score", "label": "held out avg@2", "unit": "percent", "file": "grade/{policy}",
-                         "key": "arithmetic_held_out/avg_at_2"},
-            "length": {"kind": "curve_mean", "label": "response length", "unit": "tokens", "file": "rl_round/{policy}",
-                       "column": "length/response_tokens_mean", "last_steps": 1},
+            "accuracy": {
+                "kind": "score",
+                "label": "held out avg@2",
+                "unit": "percent",
+                "file": "grade/{policy}",
+                "key": "arithmetic_held_out/avg_at_2",
+            },
+            "length": {
+                "kind": "curve_mean",
+                "label": "response length",
+                "unit": "tokens",
+                "file": "rl_round/{policy}",
+                "column": "length/response_tokens_mean",
+                "last_steps": 1,
+            },
         },
         "comparisons": [
-            {"metric": "accuracy", "variant": "slow", "against": "plain", "direction": "higher", "margin": None}
+            {
+                "metric": "accuracy",
+                "variant": "slow",
+                "against": "plain",
+                "direction": "higher",
+                "margin": None,
+            }
         ],
         "published": {"plain": {"accuracy": 30.0}, "slow": {"accuracy": 36.0}},
-    }  # fmt: skip
+    }
 
 
 def write_ablation(root: Path, content: dict[str, Any]) -> None:

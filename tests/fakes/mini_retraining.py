@@ -110,8 +110,10 @@ def make_project(folder: Path) -> Path:
     subprocess.run([sys.executable, "-m", "dvc", "init", "-q"], cwd=folder, check=True)
     (folder / "dvc.yaml").write_text(DVC_YAML)
     (folder / "stage.py").write_text(STAGE)
-    (folder / ".gitignore").write_text("/state/\n" + "".join(f"/data/{name}/\n" for name in (
-        "problems", "policies", "responses", "verdicts")))  # fmt: skip
+    (folder / ".gitignore").write_text(
+        "/state/\n"
+        + "".join(f"/data/{name}/\n" for name in ("problems", "policies", "responses", "verdicts"))
+    )
     (folder / ".dvcignore").write_text("state/\n")
     sources = {}
     for name, role, rows in (("lessons", "train", [{"skill": 0.5}]), ("held_out", "benchmark", held_out())):

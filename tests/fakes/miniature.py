@@ -52,8 +52,11 @@ def copy_project(folder: Path) -> Path:
     """A git repository in `folder` with the working tree's files as its one commit; DVC's own settings come along."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=PROJECT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
     for name in listed:
         if (PROJECT / name).is_file() and name != "dvc.lock":
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +84,9 @@ def use_miniature(folder: Path, recipe: str, changes: dict[str, Any]) -> None:
 def environment(tracking: bool = False) -> dict[str, str]:
     """The environment of a command in a copy: this interpreter first, no state of the project that runs the tests."""
     kept = {
-        name: value for name, value in os.environ.items() if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
     }
     path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
     return {**kept, "PATH": path, "OMP_NUM_THREADS": "1", "RETRACE_TRACKING": "on" if tracking else "off"}
@@ -90,9 +95,14 @@ def environment(tracking: bool = False) -> dict[str, str]:
 def dvc(folder: Path, *arguments: str, check: bool = True) -> str:
     """Runs `dvc` in `folder` and returns what it printed; AssertionError with it when the command fails."""
     done = subprocess.run(
-        ["dvc", *arguments], cwd=folder, env=environment(), check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        ["dvc", *arguments],
+        cwd=folder,
+        env=environment(),
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert not check or done.returncode == 0, done.stdout
     return done.stdout
 

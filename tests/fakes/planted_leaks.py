@@ -39,7 +39,9 @@ def respaced_latex(text: str) -> str:
     r"""The same formulas in another house style: `\(..\)`, `\dfrac`, `\left(`, thin spaces, `\tfrac12`, `\leqslant`."""
     parts = re.split(r"(?<!\\)\$", text)
     loose = [part.replace("+", "~+\\,").replace("=", "\\; = \\;") for part in parts]
-    text = "".join(f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True)))
+    text = "".join(
+        f"\\( {new} \\)" if i % 2 else old for i, (old, new) in enumerate(zip(parts, loose, strict=True))
+    )
     text = re.sub(r"\\frac\{(\d)\}\{(\d)\}", r"\\tfrac\1\2", text).replace("\\frac", "\\dfrac")
     text = text.replace("\\le ", "\\leqslant ").replace("\\circ", "{\\circ}").replace("^2", "^{2}")
     return re.sub(r"(?<!\\left)\(((?:[^()\\]|\\[a-z])*)\)", r"\\left( \1 \\right)", text)

@@ -39,14 +39,25 @@ class RunningUi:
 
     def start(self) -> None:
         settings = {
-            "PREFECT_PORT": str(self.prefect), "MLFLOW_PORT": str(self.mlflow), "RETRACE_STATE": str(self.state),
-            "PYTHONPATH": str(PROJECT), "RETRACE_TRACKING": "off",
+            "PREFECT_PORT": str(self.prefect),
+            "MLFLOW_PORT": str(self.mlflow),
+            "RETRACE_STATE": str(self.state),
+            "PYTHONPATH": str(PROJECT),
+            "RETRACE_TRACKING": "off",
             "PATH": self.path,
-        }  # fmt: skip
+        }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        command = kept([sys.executable, "-m", "pipelines.servers"])  # it ends with the tests, however they end
-        self.process = subprocess.Popen(command, cwd=PROJECT, text=True, env={**environment, **settings},
-                                        stdout=subprocess.PIPE, start_new_session=True)  # fmt: skip
+        command = kept(
+            [sys.executable, "-m", "pipelines.servers"]
+        )  # it ends with the tests, however they end
+        self.process = subprocess.Popen(
+            command,
+            cwd=PROJECT,
+            text=True,
+            env={**environment, **settings},
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
         self.printed = [self.process.stdout.readline(), self.process.stdout.readline()]
 
     def end(self) -> None:

@@ -22,7 +22,11 @@ def main(stage: str, arguments: list[str]) -> None:
     params = yaml.safe_load(Path(flags["params"]).read_text())
     seed = 0 if stage in WITHOUT_SEED else params["seed"]
     own = [stage, flags.get("round", ""), seed, params.get(stage), params["rl"] if stage == "rl_round" else 0]
-    made_of = [_content(Path(value)) for value in flags.values() if value.startswith("data/") and Path(value).exists()]
+    made_of = [
+        _content(Path(value))
+        for value in flags.values()
+        if value.startswith("data/") and Path(value).exists()
+    ]
     digest = hashlib.sha256(json.dumps([own, made_of]).encode()).hexdigest()
     if stage == "sft":
         time.sleep(1.0)
@@ -57,15 +61,22 @@ def _write(stage: str, path: Path, digest: str) -> None:
         path.write_text(json.dumps(metrics))
     elif path.suffix == ".csv":
         with open(path, "w") as file:
-            csv.writer(file).writerows([["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]])
+            csv.writer(file).writerows(
+                [["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]]
+            )
     elif stage == "grade":
         import pandas
 
         rows = [
-            {"problem_id": f"p{number // SAMPLES}", "benchmark": "arithmetic_held_out", "mode": "sampled",
-             "sample_index": number % SAMPLES, "verdict": "correct" if is_correct else "wrong"}
+            {
+                "problem_id": f"p{number // SAMPLES}",
+                "benchmark": "arithmetic_held_out",
+                "mode": "sampled",
+                "sample_index": number % SAMPLES,
+                "verdict": "correct" if is_correct else "wrong",
+            }
             for number, is_correct in enumerate(correct)
-        ]  # fmt: skip
+        ]
         pandas.DataFrame(rows).to_parquet(path)
     elif path.suffix:
         path.write_text(digest)

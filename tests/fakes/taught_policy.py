@@ -21,46 +21,95 @@ PROBLEMS = [(f"{a}+{b}?", str(a + b)) for a in range(DIGITS) for b in range(DIGI
 PARAMS: dict[str, Any] = {
     "seed": 0,
     "prompt": {"kind": "plain", "template": "{problem} "},
-    "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 64,
-                "mismatch": {"kind": "none"}},
+    "sampler": {
+        "kind": "torch",
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "max_sequences": 64,
+        "mismatch": {"kind": "none"},
+    },
     "trainer": {
-        "kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "micro_batch_tokens": 512,
+        "kind": "torch",
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "micro_batch_tokens": 512,
         "gradient_checkpointing": False,
     },
     "verifier": {"timeout_seconds": 5.0, "memory_mib": 512, "workers": 1, "abort_undecided_fraction": 0.1},
     "sft": {
-        "steps": 60, "batch_demonstrations": 12, "max_sequence_tokens": 32, "warmup_steps": 5,
-        "final_learning_rate_fraction": 0.1, "max_gradient_norm": 1.0, "validate_every_steps": 20,
+        "steps": 60,
+        "batch_demonstrations": 12,
+        "max_sequence_tokens": 32,
+        "warmup_steps": 5,
+        "final_learning_rate_fraction": 0.1,
+        "max_gradient_norm": 1.0,
+        "validate_every_steps": 20,
         "checkpoint_every_steps": 10,
-        "optimizer": {"kind": "adamw", "learning_rate": 0.01, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},
+        "optimizer": {
+            "kind": "adamw",
+            "learning_rate": 0.01,
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "weight_decay": 0.0,
+        },
     },
     "rl": {
-        "problems_per_step": 4, "group_size": 8, "temperature": 1.0, "top_p": 1.0, "top_k": 0,
-        "max_response_tokens": 12, "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
-        "reward_discount": 1.0, "verifier": {"kind": "rule"},
+        "problems_per_step": 4,
+        "group_size": 8,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_response_tokens": 12,
+        "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
+        "reward_discount": 1.0,
+        "verifier": {"kind": "rule"},
         "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
-        "is_overlong_filtered": False, "repetition_penalty": {"kind": "none"},
+        "is_overlong_filtered": False,
+        "repetition_penalty": {"kind": "none"},
         "dynamic_sampling": {"kind": "dynamic", "max_draws": 3, "max_staleness": 2},
         "advantage": {"kind": "group_normalized", "divide_by_std": True},
         "policy_loss": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
-        "aggregation": "token_mean", "proximal": "recompute", "rollout_correction": {"kind": "none"},
+        "aggregation": "token_mean",
+        "proximal": "recompute",
+        "rollout_correction": {"kind": "none"},
         "rollout_distributions": {"kind": "sampled_tokens"},
-        "vocabulary_pruning": {"kind": "none"}, "reference_kl": {"kind": "none"},
-        "minibatches": 2, "max_gradient_norm": 1.0,
-        "optimizer": {"kind": "adamw", "learning_rate": 0.002, "beta1": 0.9, "beta2": 0.95, "weight_decay": 0.0},
-        "sync_probe": {"sequences": 2, "max_logprob_gap": 0.0001}, "checkpoint_every_steps": 2,
+        "vocabulary_pruning": {"kind": "none"},
+        "reference_kl": {"kind": "none"},
+        "minibatches": 2,
+        "max_gradient_norm": 1.0,
+        "optimizer": {
+            "kind": "adamw",
+            "learning_rate": 0.002,
+            "beta1": 0.9,
+            "beta2": 0.95,
+            "weight_decay": 0.0,
+        },
+        "sync_probe": {"sequences": 2, "max_logprob_gap": 0.0001},
+        "checkpoint_every_steps": 2,
     },
     "rl_rounds": {
         "rl_1": {
-            "start_from": "sft", "steps": 24, "warmup_steps": 1, "problems": "problems/train",
-            "problem_slice": {"index": 0, "count": 1}, "prompt_selection": {"kind": "all"},
+            "start_from": "sft",
+            "steps": 24,
+            "warmup_steps": 1,
+            "problems": "problems/train",
+            "problem_slice": {"index": 0, "count": 1},
+            "prompt_selection": {"kind": "all"},
         }
     },
     "respond": {
-        "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "max_response_tokens": 12,
-        "is_greedy_included": True, "max_problems": None, "problems_at_once": 4,
+        "samples": 4,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "max_response_tokens": 12,
+        "is_greedy_included": True,
+        "max_problems": None,
+        "problems_at_once": 4,
     },
-}  # fmt: skip
+}
 
 
 def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
@@ -81,19 +130,30 @@ def write_inputs(folder: Path) -> Path:
     write_tiny_policy(folder / "base")
     demonstrations = [
         {
-            "demonstration_id": f"d{number}-{digit}", "problem_id": f"p{number}", "source": "fake", "kind": "given",
-            "problem": problem, "response": f"\\boxed{{{digit}}}", "licence": "none",
+            "demonstration_id": f"d{number}-{digit}",
+            "problem_id": f"p{number}",
+            "source": "fake",
+            "kind": "given",
+            "problem": problem,
+            "response": f"\\boxed{{{digit}}}",
+            "licence": "none",
         }
         for number, (problem, _) in enumerate(PROBLEMS)
         for digit in range(DIGITS)
-    ]  # fmt: skip
+    ]
     write_table(demonstrations, folder / "train.parquet", "demonstration")
     write_table(demonstrations[::4], folder / "validation.parquet", "demonstration")
     rows = [
-        {"problem_id": f"p{number}", "source": "fake", "problem": problem, "answer": answer, "solution": None,
-         "licence": "none"}
+        {
+            "problem_id": f"p{number}",
+            "source": "fake",
+            "problem": problem,
+            "answer": answer,
+            "solution": None,
+            "licence": "none",
+        }
         for number, (problem, answer) in enumerate(PROBLEMS)
-    ]  # fmt: skip
+    ]
     write_table(rows, folder / "problems.parquet", "problem")
     write_table([{**row, "benchmark": "sums"} for row in rows], folder / "benchmarks.parquet", "benchmark")
     return folder
@@ -102,16 +162,42 @@ def write_inputs(folder: Path) -> Path:
 def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
     """The command line of `stages.sft` on the inputs of `folder`, outputs under `out`."""
     return [
-        "--params", str(params), "--policy", str(folder / "base"), "--train", str(folder / "train.parquet"),
-        "--validation", str(folder / "validation.parquet"), "--out", str(out / "sft"),
-        "--dropped", str(out / "dropped.parquet"), "--curves", str(out / "sft.csv"), "--metrics", str(out / "sft.json"),
-    ]  # fmt: skip
+        "--params",
+        str(params),
+        "--policy",
+        str(folder / "base"),
+        "--train",
+        str(folder / "train.parquet"),
+        "--validation",
+        str(folder / "validation.parquet"),
+        "--out",
+        str(out / "sft"),
+        "--dropped",
+        str(out / "dropped.parquet"),
+        "--curves",
+        str(out / "sft.csv"),
+        "--metrics",
+        str(out / "sft.json"),
+    ]
 
 
 def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
     """The command line of `stages.rl_round` from the taught policy in `folder`, outputs under `out`."""
     return [
-        "--params", str(params), "--round", "rl_1", "--policy", str(folder / "sft"),
-        "--problems", str(folder / "problems.parquet"), "--out", str(out / "rl_1"),
-        "--rollouts", str(out / "rl_1.parquet"), "--curves", str(out / "rl_1.csv"), "--metrics", str(out / "rl_1.json"),
-    ]  # fmt: skip
+        "--params",
+        str(params),
+        "--round",
+        "rl_1",
+        "--policy",
+        str(folder / "sft"),
+        "--problems",
+        str(folder / "problems.parquet"),
+        "--out",
+        str(out / "rl_1"),
+        "--rollouts",
+        str(out / "rl_1.parquet"),
+        "--curves",
+        str(out / "rl_1.csv"),
+        "--metrics",
+        str(out / "rl_1.json"),
+    ]

@@ -51,7 +51,11 @@ def test_every_field_is_bounded_or_explained():
 
 def test_every_section_is_read_by_a_stage():
     graph = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
-    read = {str(name).split(".")[0] for stage in graph.values() for name in stage.get("do", stage).get("params", [])}
+    read = {
+        str(name).split(".")[0]
+        for stage in graph.values()
+        for name in stage.get("do", stage).get("params", [])
+    }
     read |= set(re.findall(r"\$\{(\w+)[.}]", (PROJECT / "dvc.yaml").read_text()))
     assert set(section_models()) <= read
 
@@ -62,7 +66,10 @@ def test_every_section_is_read_by_a_stage():
         (lambda p: p.pop("sft"), "sft: missing section"),
         (lambda p: p.update(sftt={}), "sftt: unknown section"),
         (lambda p: p["rl"].update(clip_hihg=1), r"rl\.clip_hihg: unknown key"),
-        (lambda p: p["policies"].append("rl_9"), "there is no policy 'rl_9'; there are base, sft, rl_1, rl_2, rl_3"),
+        (
+            lambda p: p["policies"].append("rl_9"),
+            "there is no policy 'rl_9'; there are base, sft, rl_1, rl_2, rl_3",
+        ),
         (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"), "no earlier policy 'rl_7'"),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
         (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),

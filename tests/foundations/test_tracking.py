@@ -58,8 +58,13 @@ def runs_in(state: Path):
 
 
 def run_once(values=((0, {"loss/train": 2.0}), (1, {"loss/train": 1.0})), **changes):
-    settings = {"stage": "sft", "params": {"learning_rate": 0.1, "sampler": {"kind": "torch"}},
-                "inputs": {"train": Path("train.jsonl")}, "seed": 3, "policy": "sft"} | changes  # fmt: skip
+    settings = {
+        "stage": "sft",
+        "params": {"learning_rate": 0.1, "sampler": {"kind": "torch"}},
+        "inputs": {"train": Path("train.jsonl")},
+        "seed": 3,
+        "policy": "sft",
+    } | changes
     with track(**settings) as run:
         for step, row in values:
             with run.phase("update"):
@@ -151,8 +156,13 @@ def test_a_delivery_that_is_killed_while_it_makes_the_run_leaves_no_second_one(s
 
     store = MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
     inputs = {"train": {"path": "train.jsonl", "digest": dvc_md5(Path("train.jsonl"))}}
-    message = {"ms": 1_700_000_000_123, "name": "sft", "params": {"steps": 7}, "inputs": inputs,
-               "tags": {"stage": "sft", "stage_hash": "ab" * 32}}  # fmt: skip
+    message = {
+        "ms": 1_700_000_000_123,
+        "name": "sft",
+        "params": {"steps": 7},
+        "inputs": inputs,
+        "tags": {"stage": "sft", "stage_hash": "ab" * 32},
+    }
     with monkeypatch.context() as killed:
         killed.setattr(store, "_write_params", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -235,11 +245,23 @@ def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, 
 
 
 def serve(state: Path, port: int):
-    command = [sys.executable, "-m", "mlflow", "server", "--port", str(port), "--workers", "1",
-               "--backend-store-uri", f"sqlite:///{state / 'mlflow.db'}"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{state / 'mlflow.db'}",
+    ]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no jobs run here
-    server = subprocess.Popen(kept(command), start_new_session=True, env=settings, **silent)  # it ends with the tests
+    server = subprocess.Popen(
+        kept(command), start_new_session=True, env=settings, **silent
+    )  # it ends with the tests
     wait_until(lambda: is_up(port))
     return server
 

@@ -38,7 +38,9 @@ def found(by_seed, low, high, over_seeds=None):
 
 def test_means_and_deviations_over_seeds():
     assert BASE.mean == 0.375
-    assert BASE.seed_sd == pytest.approx(0.125 * 2**0.5)  # deviations of 0.125 on both sides, divided by n - 1 = 1
+    assert BASE.seed_sd == pytest.approx(
+        0.125 * 2**0.5
+    )  # deviations of 0.125 on both sides, divided by n - 1 = 1
     assert Measured({0: 0.5}, {}).seed_sd is None
     assert Measured({0: 0.5, 1: None}, {}).mean is None, "a mean of the seeds that got there would flatter"
 
@@ -64,9 +66,15 @@ def test_a_difference_uses_the_seeds_that_both_have():
 
 def test_t_intervals():
     middle, low, high = t_interval([1.0, 2.0, 3.0])
-    assert (middle, low, high) == (2.0, pytest.approx(2 - 4.3027 / 3**0.5), pytest.approx(2 + 4.3027 / 3**0.5))
+    assert (middle, low, high) == (
+        2.0,
+        pytest.approx(2 - 4.3027 / 3**0.5),
+        pytest.approx(2 + 4.3027 / 3**0.5),
+    )
     assert t_interval([1.0]) is None
-    assert t_quantile(12) == pytest.approx(2.1788, abs=1e-3) and t_quantile(30) == pytest.approx(2.0423, abs=1e-3)
+    assert t_quantile(12) == pytest.approx(2.1788, abs=1e-3) and t_quantile(30) == pytest.approx(
+        2.0423, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,8 +142,13 @@ def test_numbers_as_people_read_them():
 
 def test_scores_of_problems_come_from_the_verdicts(tmp_path):
     """Two problems, two samples each: a 1/2, b 0/2; a greedy response counts only for greedy."""
-    rows = [("a", "sampled", "correct"), ("a", "sampled", "wrong"), ("b", "sampled", "unparsed"),
-            ("b", "sampled", "wrong"), ("b", "greedy", "correct")]  # fmt: skip
+    rows = [
+        ("a", "sampled", "correct"),
+        ("a", "sampled", "wrong"),
+        ("b", "sampled", "unparsed"),
+        ("b", "sampled", "wrong"),
+        ("b", "greedy", "correct"),
+    ]
     table = pandas.DataFrame(rows, columns=["problem_id", "mode", "verdict"])
     (tmp_path / "verdicts").mkdir()
     table.assign(benchmark="arithmetic_held_out").to_parquet(tmp_path / "verdicts" / "rl_1.parquet")
@@ -155,8 +168,14 @@ def test_needed_stages_are_those_that_the_targets_may_depend_on():
     stages = {
         "code": {"cmd": "x", "outs": ["data/code/a.json"]},
         "a": {"cmd": "x", "deps": ["data/code/a.json"], "outs": ["data/policies/base"]},
-        "round": {"do": {"cmd": "x", "deps": ["data/policies/${item.start}"], "outs": ["data/policies/${key}"]}},
-        "folder": {"cmd": "x", "deps": ["data/policies"], "metrics": [{"data/folder.json": {"cache": False}}]},
+        "round": {
+            "do": {"cmd": "x", "deps": ["data/policies/${item.start}"], "outs": ["data/policies/${key}"]}
+        },
+        "folder": {
+            "cmd": "x",
+            "deps": ["data/policies"],
+            "metrics": [{"data/folder.json": {"cache": False}}],
+        },
         "other": {"cmd": "x", "outs": ["data/images"]},
     }
     assert needed_stages(stages, ["round"]) == ["a", "code", "round"]

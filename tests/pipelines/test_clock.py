@@ -78,11 +78,19 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     from mlflow.tracking import MlflowClient
 
     state, began = Path(os.environ["RETRACE_STATE"]), time.time()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path, "env": clocked}
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "cwd": tmp_path,
+        "env": clocked,
+    }
     first = subprocess.Popen([sys.executable, "-c", STAGE, "first"], **pipes)
     assert first.stdout.readline() == "from 0\n"
     second = subprocess.Popen([sys.executable, "-c", STAGE, "second"], **pipes)
-    assert "waiting for the run of process" in second.stdout.readline(), "the lock holds while the clock is set"
+    assert "waiting for the run of process" in second.stdout.readline(), (
+        "the lock holds while the clock is set"
+    )
     first.stdin.write("\n")
     first.stdin.flush()
     assert first.wait(60) == -signal.SIGKILL
@@ -116,10 +124,12 @@ def test_usage_and_waiting_take_no_notice_of_the_clock(tmp_path, monkeypatch):
 @pytest.mark.parametrize("hours", [-HOURS, 0, HOURS])
 def test_the_end_of_a_run_is_its_start_and_the_seconds_that_it_measured(hours):
     log = [
-        {"kind": "start", "ms": 1000}, {"kind": "end", "ms": 9000},
-        {"kind": "start", "ms": 20_000}, {"kind": "values", "values": {"time/total_seconds": 2.5}},
+        {"kind": "start", "ms": 1000},
+        {"kind": "end", "ms": 9000},
+        {"kind": "start", "ms": 20_000},
+        {"kind": "values", "values": {"time/total_seconds": 2.5}},
         {"kind": "end", "ms": 22_600 + hours * 3_600_000},
-    ]  # fmt: skip
+    ]
     assert end_ms(log) == 22_500
     killed = [log[2], log[4]]
     assert end_ms(killed) == max(20_000, 22_600 + hours * 3_600_000), "and never before its start"

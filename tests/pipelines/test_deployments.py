@@ -149,8 +149,11 @@ def test_stages_that_run_a_model_take_gpus(dvc_project):
     content["stages"]["last"]["cmd"] = "torchrun --standalone --nproc-per-node 4 last.py"
     (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(content))
     assert [(stage.name, stage.gpus) for stage in stages_in_order(dvc_project)] == [
-        ("first", 1), ("round@a", 0), ("round@b", 0), ("last", 4),
-    ]  # fmt: skip
+        ("first", 1),
+        ("round@a", 0),
+        ("round@b", 0),
+        ("last", 4),
+    ]
     assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["first", "round@b"]
 
 
@@ -201,7 +204,9 @@ def test_the_link_to_mlflow_is_the_servers_address_or_none(monkeypatch):
     assert mlflow_search("sft") == "https://me@tracking"
     monkeypatch.setenv("RETRACE_MLFLOW_URL", "http://127.0.0.1:5001")
     monkeypatch.setenv("RETRACE_MLFLOW_EXPERIMENT", "7")
-    assert mlflow_search("sft").startswith("http://127.0.0.1:5001/#/experiments/7/runs?searchFilter=tags.%60dvc.stage")
+    assert mlflow_search("sft").startswith(
+        "http://127.0.0.1:5001/#/experiments/7/runs?searchFilter=tags.%60dvc.stage"
+    )
 
 
 def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):

@@ -158,8 +158,13 @@ def test_a_missing_network_is_told_with_the_remedy_and_the_next_run_goes_on(proj
     (project / "requirements.lock").write_text(
         "# group: installer\nsetuptools==1.0\n# group: core\n# group: vllm-cuda\n"
     )
-    settings = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_CONFIG_FILE": os.devnull, "PIP_RETRIES": "1",
-                "PIP_NO_CACHE_DIR": "1", "PIP_FIND_LINKS": ""}  # fmt: skip
+    settings = {
+        "PIP_INDEX_URL": "http://127.0.0.1:9/",
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_RETRIES": "1",
+        "PIP_NO_CACHE_DIR": "1",
+        "PIP_FIND_LINKS": "",
+    }
     command = [sys.executable, "pipelines/set_up.py", "repro"]
     done = subprocess.run(
         command, cwd=project, capture_output=True, text=True, env={**os.environ, **settings}

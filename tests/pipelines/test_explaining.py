@@ -126,7 +126,10 @@ def test_mistakes_are_told_with_the_remedy(project, tmp_path):
     (project / "params.yaml").write_text(params.replace("- rl_1", "- rl_1\n- rl_2"))
     (project / "data/metrics/grade/rl_1.json").write_text("<<<<<<< ours\n{}")
     for argument, message in (
-        ("rl_1", r"is no metric file .*: `git checkout data/metrics/grade/rl_1.json`, or `dvc repro grade@rl_1`"),
+        (
+            "rl_1",
+            r"is no metric file .*: `git checkout data/metrics/grade/rl_1.json`, or `dvc repro grade@rl_1`",
+        ),
         ("rl_2", r"never ran: run `dvc repro grade@rl_2`"),
         ("nope", r"policies: base, sft, rl_1"),
         ("other.json", "no output of a stage"),

@@ -49,7 +49,9 @@ def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
     (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     result = run(tmp_path / "pages.jsonl")
     assert [json.loads(line)["page"] for line in result.stdout.splitlines()] == ["second"]
-    assert "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
+    assert (
+        "pages.jsonl:1: row_malformed" in result.stderr and "pages: 1 read, 1 row_malformed" in result.stderr
+    )
 
 
 def test_a_missing_file_is_the_users_mistake(tmp_path):

@@ -83,8 +83,12 @@ SOUND = '{"gold": "1", "prediction": "1"}'
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("{", "not_json"), ("[1]", "not_an_object"), ("[" * 100_000, "not_json"), (b"\xff\xfe{", "not_json"),
-        ('{"gold": "1"}', "no_prediction"), ('{"gold": null, "prediction": "1"}', "no_gold"),
+        ("{", "not_json"),
+        ("[1]", "not_an_object"),
+        ("[" * 100_000, "not_json"),
+        (b"\xff\xfe{", "not_json"),
+        ('{"gold": "1"}', "no_prediction"),
+        ('{"gold": null, "prediction": "1"}', "no_gold"),
         ('{"gold": ["1"], "prediction": "1"}', "gold_is_no_text"),
         ('{"gold": "1", "prediction": {"a": 1}}', "prediction_is_no_text"),
         ('{"gold": true, "prediction": "1"}', "gold_is_no_text"),
@@ -95,7 +99,7 @@ SOUND = '{"gold": "1", "prediction": "1"}'
         ('{"gold": "1", "prediction": "1", "tolerance": 1e-999999999}', "tolerance_is_no_number"),
         ('{"gold": "1", "prediction": "' + "9" * 17 * 2**20 + '"}', "line_too_long"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_row_is_counted_and_the_next_is_judged(tmp_path, line, reason):
     code, reasons, told = graded(tmp_path / "rows.jsonl", line, SOUND)
     assert (code, reasons) == (0, [reason, "same_text"])

@@ -166,7 +166,11 @@ def test_a_half_written_table_is_made_again(small_disk):
     name.unlink()
     name.write_bytes(whole[: len(whole) // 2])
     done = run_stage(small_disk, commands(small_disk)["sft"])
-    assert done.returncode == 2 and "is not a readable Parquet file" in done.stderr and "dvc repro" in done.stderr
+    assert (
+        done.returncode == 2
+        and "is not a readable Parquet file" in done.stderr
+        and "dvc repro" in done.stderr
+    )
     dvc(small_disk, "repro")
     assert output_hashes(small_disk) == before and name.read_bytes() == whole
 
@@ -178,7 +182,9 @@ def test_two_at_once_in_one_clone_wait_for_each_other(small_disk):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     command = [sys.executable, "-m", "pipelines.repro"]
     both = [
-        subprocess.Popen(command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        subprocess.Popen(
+            command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
         for _ in range(2)
     ]
     printed = [process.communicate()[0].decode() for process in both]
@@ -200,25 +206,41 @@ def test_a_change_of_code_runs_what_uses_it(project):
     source = project / "stages" / "grade" / "scores.py"
     source.write_text(source.read_text() + "\nUNUSED = 1\n")
     # The verdicts come out equal, so the report is not made again.
-    assert stages_run(dvc(project, "repro")) == ["code", *[f"grade@{name}" for name in ("base", "sft", "rl_1", "rl_2")]]
+    assert stages_run(dvc(project, "repro")) == [
+        "code",
+        *[f"grade@{name}" for name in ("base", "sft", "rl_1", "rl_2")],
+    ]
 
 
 def test_a_change_of_a_round_runs_what_starts_from_it(project):
     edit_params(project, "rl_rounds.rl_2.warmup_steps", 1)
-    assert set(stages_run(dvc(project, "repro"))) == {"code", "rl_round@rl_2", "respond@rl_2", "grade@rl_2", "report"}
+    assert set(stages_run(dvc(project, "repro"))) == {
+        "code",
+        "rl_round@rl_2",
+        "respond@rl_2",
+        "grade@rl_2",
+        "report",
+    }
     edit_params(project, "rl_rounds.rl_2.warmup_steps", 2)
     assert stages_run(dvc(project, "repro")) == ["code"]
 
 
-@pytest.mark.parametrize(("victim", "shell", "warmup_steps"), [("dvc", "/bin/sh", 3), ("stage", "/bin/bash", 4)])
+@pytest.mark.parametrize(
+    ("victim", "shell", "warmup_steps"), [("dvc", "/bin/sh", 3), ("stage", "/bin/bash", 4)]
+)
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, victim, shell, warmup_steps):
     """kill -9 in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
     edit_params(project, "sft.warmup_steps", warmup_steps)  # a result that DVC's run cache does not have
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    surroundings = environment() | {"SHELL": shell}  # bash replaces itself with the stage, /bin/sh may wait for it
+    surroundings = environment() | {
+        "SHELL": shell
+    }  # bash replaces itself with the stage, /bin/sh may wait for it
     process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
     deadline = time.monotonic() + 120
-    while not list((project / "state" / "scratch").glob("sft-*/step-*/manifest.json")) and time.monotonic() < deadline:
+    while (
+        not list((project / "state" / "scratch").glob("sft-*/step-*/manifest.json"))
+        and time.monotonic() < deadline
+    ):
         time.sleep(0.01)
     family = psutil.Process(process.pid).children(recursive=True)
     stage = next(child for child in family if "stages.sft" in " ".join(child.cmdline()))

@@ -12,7 +12,9 @@ REAL_DATA = PROJECT.parent / "shared" / "data"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not REAL_DATA.exists(), reason="the recipe's files (../shared/data) are not on this machine"),
+    pytest.mark.skipif(
+        not REAL_DATA.exists(), reason="the recipe's files (../shared/data) are not on this machine"
+    ),
 ]
 
 MINIATURE = {
@@ -27,10 +29,15 @@ MINIATURE = {
     "curate.max_problem_characters": 200,
     "curate.validation_rows": 2,
     "filter_web.agreement": {
-        "kind": "policy", "samples": 1, "temperature": 1.0, "max_response_tokens": 8, "max_candidates": 3,
+        "kind": "policy",
+        "samples": 1,
+        "temperature": 1.0,
+        "max_response_tokens": 8,
+        "max_candidates": 3,
     },
     "demonstrate.sources": [
-        {"kind": "web", "max_rows": None}, {"kind": "given", "sources": ["gsm8k_train"], "max_rows": 20},
+        {"kind": "web", "max_rows": None},
+        {"kind": "given", "sources": ["gsm8k_train"], "max_rows": 20},
     ],
     "demonstrate.validation_rows": 2,
     "sft.steps": 3,
@@ -41,13 +48,17 @@ MINIATURE = {
     "rl.overlong.buffer_tokens": 2,
     "rl.dynamic_sampling": {"kind": "none"},
     "rl_rounds.rl_1": {
-        "start_from": "sft", "steps": 1, "warmup_steps": 1, "problems": "problems/train",
-        "problem_slice": {"index": 0, "count": 2}, "prompt_selection": {"kind": "all"},
+        "start_from": "sft",
+        "steps": 1,
+        "warmup_steps": 1,
+        "problems": "problems/train",
+        "problem_slice": {"index": 0, "count": 2},
+        "prompt_selection": {"kind": "all"},
     },
     "rl_rounds.rl_2": None,
     "respond.max_problems": 2,
     "respond.max_response_tokens": 8,
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +79,9 @@ def project(tmp_path_factory):
 def test_every_stage_runs_on_real_rows_and_pages(project):
     ran = stages_run(dvc(project, "repro"))
     assert ran[-1] == "report" and {"filter_web", "sft", "rl_round@rl_1", "respond@rl_1"} <= set(ran)
-    metrics = {path.stem: json.loads(path.read_text()) for path in (project / "data" / "metrics").glob("*.json")}
+    metrics = {
+        path.stem: json.loads(path.read_text()) for path in (project / "data" / "metrics").glob("*.json")
+    }
     assert metrics["extract_web"]["candidates/all"] > 100
     assert metrics["demonstrate"]["kind/given"] > 0
     assert metrics["filter_web"]["rows/in"] == metrics["extract_web"]["candidates/all"]

@@ -110,8 +110,15 @@ def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
     client, runs = runs_of(project)
     assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES
     (run,) = (run for run in runs if run.data.tags["dvc.stage"] == "rl_round@rl_1")
-    expected = {"mirrored": "true", "stage": "rl_round", "policy": "rl_1", "round": "rl_1", "seed": "0",
-                "ablation": "none", "git.commit": commit}  # fmt: skip
+    expected = {
+        "mirrored": "true",
+        "stage": "rl_round",
+        "policy": "rl_1",
+        "round": "rl_1",
+        "seed": "0",
+        "ablation": "none",
+        "git.commit": commit,
+    }
     assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 s0"
     assert (
         run.data.metrics["reward/mean_last"] == 0.75 and run.data.params["rl.policy_loss.clip_high"] == "0.28"
@@ -261,7 +268,11 @@ def test_broken_records_are_told_and_the_rest_goes_on(project):
     broken = bytearray(gzip.compress(b'{"kind": "start"}' * 50, mtime=0))
     broken[12:20] = b"\xff" * 8
     (project / "state" / "runs" / "2-cd.jsonl.gz").write_bytes(bytes(broken))
-    strays = {"notes": b"not ours", "3-ef": b'{"kind": "start", "tags": 7}', "copy": b'{"kind": "start", "ms": "?"}'}
+    strays = {
+        "notes": b"not ours",
+        "3-ef": b'{"kind": "start", "tags": 7}',
+        "copy": b'{"kind": "start", "ms": "?"}',
+    }
     for name, line in strays.items():
         (project / "state" / "runs" / f"{name}.jsonl.gz").write_bytes(gzip.compress(line))
     assert [path.name[:2] for path in kept_logs(project / "state")] == ["1-", "2-", "3-", "co", "no"]
@@ -293,7 +304,9 @@ def test_an_mlflow_that_is_gone_is_told_within_seconds(project, monkeypatch, uri
     (project / "state" / "broken.db").write_text("no database " * 1000)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri.format(state=project / "state"))
     started = time.monotonic()
-    with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"):
+    with pytest.raises(
+        UserError, match="start the server or unset MLFLOW_TRACKING_URI; what was done is kept"
+    ):
         mirror(project, project / "state")
     with pytest.raises(UserError, match="start the server or unset MLFLOW_TRACKING_URI"):
         run_finder(project, project / "state")("some run")

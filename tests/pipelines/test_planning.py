@@ -28,10 +28,20 @@ TINY = Shape(
 
 # Measured on the two cores that ran the laptop recipe below, on one thread, while other jobs were running.
 PROBE = CpuProbe(
-    threads=1, layer_training_token=25.2e-6, layer_forward_token=8.7e-6, head_training_token=5.1e-6,
-    head_forward_token=1.4e-6, layer_step=(1.08e-4, 8.14e-6), head_step=(1.77e-5, 1.01e-5), lane_slowdown=2.0,
-    update={"muon": 0.0221, "adamw": 0.0014}, model_stage_start=8.5, table_stage_start=2.4, free_share=0.4, seconds=15,
-)  # fmt: skip
+    threads=1,
+    layer_training_token=25.2e-6,
+    layer_forward_token=8.7e-6,
+    head_training_token=5.1e-6,
+    head_forward_token=1.4e-6,
+    layer_step=(1.08e-4, 8.14e-6),
+    head_step=(1.77e-5, 1.01e-5),
+    lane_slowdown=2.0,
+    update={"muon": 0.0221, "adamw": 0.0014},
+    model_stage_start=8.5,
+    table_stage_start=2.4,
+    free_share=0.4,
+    seconds=15,
+)
 # `make repro` of the laptop recipe on that machine when it was free: seconds of stage work, and from start to end.
 MEASURED_STAGES = {"sft": 148.9, "rl_round": 136.4, "respond": 29.9}
 MEASURED_IN_ALL = 489.0
@@ -47,9 +57,16 @@ def test_parameters_by_hand():
 
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [("Qwen2.5-32B", 32.76), ("Qwen2.5-7B", 7.615), ("Qwen2.5-0.5B", 0.494), ("Qwen3-32B", 32.76), ("Qwen3-8B", 8.19),
-     ("Llama-3.1-8B", 8.03), ("SmolLM2-135M", 0.1345)],
-)  # fmt: skip
+    [
+        ("Qwen2.5-32B", 32.76),
+        ("Qwen2.5-7B", 7.615),
+        ("Qwen2.5-0.5B", 0.494),
+        ("Qwen3-32B", 32.76),
+        ("Qwen3-8B", 8.19),
+        ("Llama-3.1-8B", 8.03),
+        ("SmolLM2-135M", 0.1345),
+    ],
+)
 def test_parameters_are_those_that_were_published(name, billions):
     assert PUBLISHED[name.lower()].parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
@@ -57,8 +74,15 @@ def test_parameters_are_those_that_were_published(name, billions):
 def test_parameters_are_those_of_the_model_that_transformers_makes(tmp_path):
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    config = Qwen2Config(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-                         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False)  # fmt: skip
+    config = Qwen2Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
     config.save_pretrained(tmp_path)
     made = sum(weight.numel() for weight in Qwen2ForCausalLM(config).parameters())
     assert read_config(tmp_path / "config.json").parameters == made
@@ -94,9 +118,14 @@ def test_lengths_keep_their_mean_and_their_limit(mean):
 
 def deepspeed(stage, offload=False, checkpointing=True):
     return DeepspeedTrainerParams(
-        kind="deepspeed", zero_stage=stage, dtype="bfloat16", offload_optimizer=offload, threads=1,
-        micro_batch_tokens=1024, gradient_checkpointing=checkpointing,
-    )  # fmt: skip
+        kind="deepspeed",
+        zero_stage=stage,
+        dtype="bfloat16",
+        offload_optimizer=offload,
+        threads=1,
+        micro_batch_tokens=1024,
+        gradient_checkpointing=checkpointing,
+    )
 
 
 def test_training_state_is_that_of_the_zero_paper():
@@ -149,7 +178,9 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
 
 
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
-    with pytest.raises(UserError, match="has no metrics of sft, respond or rl_round: name data/metrics of a run"):
+    with pytest.raises(
+        UserError, match="has no metrics of sft, respond or rl_round: name data/metrics of a run"
+    ):
         make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
     (tmp_path / "sft.json").write_text('{"loss": 1}')
     with pytest.raises(UserError, match=r"not those of a finished run .*tokens/trained"):

@@ -99,7 +99,9 @@ def test_children_in_sessions_of_their_own_end_too(tmp_path, seconds):
 def test_they_end_when_the_caller_is_killed_outright(tmp_path):
     outer = "import sys; from pathlib import Path; from pipelines.process_group import run_in_group; "
     outer += "run_in_group([sys.executable, '-c', sys.argv[1], '60'], Path('.'))"
-    with subprocess.Popen([sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True) as it:
+    with subprocess.Popen(
+        [sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+    ) as it:
         pids = [int(it.stdout.readline()) for _ in range(2)]
         it.kill()
         it.wait()

@@ -70,9 +70,9 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
     assert "making the first" in messages and "> python first.py" in messages
     artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
     slugs = ["first", "last", "round-a", "round-b"]
-    assert sorted(artifacts) == sorted(f"{kind}-{slug}" for kind in ("progress", "stage") for slug in slugs), (
-        "and no link to MLflow, of which no server is known"
-    )
+    assert sorted(artifacts) == sorted(
+        f"{kind}-{slug}" for kind in ("progress", "stage") for slug in slugs
+    ), "and no link to MLflow, of which no server is known"
     assert "no GPU" in artifacts["stage-first"] and "CPU time" in artifacts["stage-first"]
     assert "| rows/kept | 3 |" in artifacts["stage-first"] and "`abc`" in artifacts["stage-first"]
 

@@ -122,16 +122,26 @@ def test_the_champions_data_are_carried_over_unless_the_recipe_has_changed_them(
 def measurement(folder, verdicts, ids=None, leaked=(), mode="sampled"):
     """Two responses for each problem; `verdicts` has a letter (c, w, u) for each response."""
     rows = [
-        {"problem_id": (ids or range(99))[number // 2], "benchmark": "b", "mode": mode, "sample_index": number % 2,
-         "problem": f"p{number // 2}", "answer": "1", "response": "r", "response_tokens": 1, "is_truncated": False}
+        {
+            "problem_id": (ids or range(99))[number // 2],
+            "benchmark": "b",
+            "mode": mode,
+            "sample_index": number % 2,
+            "problem": f"p{number // 2}",
+            "answer": "1",
+            "response": "r",
+            "response_tokens": 1,
+            "is_truncated": False,
+        }
         for number in range(len(verdicts))
-    ]  # fmt: skip
+    ]
     folder.mkdir()
     responses = pandas.DataFrame(rows).astype({"problem_id": "string"})
     responses.to_parquet(folder / "responses.parquet")
     words = [{"c": "correct", "w": "wrong", "u": "unparsed"}[letter] for letter in verdicts]
-    judged = responses[["problem_id", "benchmark", "mode", "sample_index"]].assign(verdict=words, extracted="", path="",
-                                                                                   reason="")  # fmt: skip
+    judged = responses[["problem_id", "benchmark", "mode", "sample_index"]].assign(
+        verdict=words, extracted="", path="", reason=""
+    )
     judged.iloc[::-1].to_parquet(folder / "verdicts.parquet")
     names = [
         "problem_id",
@@ -145,8 +155,10 @@ def measurement(folder, verdicts, ids=None, leaked=(), mode="sampled"):
     table = pandas.DataFrame(
         [["t", "s", "t", "b", "9", name, "exact"] for name in leaked], columns=names, dtype="string"
     )
-    table = table.assign(overlap=pandas.Series([1.0] * len(table), dtype="float64"),
-                         benchmark_revision=pandas.Series(["r"] * len(table), dtype="string"))  # fmt: skip
+    table = table.assign(
+        overlap=pandas.Series([1.0] * len(table), dtype="float64"),
+        benchmark_revision=pandas.Series(["r"] * len(table), dtype="string"),
+    )
     table.to_parquet(folder / "contamination.parquet")
     return Measurement(*(folder / f"{name}.parquet" for name in ("responses", "verdicts", "contamination")))
 
@@ -263,7 +275,9 @@ def test_without_mlflow_the_tag_moves_and_the_message_says_how_mlflow_is_told(re
     started = time.monotonic()
     done = invoke("lonely")
     assert done.exit_code == 2 and "`retrace rollback` or the next retrain tells MLflow" in done.output
-    assert "secret" not in done.output and time.monotonic() - started < 60, "MLflow alone tries for four minutes"
+    assert "secret" not in done.output and time.monotonic() - started < 60, (
+        "MLflow alone tries for four minutes"
+    )
     assert current(repository, "lonely").version == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
     assert "mended in MLflow: alias champion" in invoke("lonely").output
@@ -275,8 +289,13 @@ def test_with_tracking_off_git_alone_is_told(repository, monkeypatch):
     for version in (1, 2):
         promote(repository, promotion(repository, version, version - 1 or None, recipe="quiet"))
     done = invoke("quiet")
-    assert done.exit_code == 0 and "RETRACE_TRACKING=off leaves MLflow's alias retrace-quiet@champion" in done.output
-    assert current(repository, "quiet").version == 1 and "champion of quiet already\n" in invoke("quiet").output
+    assert (
+        done.exit_code == 0
+        and "RETRACE_TRACKING=off leaves MLflow's alias retrace-quiet@champion" in done.output
+    )
+    assert (
+        current(repository, "quiet").version == 1 and "champion of quiet already\n" in invoke("quiet").output
+    )
 
 
 def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
@@ -286,7 +305,10 @@ def test_a_wrong_name_is_told_with_the_names_there_are(repository, monkeypatch):
         (repository / "pipelines" / "recipes" / f"{name}.yaml").touch()
     promote(repository, promotion(repository, 1, None, recipe="small"))
     done = invoke("smal")
-    assert done.exit_code == 2 and "unknown recipe 'smal': there are laptop, small; champions have small" in done.output
+    assert (
+        done.exit_code == 2
+        and "unknown recipe 'smal': there are laptop, small; champions have small" in done.output
+    )
     done = invoke("laptop")
     assert "recipe laptop has no champion yet" in done.output and "champions have small" in done.output
 

@@ -67,7 +67,10 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
     api = f"http://127.0.0.1:{server.server_port}/api"
     tell_ended(api, going_runs(api))
     server.shutdown()
-    assert [path for path, _ in asked] == ["/api/flow_runs/filter", *(f"/api/flow_runs/{n}/set_state" for n in "ab")]
+    assert [path for path, _ in asked] == [
+        "/api/flow_runs/filter",
+        *(f"/api/flow_runs/{n}/set_state" for n in "ab"),
+    ]
     assert asked[0][1]["deployments"] == {"tags": {"all_": ["retrace"]}}
     assert asked[1][1]["force"] and "Start it and run this again" in asked[1][1]["state"]["message"]
     server.server_close()
@@ -76,7 +79,10 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
 
 
 def test_a_second_one_on_the_same_databases_is_refused(monkeypatch):
-    with refusing_lock(state_folder() / "locks" / "ui", "held"), pytest.raises(UserError, match="another `make ui`"):
+    with (
+        refusing_lock(state_folder() / "locks" / "ui", "held"),
+        pytest.raises(UserError, match="another `make ui`"),
+    ):
         main()
 
 
@@ -127,8 +133,13 @@ def killed_flow(ui, tmp_path_factory, empty_dvc_project):
     project = tmp_path_factory.mktemp("killed") / "project"
     shutil.copytree(empty_dvc_project, project)
     (project / "first.py").write_text(DAEMONS)
-    own = {"PREFECT_API_URL": f"http://127.0.0.1:{ui.prefect}/api", "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-           "PREFECT_HOME": str(ui.state / "prefect"), "RETRACE_STATE": str(ui.state), "PATH": ui.path}  # fmt: skip
+    own = {
+        "PREFECT_API_URL": f"http://127.0.0.1:{ui.prefect}/api",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_HOME": str(ui.state / "prefect"),
+        "RETRACE_STATE": str(ui.state),
+        "PATH": ui.path,
+    }
     command = [sys.executable, "-m", "pipelines.reproduce", str(project)]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stderr=subprocess.DEVNULL) as flow:
         wait_until((project / "pids").exists, 180)
@@ -228,7 +239,9 @@ class TestServers:
         wait_until(lambda: [one.pid for one in workers()] not in ([], [first.pid]))
         wait_until(lambda: "worker starts" in (ui.state / "logs" / "worker.log").read_text(), 180)
         assert ui.state_of(run)["type"] == "CRASHED" and ui.tasks(run) == {"first": "Crashed"}
-        assert not [pid for pid in map(int, (dvc_project / "pids").read_text().split()) if psutil.pid_exists(pid)]
+        assert not [
+            pid for pid in map(int, (dvc_project / "pids").read_text().split()) if psutil.pid_exists(pid)
+        ]
 
     def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
         project = make_project(tmp_path / "project")
@@ -283,7 +296,9 @@ class TestServers:
         schedule = retrain["schedules"][0]
         ui.ask(f"deployments/{retrain['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
         runs, models = flow_runs(ui), mlflow(ui, "registered-models/search")
-        wait_until(lambda: ui.tasks(killed_flow) == {"first": "Crashed"}, 240)  # the worker that lives sees to it
+        wait_until(
+            lambda: ui.tasks(killed_flow) == {"first": "Crashed"}, 240
+        )  # the worker that lives sees to it
         ui.end()
         for pid in (dvc_project / "pids").read_text().split():
             assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
@@ -343,5 +358,10 @@ def roll_back(project, ui):
     script = f"import stages.foundations.scratch as s; from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
     script += "from pipelines.cli import app; app()"
     environment = {**os.environ, "RETRACE_STATE": str(ui.state), "RETRACE_TRACKING": "on"}
-    return subprocess.run([sys.executable, "-c", script, "rollback", "laptop"], env=environment, text=True,
-                          capture_output=True, cwd=ROOT)  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-c", script, "rollback", "laptop"],
+        env=environment,
+        text=True,
+        capture_output=True,
+        cwd=ROOT,
+    )

@@ -77,8 +77,12 @@ def ran(tmp_path, monkeypatch):
 
 
 def git(folder, *arguments):
-    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=folder, check=True,
-                   capture_output=True)  # fmt: skip
+    subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
 
 
 def make_project(folder, url):
@@ -274,7 +278,9 @@ def test_a_worktree_has_the_projects_remotes_wherever_they_are_written(tmp_path)
     config = Config(str(folder / ".dvc"))
     assert config["remote"]["near"]["jobs"] == 3
     assert Path(config["cache"]["dir"]) == root / ".dvc" / "cache"
-    (root / ".dvc" / "config.local").write_text("[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n")
+    (root / ".dvc" / "config.local").write_text(
+        "[core]\n    remote = far\n['remote \"far\"']\n    url = s3://b/x\n"
+    )
     share_dvc(root, folder, root / ".dvc" / "cache")
     assert default_remote(folder).url == "s3://b/x", "a remote that is in no commit"
 
@@ -301,9 +307,12 @@ def ssh_store(tmp_path):
 
     async def serve():
         server = await asyncssh.listen(
-            "127.0.0.1", 0, server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
-            authorized_client_keys=str(tmp_path / "authorized"), sftp_factory=True,
-        )  # fmt: skip
+            "127.0.0.1",
+            0,
+            server_host_keys=[asyncssh.generate_private_key("ssh-ed25519")],
+            authorized_client_keys=str(tmp_path / "authorized"),
+            sftp_factory=True,
+        )
         ports.append(server.get_port())
         started.set()
 

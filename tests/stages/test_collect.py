@@ -37,9 +37,15 @@ def local(tmp_path, content, file_format="jsonl", fields=PLAIN, **changes):
     path = tmp_path / "rows"
     path.write_bytes(content)
     return {
-        "kind": "local", "path": str(path), "sha256": hashlib.sha256(content).hexdigest(), "format": file_format,
-        "fields": fields, "only": {}, "max_rows": None, **changes,
-    }  # fmt: skip
+        "kind": "local",
+        "path": str(path),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "format": file_format,
+        "fields": fields,
+        "only": {},
+        "max_rows": None,
+        **changes,
+    }
 
 
 def collect(tmp_path, origin, mirror=None):
@@ -79,9 +85,14 @@ def server(tmp_path):
 def url_origin(server, content, sha256=None):
     (server.site / "rows.jsonl").write_bytes(content)
     return {
-        "kind": "url", "url": f"http://127.0.0.1:{server.server_port}/rows.jsonl", "format": "jsonl",
-        "sha256": sha256 or hashlib.sha256(content).hexdigest(), "fields": GSM8K, "only": {}, "max_rows": None,
-    }  # fmt: skip
+        "kind": "url",
+        "url": f"http://127.0.0.1:{server.server_port}/rows.jsonl",
+        "format": "jsonl",
+        "sha256": sha256 or hashlib.sha256(content).hexdigest(),
+        "fields": GSM8K,
+        "only": {},
+        "max_rows": None,
+    }
 
 
 def files_under(folder):
@@ -92,9 +103,13 @@ def test_url_is_downloaded_once_and_gsm8k_rows_are_read(tmp_path, server):
     origin = url_origin(server, lines(ROWS))
     problems, dropped, metrics = collect(tmp_path, origin)
     assert problems.to_dict("records")[0] == {
-        "problem_id": "some/0", "source": "some", "problem": "What is 1+1?", "answer": "2", "solution": "1+1=2",
+        "problem_id": "some/0",
+        "source": "some",
+        "problem": "What is 1+1?",
+        "answer": "2",
+        "solution": "1+1=2",
         "licence": "MIT",
-    }  # fmt: skip
+    }
     assert problems["solution"].isna().tolist() == [False, True]
     assert dropped.empty and metrics == {"rows/in": 2, "rows/kept": 2}
     first = (tmp_path / "out" / "problems.parquet").read_bytes()
@@ -179,17 +194,24 @@ def test_malformed_rows_are_dropped_with_reasons(tmp_path):
     problems, dropped, metrics = collect(tmp_path, local(tmp_path, content))
     assert problems[["problem_id", "answer"]].values.tolist() == [["some/0", "2"]]
     assert metrics == {
-        "rows/in": 9, "rows/kept": 1, "dropped/malformed_row": 4, "dropped/missing_answer": 2,
-        "dropped/missing_problem": 1, "dropped/unusable_problem": 1,
-    }  # fmt: skip
+        "rows/in": 9,
+        "rows/kept": 1,
+        "dropped/malformed_row": 4,
+        "dropped/missing_answer": 2,
+        "dropped/missing_problem": 1,
+        "dropped/unusable_problem": 1,
+    }
     assert dropped["row_id"].tolist() == [f"some/{i}" for i in range(1, 9)]
     assert json.loads(dropped["row"][1]) == {"problem": "no answer"}
 
 
 def test_no_usable_row_is_an_error_that_says_why(tmp_path):
     content = lines([{"Question": "1+1?", "Answer": "2"}])
-    with pytest.raises(UserError, match=r"no usable row out of 1 \(missing_problem 1; the first: no field `problem`; "
-                                        r"the row has: Question, Answer\)"):  # fmt: skip
+    with pytest.raises(
+        UserError,
+        match=r"no usable row out of 1 \(missing_problem 1; the first: no field `problem`; "
+        r"the row has: Question, Answer\)",
+    ):
         collect(tmp_path, local(tmp_path, content))
     with pytest.raises(UserError, match="the file is empty"):
         collect(tmp_path, local(tmp_path, b""))
@@ -236,13 +258,20 @@ def test_csv_with_ragged_rows(tmp_path):
         ("n", {"n": True}, "True"),
         ({"kind": "joined", "fields": ["x", "y"], "separator": " "}, {"x": "A", "y": "B"}, "A B"),
         ({"kind": "boxed", "field": "x"}, {"x": "so $\\boxed{\\frac{1}{2}}$."}, "\\frac{1}{2}"),
-        ({"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"}, {"x": [[1, 2], [3, 4.5]]},
-         "[[1, 2], [3, 4.5]]"),
+        (
+            {"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"},
+            {"x": [[1, 2], [3, 4.5]]},
+            "[[1, 2], [3, 4.5]]",
+        ),
         ({"kind": "listed", "field": "x", "open": "[", "separator": ", ", "close": "]"}, {"x": ["7"]}, "7"),
-        ({"kind": "choices", "field": "x", "choices": "c"}, {"x": "Which?", "c": ["u", 2]}, "Which?\nA. u\nB. 2"),
+        (
+            {"kind": "choices", "field": "x", "choices": "c"},
+            {"x": "Which?", "c": ["u", 2]},
+            "Which?\nA. u\nB. 2",
+        ),
         ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
     ],
-)  # fmt: skip
+)
 def test_field_kinds(tmp_path, field, row, text):
     row = {**row, "q": "question"}
     for target in ("problem", "answer"):
@@ -269,9 +298,14 @@ def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
 
 
 ARITHMETIC = {
-    "kind": "arithmetic", "rows": 40, "seed": 1, "weights": {"chain": 2, "word": 1, "comparison": 1},
-    "operand_max": 9, "value_max": 20, "steps": [2, 3, 4],
-}  # fmt: skip
+    "kind": "arithmetic",
+    "rows": 40,
+    "seed": 1,
+    "weights": {"chain": 2, "word": 1, "comparison": 1},
+    "operand_max": 9,
+    "value_max": 20,
+    "steps": [2, 3, 4],
+}
 
 
 def test_generated_arithmetic(tmp_path):
@@ -303,9 +337,15 @@ def test_unreachable_hub(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     origin = {
-        "kind": "hub", "repository": "openai/gsm8k", "revision": "a" * 40, "file": "main/test.parquet",
-        "format": "parquet", "fields": PLAIN, "only": {}, "max_rows": None,
-    }  # fmt: skip
+        "kind": "hub",
+        "repository": "openai/gsm8k",
+        "revision": "a" * 40,
+        "file": "main/test.parquet",
+        "format": "parquet",
+        "fields": PLAIN,
+        "only": {},
+        "max_rows": None,
+    }
     with pytest.raises(
         UserError, match=r"main/test\.parquet of openai/gsm8k at aaaaaaaaaaaa cannot be fetched"
     ):
@@ -320,7 +360,15 @@ def test_params_are_strict(tmp_path):
     fields = {**PLAIN, "answer": {"kind": "magic"}}
     with pytest.raises(UserError, match=r"fields\.answer: give the name of a field"):
         collect(tmp_path, local(tmp_path, b"", fields=fields))
-    branch = {"kind": "hub", "repository": "a/b", "revision": "main", "file": "f", "format": "csv",
-              "fields": PLAIN, "only": {}, "max_rows": None}  # fmt: skip
+    branch = {
+        "kind": "hub",
+        "repository": "a/b",
+        "revision": "main",
+        "file": "f",
+        "format": "csv",
+        "fields": PLAIN,
+        "only": {},
+        "max_rows": None,
+    }
     with pytest.raises(UserError, match="revision"):
         collect(tmp_path, branch)

@@ -26,26 +26,48 @@ MIRRORED = {
     "aime/aime_1983_2023": (PROBLEM, 975, "60"),
     "aime/aime24": (PROBLEM, 30, "204"),
     "aime/aime25": (
-        {"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"}, 30, "70",
+        {"problem": "problem", "answer": "expected_answer", "solution": "reference_solution"},
+        30,
+        "70",
     ),
     "amc/amc23": (PLAIN, 40, "27"),
     "theoremqa/test": (
-        {"problem": "Question", "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"}, "solution": None},
-        747, "11760",
+        {
+            "problem": "Question",
+            "answer": {**LISTED, "field": "Answer", "open": "[", "close": "]"},
+            "solution": None,
+        },
+        747,
+        "11760",
     ),
     "mmlu_stem/test": (
-        {"problem": {"kind": "choices", "field": "question", "choices": "choices"},
-         "answer": {"kind": "choice_letter", "field": "answer"}, "solution": None}, 3018, "C",
+        {
+            "problem": {"kind": "choices", "field": "question", "choices": "choices"},
+            "answer": {"kind": "choice_letter", "field": "answer"},
+            "solution": None,
+        },
+        3018,
+        "C",
     ),
     "svamp/test": (
-        {"problem": {"kind": "joined", "fields": ["Body", "Question"], "separator": " "}, "answer": "Answer",
-         "solution": None}, 1000, "145",
+        {
+            "problem": {"kind": "joined", "fields": ["Body", "Question"], "separator": " "},
+            "answer": "Answer",
+            "solution": None,
+        },
+        1000,
+        "145",
     ),
     "olympiadbench/test": (
-        {"problem": "question", "answer": {**LISTED, "field": "final_answer"},
-         "solution": {**LISTED, "field": "solution", "separator": "\n\n"}}, 675, "2",
+        {
+            "problem": "question",
+            "answer": {**LISTED, "field": "final_answer"},
+            "solution": {**LISTED, "field": "solution", "separator": "\n\n"},
+        },
+        675,
+        "2",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the files of {MIRROR}")
@@ -55,9 +77,12 @@ def test_each_file_of_the_mirror_has_a_field_map(name):
     assert set(known) == set(MIRRORED)
     fields, rows, first_answer = MIRRORED[name]
     origin = {
-        "kind": "url", **{key: known[name][key] for key in ("url", "sha256", "format")}, "fields": fields,
-        "only": {"Picture": [None]} if name == "theoremqa/test" else {}, "max_rows": None,
-    }  # fmt: skip
+        "kind": "url",
+        **{key: known[name][key] for key in ("url", "sha256", "format")},
+        "fields": fields,
+        "only": {"Picture": [None]} if name == "theoremqa/test" else {},
+        "max_rows": None,
+    }
     source = SourceParams.model_validate({"role": "benchmark", "licence": "MIT", "from": origin})
     params = CollectParams(mirror=str(MIRROR), timeout_seconds=1)
     problems, funnel = collect_source("some", source, params)

@@ -19,10 +19,20 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import read_table
 
 ARITHMETIC = {
-    "kind": "arithmetic_pages", "exercises": 120, "exercises_per_page": 10, "answer_only": 0.4, "rambling": 0.1,
-    "unfinished": 0.05, "rambling_without_end": 0.25, "step_error": 0.1, "missing_solution": 0.05,
-    "missing_answer": 0.1, "wrong_answer": 0.05, "repeated": 0.1, "licence": "generated",
-}  # fmt: skip
+    "kind": "arithmetic_pages",
+    "exercises": 120,
+    "exercises_per_page": 10,
+    "answer_only": 0.4,
+    "rambling": 0.1,
+    "unfinished": 0.05,
+    "rambling_without_end": 0.25,
+    "step_error": 0.1,
+    "missing_solution": 0.05,
+    "missing_answer": 0.1,
+    "wrong_answer": 0.05,
+    "repeated": 0.1,
+    "licence": "generated",
+}
 HTML = "<html><body><p>Exercise 1: 1+1?</p></body></html>"
 
 
@@ -44,9 +54,15 @@ def collect(tmp_path, max_page_kib=64, **sources):
 
 def jsonl(path, **changes):
     return {
-        "kind": "jsonl", "path": str(path), "content_field": "html", "url_field": "url", "id_field": "page",
-        "format": "html", "licence": "CC BY 4.0", "max_pages": None,
-    } | changes  # fmt: skip
+        "kind": "jsonl",
+        "path": str(path),
+        "content_field": "html",
+        "url_field": "url",
+        "id_field": "page",
+        "format": "html",
+        "licence": "CC BY 4.0",
+        "max_pages": None,
+    } | changes
 
 
 def test_folder(tmp_path):
@@ -67,9 +83,12 @@ def test_folder(tmp_path):
     assert pages["format"].tolist() == ["html", "html", "markdown"]
     assert "caf\u00e9 \u00bd" in pages["content"][1]
     assert reasons == {
-        "site/big.html": "too_large", "site/binary.html": "undecodable", "site/empty.html": "empty",
-        "site/letter.html": "not_html", "site/picture.png": "format_not_known",
-    }  # fmt: skip
+        "site/big.html": "too_large",
+        "site/binary.html": "undecodable",
+        "site/empty.html": "empty",
+        "site/letter.html": "not_html",
+        "site/picture.png": "format_not_known",
+    }
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3 == metrics["pages/site"]
 
 
@@ -88,9 +107,13 @@ def test_jsonl_counts_what_it_cannot_use(tmp_path):
     pages, reasons, metrics = collect(tmp_path, max_page_kib=1, web=jsonl(path))
     assert pages["page_id"].tolist() == ["web/a"]
     assert reasons == {
-        "web/line-2": "row_malformed", "web/line-3": "row_malformed", "web/a": "duplicate_page_id",
-        "web/huge": "too_large", "web/broken": "undecodable", "web/line-7": "too_large",
-    }  # fmt: skip
+        "web/line-2": "row_malformed",
+        "web/line-3": "row_malformed",
+        "web/a": "duplicate_page_id",
+        "web/huge": "too_large",
+        "web/broken": "undecodable",
+        "web/line-7": "too_large",
+    }
     assert metrics["rows/in"] == 7
 
 
@@ -156,7 +179,9 @@ def test_warc(tmp_path, is_compressed):
 def test_warc_responses_are_read_by_their_type(tmp_path, kind, url, body, form):
     path = tmp_path / "crawl.warc"
     path.write_bytes(warc_record(url, body.encode(), kind=kind) + warc_record("http://last", HTML.encode()))
-    pages, reasons, _ = collect(tmp_path, crawl={"kind": "warc", "path": str(path), "licence": "x", "max_pages": None})
+    pages, reasons, _ = collect(
+        tmp_path, crawl={"kind": "warc", "path": str(path), "licence": "x", "max_pages": None}
+    )
     if form in (None, "not_html"):
         assert list(reasons.values()) == [form or "format_not_known"] and len(pages) == 1
     else:
@@ -181,10 +206,15 @@ def test_a_truncated_warc_keeps_what_came_before(tmp_path):
 @pytest.mark.parametrize(
     ("encoding", "compress"),
     [
-        ("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", lambda page: zlib.compress(page, wbits=-15)),
-        ("br", brotli.compress), ("gzip", bytes), ("br", bytes), ("identity", bytes),
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("deflate", lambda page: zlib.compress(page, wbits=-15)),
+        ("br", brotli.compress),
+        ("gzip", bytes),
+        ("br", bytes),
+        ("identity", bytes),
     ],
-)  # fmt: skip
+)
 def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
     kind = f"text/html\r\nContent-Encoding: {encoding}"
     (tmp_path / "a.warc").write_bytes(warc_record("http://a", compress(HTML.encode()), kind=kind))
@@ -195,13 +225,17 @@ def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
 def test_bombs_are_bounded(tmp_path):
     """100 MB out of a small file: a response that its server compressed, and a line of JSON."""
     zeros = b"<p>" + bytes(100_000_000)
-    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(zeros, 1)
+    http = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n" + gzip.compress(
+        zeros, 1
+    )
     head = (
         "WARC/1.0\r\nWARC-Type: response\r\nWARC-Target-URI: http://a/1\r\nWARC-Date: 2024-01-01T00:00:00Z\r\n"
         "WARC-Record-ID: <urn:uuid:00000000-0000-0000-0000-000000000001>\r\n"
         f"Content-Type: application/http; msgtype=response\r\nContent-Length: {len(http)}\r\n\r\n"
     )
-    (tmp_path / "a.warc").write_bytes(head.encode() + http + b"\r\n\r\n" + warc_record("http://last", HTML.encode()))
+    (tmp_path / "a.warc").write_bytes(
+        head.encode() + http + b"\r\n\r\n" + warc_record("http://last", HTML.encode())
+    )
     last = b"\n" + json.dumps({"page": "last", "url": "u", "html": HTML}).encode()
     (tmp_path / "c.jsonl.gz").write_bytes(gzip.compress(zeros + last, 1))
     del zeros, http

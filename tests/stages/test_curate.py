@@ -32,16 +32,34 @@ def test_every_reason_once(tmp_path):
         True,
     ]
     assert reasons(tables) == {
-        "drill/1": "duplicate", "drill/2": "contradicting_answers", "drill/3": "contradicting_answers",
-        "drill/4": "contaminated", "drill/5": "no_answer", "drill/6": "no_problem", "drill/7": "problem_too_long",
-        "drill/8": "ungradable_answer", "drill/9": "ungradable_answer",
-    }  # fmt: skip
+        "drill/1": "duplicate",
+        "drill/2": "contradicting_answers",
+        "drill/3": "contradicting_answers",
+        "drill/4": "contaminated",
+        "drill/5": "no_answer",
+        "drill/6": "no_problem",
+        "drill/7": "problem_too_long",
+        "drill/8": "ungradable_answer",
+        "drill/9": "ungradable_answer",
+    }
     assert tables["metrics"] == {
-        "rows/in": 11, "rows/kept": 2, "train/rows": 2, "validation/rows": 0, "contamination/pairs": 1,
-        "held_out/rows": 2, "held_out/rows_hit": 1, "dropped/duplicate": 1, "dropped/contradicting_answers": 2,
-        "dropped/contaminated": 1, "dropped/no_answer": 1, "dropped/no_problem": 1, "dropped/problem_too_long": 1,
-        "dropped/ungradable_answer": 2, "contamination/pairs_exact": 1, "duplicates/within_source": 2,
-    }  # fmt: skip
+        "rows/in": 11,
+        "rows/kept": 2,
+        "train/rows": 2,
+        "validation/rows": 0,
+        "contamination/pairs": 1,
+        "held_out/rows": 2,
+        "held_out/rows_hit": 1,
+        "dropped/duplicate": 1,
+        "dropped/contradicting_answers": 2,
+        "dropped/contaminated": 1,
+        "dropped/no_answer": 1,
+        "dropped/no_problem": 1,
+        "dropped/problem_too_long": 1,
+        "dropped/ungradable_answer": 2,
+        "contamination/pairs_exact": 1,
+        "duplicates/within_source": 2,
+    }
 
 
 def test_contamination_shows_both_texts(tmp_path):
@@ -50,10 +68,16 @@ def test_contamination_shows_both_texts(tmp_path):
     )
     pairs = tables["contamination"].to_dict("records")
     assert pairs[0] == {
-        "problem_id": "drill/0", "source": "drill", "problem": "compute 2 + 2", "benchmark": "held_out",
-        "benchmark_problem_id": "held_out/1", "benchmark_problem": "Compute 2+2.", "rule": "exact", "overlap": 1.0,
+        "problem_id": "drill/0",
+        "source": "drill",
+        "problem": "compute 2 + 2",
+        "benchmark": "held_out",
+        "benchmark_problem_id": "held_out/1",
+        "benchmark_problem": "Compute 2+2.",
+        "rule": "exact",
+        "overlap": 1.0,
         "benchmark_revision": "sha256 ab12",
-    }  # fmt: skip
+    }
     assert [pair["benchmark_problem_id"] for pair in pairs] == ["held_out/1", "held_out/2"]
     assert tables["metrics"]["held_out/rows_hit"] == 2
 
@@ -155,13 +179,24 @@ def test_a_rewritten_problem_is_still_recognised(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        ("1,234", AnswerKind.integer), ("\\$5", AnswerKind.integer), ("8/4", AnswerKind.integer),
-        ("$-3$", AnswerKind.integer), ("2.5", AnswerKind.number), ("28\\%", AnswerKind.number),
-        ("\\frac{1}{3}", AnswerKind.number), ("C", AnswerKind.choice), ("(B)", AnswerKind.choice),
-        ("True", AnswerKind.word), ("x^2", AnswerKind.expression), ("(1, 2)", AnswerKind.expression),
-        ("\\text{the red one}", AnswerKind.prose), ("the red one", AnswerKind.prose), ("", None), ("  .", None),
+        ("1,234", AnswerKind.integer),
+        ("\\$5", AnswerKind.integer),
+        ("8/4", AnswerKind.integer),
+        ("$-3$", AnswerKind.integer),
+        ("2.5", AnswerKind.number),
+        ("28\\%", AnswerKind.number),
+        ("\\frac{1}{3}", AnswerKind.number),
+        ("C", AnswerKind.choice),
+        ("(B)", AnswerKind.choice),
+        ("True", AnswerKind.word),
+        ("x^2", AnswerKind.expression),
+        ("(1, 2)", AnswerKind.expression),
+        ("\\text{the red one}", AnswerKind.prose),
+        ("the red one", AnswerKind.prose),
+        ("", None),
+        ("  .", None),
     ],
-)  # fmt: skip
+)
 def test_answer_kinds(answer, kind):
     assert answer_kind(answer) == kind
 

@@ -18,7 +18,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import write_table
 from tests.fakes.curate_stage import curate, reasons, run_curate
 
-ROLLOUTS = Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
+ROLLOUTS = (
+    Path(__file__).parents[2].parent / "shared" / "data" / "rollouts" / "qwen25math_math100_x8.jsonl.gz"
+)
 INTEGERS = {"transform": {"kind": "integer"}, "answer_kinds": ["integer"]}
 
 
@@ -31,7 +33,9 @@ def test_integer_transform_records_its_inverse(tmp_path):
     ]
     tables = curate(tmp_path, train, **INTEGERS)
     row = tables["train"].iloc[0]
-    assert row["problem"].startswith("What is 3/6?\nThe answer is $\\frac{m}{n}$") and row["answer"] == "3"  # 1 + 2
+    assert (
+        row["problem"].startswith("What is 3/6?\nThe answer is $\\frac{m}{n}$") and row["answer"] == "3"
+    )  # 1 + 2
     assert extract_answer(row["solution"]).text == "3"
     assert tables["train"]["problem"].iloc[1] == "Compute 1+1."
     records = tables["transforms"].set_index("problem_id")
@@ -51,18 +55,38 @@ def test_integer_transform_records_its_inverse(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "other"),
     [
-        ("3", "4"), ("-9", "-10"), ("199", "200"), ("0.25", "1.25"), ("1,999", "2,999"), ("3/4", "4/4"),
-        ("\\frac{\\pi}{4}", "\\frac{\\pi}{5}"), ("x_1 = 2", "x_1 = 3"), ("x^2+1", "x^2+2"), ("x^2", "x^3"),
-        ("(C)", "(D)"), ("J", "A"), ("True", "False"), ("no", "Yes"), ("east", "noteast"), ("x", "1+x"),
+        ("3", "4"),
+        ("-9", "-10"),
+        ("199", "200"),
+        ("0.25", "1.25"),
+        ("1,999", "2,999"),
+        ("3/4", "4/4"),
+        ("\\frac{\\pi}{4}", "\\frac{\\pi}{5}"),
+        ("x_1 = 2", "x_1 = 3"),
+        ("x^2+1", "x^2+2"),
+        ("x^2", "x^3"),
+        ("(C)", "(D)"),
+        ("J", "A"),
+        ("True", "False"),
+        ("no", "Yes"),
+        ("east", "noteast"),
+        ("x", "1+x"),
     ],
-)  # fmt: skip
+)
 def test_perturbed_answers(answer, other):
     assert perturbed_answer(answer) == other
 
 
 def test_a_gold_answer_must_grade_itself_correct_and_another_wrong(tmp_path):
-    train = [("Compute 1+1.", "2"), ("Half of one?", "0.5"), ("Solve it.", "\\frac{1}{"), ("Which?", "east"),
-             ("Expand it.", "x^2+2x+1"), ("Where?", "(1, 2)"), ("Is it so?", "Yes")]  # fmt: skip
+    train = [
+        ("Compute 1+1.", "2"),
+        ("Half of one?", "0.5"),
+        ("Solve it.", "\\frac{1}{"),
+        ("Which?", "east"),
+        ("Expand it.", "x^2+2x+1"),
+        ("Where?", "(1, 2)"),
+        ("Is it so?", "Yes"),
+    ]
     kinds = ["integer", "number", "word", "expression"]
     tables = curate(tmp_path, train, answer_kinds=kinds)
     kept, dropped = set(tables["train"]["problem_id"]), reasons(tables)
@@ -75,7 +99,9 @@ def test_a_gold_answer_must_grade_itself_correct_and_another_wrong(tmp_path):
 def test_a_verifier_that_fails_on_gold_answers_stops_the_stage(tmp_path, monkeypatch):
     timed_out = Judgement(Verdict.TIMED_OUT, "x", "math_verify", "5 s")
     monkeypatch.setattr(Verifier, "judge", lambda self, pairs, **_: [timed_out] * len(pairs))
-    with pytest.raises(UserError, match=r"failed on the gold answers of 1 of 1 problems: raise verifier\.timeout"):
+    with pytest.raises(
+        UserError, match=r"failed on the gold answers of 1 of 1 problems: raise verifier\.timeout"
+    ):
         curate(tmp_path, [("Compute 1+1.", "2")])
 
 
@@ -83,11 +109,12 @@ def test_duplicates_within_and_across_sources(tmp_path):
     train = [("Compute 1+1.", "2"), ("Compute 1 + 1", "2"), ("Compute 5+5.", "10")]
     near = {"shingle_words": 1, "similarity": 0.6, "permutations": 128, "same_numbers": True}
     tables = curate(
-        tmp_path, train,
+        tmp_path,
+        train,
         others={"more": [("compute 1+1", "2.0"), ("Please compute 5+5.", "10"), ("Compute 7+1.", "8")]},
         roles={"drill": "train", "more": "train", "held_out": "benchmark"},
         deduplication={"exact": True, "near_duplicates": near},
-    )  # fmt: skip
+    )
     pairs = {row["problem_id"]: row for row in tables["duplicates"].to_dict("records")}
     assert {key: (row["other_id"], row["scope"], row["rule"]) for key, row in pairs.items()} == {
         "drill/1": ("drill/0", "within_source", "exact"),
@@ -101,12 +128,17 @@ def test_duplicates_within_and_across_sources(tmp_path):
 def test_a_benchmark_that_overlaps_itself_is_reported_and_kept(tmp_path):
     held_out = [("Compute 2+2.", "4")] * 3 + [("compute 2+2", "5"), ("Compute 8+1.", "9")]
     tables = curate(
-        tmp_path, [("Compute 2+2.", "4"), ("Compute 1+2.", "3")], held_out, others={"exam": [("Compute 8+1.", "9")]},
+        tmp_path,
+        [("Compute 2+2.", "4"), ("Compute 1+2.", "3")],
+        held_out,
+        others={"exam": [("Compute 8+1.", "9")]},
         roles={"drill": "train", "held_out": "benchmark", "exam": "benchmark"},
-    )  # fmt: skip
+    )
     assert len(tables["benchmarks"]) == 6
-    pairs = {row["problem_id"]: (row["other_id"], row["scope"], row["rule"]) for row in
-             tables["duplicates"].to_dict("records")}  # fmt: skip
+    pairs = {
+        row["problem_id"]: (row["other_id"], row["scope"], row["rule"])
+        for row in tables["duplicates"].to_dict("records")
+    }
     assert pairs == {
         "held_out/1": ("held_out/0", "within_benchmark", "exact"),
         "held_out/2": ("held_out/0", "within_benchmark", "exact"),
@@ -118,7 +150,9 @@ def test_a_benchmark_that_overlaps_itself_is_reported_and_kept(tmp_path):
 
 
 def test_broken_rows_are_dropped_with_a_reason(tmp_path):
-    curate(tmp_path, [("Compute 1+1.", "2"), ("Compute 1+3.", "4"), ("Compute 1+4.", "5"), ("Compute 1+5.", "6")])
+    curate(
+        tmp_path, [("Compute 1+1.", "2"), ("Compute 1+3.", "4"), ("Compute 1+4.", "5"), ("Compute 1+5.", "6")]
+    )
     place = tmp_path / "collected" / "drill.parquet"
     table = pandas.read_parquet(place).astype(object)
     table.loc[1, "problem_id"] = "drill/0"
@@ -132,8 +166,12 @@ def test_broken_rows_are_dropped_with_a_reason(tmp_path):
     tables = run_curate(tmp_path)
     assert tables["train"]["problem_id"].tolist() == ["drill/0"]
     assert tables["dropped"]["reason"].tolist() == [
-        "duplicate_id", "missing_field", "missing_field", "duplicate_id", "missing_field",
-    ]  # fmt: skip
+        "duplicate_id",
+        "missing_field",
+        "missing_field",
+        "duplicate_id",
+        "missing_field",
+    ]
     assert json.loads(tables["dropped"]["row"].iloc[2])["problem"] == "Compute 1+5."
     assert tables["metrics"]["rows/in"] == 4 and tables["metrics"]["dropped/missing_field"] == 2
     assert tables["metrics"]["benchmarks/dropped/duplicate_id"] == 1 and len(tables["benchmarks"]) == 2
@@ -154,10 +192,13 @@ def pass_rates(tmp_path, lines, **changes):
     content = gzip.compress("\n".join(lines).encode())
     (tmp_path / "rates.jsonl.gz").write_bytes(content)
     return {
-        "kind": "pass_rates", "path": str(tmp_path / "rates.jsonl.gz"), "sha256": hashlib.sha256(content).hexdigest(),
-        "problem_field": "question", "outcomes_field": "score",
+        "kind": "pass_rates",
+        "path": str(tmp_path / "rates.jsonl.gz"),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "problem_field": "question",
+        "outcomes_field": "score",
         **{"least_pass_rate": 0.1, "most_pass_rate": 0.9, **changes},
-    }  # fmt: skip
+    }
 
 
 def test_difficulty_from_pass_rates(tmp_path):
@@ -167,15 +208,26 @@ def test_difficulty_from_pass_rates(tmp_path):
         json.dumps({"question": "Compute 1+2.", "score": 0.0}),
         json.dumps({"question": "Compute 1+3.", "score": [True] * 4}),
         json.dumps({"question": "What is half of 1?", "score": 0.25}),
-        json.dumps({"question": "Compute 1+5.", "score": "high"}), json.dumps([1]), "{", "[" * 100_000,
-        json.dumps({"question": "Compute 1+5.", "score": float("nan")}), json.dumps({"question": "?", "score": 1}),
-    ]  # fmt: skip
-    train = [("Compute 1+1.", "2"), ("Compute 1+2.", "3"), ("Compute 1+3.", "4"), ("What is half of 1?", "1/2"),
-             ("Compute 1+5.", "6")]  # fmt: skip
+        json.dumps({"question": "Compute 1+5.", "score": "high"}),
+        json.dumps([1]),
+        "{",
+        "[" * 100_000,
+        json.dumps({"question": "Compute 1+5.", "score": float("nan")}),
+        json.dumps({"question": "?", "score": 1}),
+    ]
+    train = [
+        ("Compute 1+1.", "2"),
+        ("Compute 1+2.", "3"),
+        ("Compute 1+3.", "4"),
+        ("What is half of 1?", "1/2"),
+        ("Compute 1+5.", "6"),
+    ]
     tables = curate(tmp_path, train, difficulty=pass_rates(tmp_path, lines), **INTEGERS)
     found = tables["difficulty"].set_index("problem_id")
     assert found["pass_rate"].tolist() == [0.625, 0.0, 1.0, 0.25]
-    assert found["band"].tolist() == ["medium", "unsolved", "solved", "hard"] and found["samples"].iloc[0] == 8
+    assert (
+        found["band"].tolist() == ["medium", "unsolved", "solved", "hard"] and found["samples"].iloc[0] == 8
+    )
     assert reasons(tables) == {"drill/1": "too_hard", "drill/2": "too_easy"}
     assert tables["metrics"]["difficulty/unusable_no_pass_rate"] == 2
     assert tables["metrics"]["difficulty/unusable_malformed_line"] == 2
@@ -197,25 +249,36 @@ def test_mistakes_in_pass_rates_are_told(tmp_path, changes, message):
         curate(tmp_path, [("Compute 1+1.", "2")], difficulty=rates)
 
 
-
-
 def test_pairs_of_one_benchmark_problem_are_bounded(tmp_path):
     story = "Tom has {} red apples and buys {} more apples on the market. How many apples does Tom have?"
     train = [(story.format(n, n + 1), str(2 * n + 1)) for n in range(2, 100)] + [("Compute 1+1.", "2")]
-    rules = {"exact": True, "ngrams": None, "near_duplicates": None,
-             "templates": {"similarity": 0.6, "reworded_similarity": 0.1}}  # fmt: skip
+    rules = {
+        "exact": True,
+        "ngrams": None,
+        "near_duplicates": None,
+        "templates": {"similarity": 0.6, "reworded_similarity": 0.1},
+    }
     tables = curate(tmp_path, train, [(story.format(200, 300), "500")] * 2, decontamination=rules)
     assert tables["metrics"]["dropped/contaminated"] == 98 and len(tables["train"]) == 1
     assert tables["metrics"]["contamination/pairs_template"] == 2 * 98
     assert tables["contamination"]["benchmark_problem_id"].value_counts().tolist() == [50, 50]
 
 
-@pytest.mark.skipif(not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine")
+@pytest.mark.skipif(
+    not ROLLOUTS.is_file(), reason=f"the recorded responses ({ROLLOUTS}) are not on this machine"
+)
 def test_pass_rates_of_recorded_responses():
     """100 problems of MATH, 8 responses each, with verdicts: the bands that they fall into."""
     digest = hashlib.sha256(ROLLOUTS.read_bytes()).hexdigest()
-    params = PassRates(kind="pass_rates", path=str(ROLLOUTS), sha256=digest, problem_field="question",
-                       outcomes_field="score", least_pass_rate=0, most_pass_rate=1)  # fmt: skip
+    params = PassRates(
+        kind="pass_rates",
+        path=str(ROLLOUTS),
+        sha256=digest,
+        problem_field="question",
+        outcomes_field="score",
+        least_pass_rate=0,
+        most_pass_rate=1,
+    )
     rates, unusable = read_pass_rates(params)
     assert len(rates) == 100 and not unusable
     assert {samples for _, samples in rates.values()} == {8}

@@ -25,12 +25,19 @@ def policy(tmp_path_factory):
 def table(path, source, rows):
     write_table(
         [
-            {"problem_id": f"{source}/{i}", "source": source, "problem": problem, "answer": answer,
-             "solution": solution, "licence": "MIT"}
+            {
+                "problem_id": f"{source}/{i}",
+                "source": source,
+                "problem": problem,
+                "answer": answer,
+                "solution": solution,
+                "licence": "MIT",
+            }
             for i, (problem, answer, solution) in enumerate(rows)
         ],
-        path, "problem",
-    )  # fmt: skip
+        path,
+        "problem",
+    )
 
 
 def demonstrate(
@@ -39,18 +46,34 @@ def demonstrate(
     table(tmp_path / "problems.parquet", "gsm", problems)
     table(tmp_path / "solutions.parquet", "site", solutions)
     params = {
-        "seed": seed, "prompt": PROMPT,
-        "demonstrate": {"sources": sources, "max_response_tokens": max_response_tokens,
-                        "validation_rows": validation_rows},
-        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16,
-                    "mismatch": {"kind": "none"}},
+        "seed": seed,
+        "prompt": PROMPT,
+        "demonstrate": {
+            "sources": sources,
+            "max_response_tokens": max_response_tokens,
+            "validation_rows": validation_rows,
+        },
+        "sampler": {
+            "kind": "torch",
+            "device": "cpu",
+            "dtype": "float32",
+            "threads": 1,
+            "max_sequences": 16,
+            "mismatch": {"kind": "none"},
+        },
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
-    }  # fmt: skip
+    }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = {name: tmp_path / "out" / name for name in ("train", "validation", "dropped", "metrics")}
-    main([f"--params={tmp_path / 'params.yaml'}", f"--problems={tmp_path / 'problems.parquet'}",
-          f"--solutions={tmp_path / 'solutions.parquet'}", f"--policy={policy}",
-          *(f"--{name}={path}" for name, path in out.items())])  # fmt: skip
+    main(
+        [
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--problems={tmp_path / 'problems.parquet'}",
+            f"--solutions={tmp_path / 'solutions.parquet'}",
+            f"--policy={policy}",
+            *(f"--{name}={path}" for name, path in out.items()),
+        ]
+    )
     tables = {name: read_table(out[name], "demonstration") for name in ("train", "validation")}
     return tables, read_table(out["dropped"], "dropped"), json.loads(out["metrics"].read_text())
 
@@ -73,13 +96,22 @@ def test_solutions_become_responses(solution, answer, response):
 
 def test_sources_and_reasons(tmp_path, policy):
     tables, dropped, metrics = demonstrate(
-        tmp_path, policy,
+        tmp_path,
+        policy,
         [{"kind": "web", "max_rows": None}, {"kind": "given", "sources": ["gsm"], "max_rows": 2}],
-        problems=[("A?", "1", "one\n#### 1"), ("B?", "2", None), ("C?", "3", "x" * 200), ("D?", "4", "four"),
-                  ("E?", "5", "five")],
-        solutions=[("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."), ("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."),
-                   ("long?", "3", "y" * 300)],
-    )  # fmt: skip
+        problems=[
+            ("A?", "1", "one\n#### 1"),
+            ("B?", "2", None),
+            ("C?", "3", "x" * 200),
+            ("D?", "4", "four"),
+            ("E?", "5", "five"),
+        ],
+        solutions=[
+            ("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."),
+            ("1+2?", "3", "1+2=3\nThe answer is \\boxed{3}."),
+            ("long?", "3", "y" * 300),
+        ],
+    )
     assert set(tables["train"]["kind"]) == {"web", "given"}
     assert metrics["rows/in"] == 7 == metrics["rows/kept"] + len(dropped)
     assert metrics["dropped/repeated"] == 1 and metrics["dropped/beyond_max_rows"] == 2
@@ -124,8 +156,14 @@ def test_rejection_sampling_keeps_different_correct_responses(tmp_path, policy, 
         optimizer.step()
         optimizer.zero_grad()
     save_policy(model.eval(), tokenizer, folder)
-    source = {"kind": "rejection_sampled", "samples": 24, "kept_per_problem": 2, "temperature": 1.0,
-              "max_response_tokens": 24, "max_problems": None}  # fmt: skip
+    source = {
+        "kind": "rejection_sampled",
+        "samples": 24,
+        "kept_per_problem": 2,
+        "temperature": 1.0,
+        "max_response_tokens": 24,
+        "max_problems": None,
+    }
     tables, dropped, metrics = demonstrate(tmp_path, folder, [source], [("Compute 1+2.", "3", None)])
     assert len(tables["train"]) == 2 == tables["train"]["response"].nunique()
     assert all("\\boxed{3}" in response for response in tables["train"]["response"])

@@ -125,13 +125,19 @@ def test_no_labels(text):
         ("<mi>α</mi><mi>b</mi>", r"\alpha b"),
         ("<mover><mi>x</mi><mo>¯</mo></mover>", r"\overline{x}"),
         ("<mn>5</mn><mtext> if </mtext><mi>x</mi><mo>&gt;</mo><mn>0</mn>", r"5\text{ if }x>0"),
-        ("<mo>[</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd><mtd>"
-         "<mn>4</mn></mtd></mtr></mtable><mo>]</mo>", r"[\begin{matrix} 1 & 2 \\ 3 & 4 \end{matrix}]"),
+        (
+            "<mo>[</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd><mtd>"
+            "<mn>4</mn></mtd></mtr></mtable><mo>]</mo>",
+            r"[\begin{matrix} 1 & 2 \\ 3 & 4 \end{matrix}]",
+        ),
         ("<mtable><mtr><mtd></mtd></mtr></mtable>", ""),
         ("<mfrac><mn>1</mn></mfrac>", r"\frac{1}{}"),
-        ("<semantics><mi>x</mi><annotation encoding='application/x-tex'>x_1^2</annotation></semantics>", "x_1^2"),
+        (
+            "<semantics><mi>x</mi><annotation encoding='application/x-tex'>x_1^2</annotation></semantics>",
+            "x_1^2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mathml(mathml, latex):
     assert mathml_to_latex(etree.fromstring(f"<math>{mathml}</math>"))[0] == latex
 
@@ -204,8 +210,15 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
             tmp_path / f"{processes}.dropped",
             tmp_path / f"{processes}.json",
         ]
-        main([f"--params={tmp_path / 'params.yaml'}", f"--pages={tmp_path / 'pages.parquet'}",
-              f"--candidates={out[0]}", f"--dropped={out[1]}", f"--metrics={out[2]}"])  # fmt: skip
+        main(
+            [
+                f"--params={tmp_path / 'params.yaml'}",
+                f"--pages={tmp_path / 'pages.parquet'}",
+                f"--candidates={out[0]}",
+                f"--dropped={out[1]}",
+                f"--metrics={out[2]}",
+            ]
+        )
         written.append([path.read_bytes() for path in out])
     assert written[0] == written[1]
     metrics = json.loads(written[0][2])

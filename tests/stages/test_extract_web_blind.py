@@ -11,13 +11,19 @@ from stages.extract_web.furniture import (
 )
 from stages.extract_web.line_labels import answer_in_line, labelled_lines
 
-SUMS = ((1, "Find the sum of 11 and 12.", "It is 23, as 1+2=3."), (2, "What is 3-1?", "2"), (3, "Explain why.", None),
-        (4, "Solve $x^2=4$.", "Both roots count: $x=2$ or $x=-2$."))  # fmt: skip
+SUMS = (
+    (1, "Find the sum of 11 and 12.", "It is 23, as 1+2=3."),
+    (2, "What is 3-1?", "2"),
+    (3, "Explain why.", None),
+    (4, "Solve $x^2=4$.", "Both roots count: $x=2$ or $x=-2$."),
+)
 SOLVED = [(problem, solution) for _, problem, solution in SUMS if solution]
 
 
 def pairs(middle):
-    content = f"<html><body><h1>Lesson 4</h1><p>Some practice follows, take your time.</p>{middle}</body></html>"
+    content = (
+        f"<html><body><h1>Lesson 4</h1><p>Some practice follows, take your time.</p>{middle}</body></html>"
+    )
     page = {"page_id": "p", "url": "", "format": "html", "content": content, "licence": ""}
     return [(row["problem"], row["solution"]) for row in extract_page(page, 40)[0] if row["solution"]]
 
@@ -25,7 +31,8 @@ def pairs(middle):
 def each(problem, solution, end=""):
     """Every exercise by the same forms; those without a solution leave `solution` out."""
     return "".join(
-        problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n) for n, p, s in SUMS
+        problem.format(n=n, p=p) + (solution.format(n=n, s=s) if s else "") + end.format(n=n)
+        for n, p, s in SUMS
     )
 
 
@@ -35,29 +42,38 @@ def key(problem, title, entry):
 
 
 AROUND = {
-    "badge in the label": each("<div><p>Exercise 2.{n} <span class=badge>stretch</span></p><p>{p}</p>",
-                               "<details><summary>Solution</summary>{s}</details>", "</div>"),
+    "badge in the label": each(
+        "<div><p>Exercise 2.{n} <span class=badge>stretch</span></p><p>{p}</p>",
+        "<details><summary>Solution</summary>{s}</details>",
+        "</div>",
+    ),
     "badges of which one could be a label": "".join(
         f"<div class=card><div>Task {n}\n<span class='badge small'>{level}</span></div><p>{p}</p>"
-        + (f"<details><summary>Show solution</summary>{s}</details>" if s else "") + "</div>"
+        + (f"<details><summary>Show solution</summary>{s}</details>" if s else "")
+        + "</div>"
         for (n, p, s), level in zip(SUMS, ("basic", "challenge", "standard", "basic"), strict=True)
     ),
     "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "points before": each("<h3>Problem {n}</h3><p>(3 points)</p><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
-    "level in a list after": "<ol>" + each("<li><p>{p}</p><ul><li>Level: hard</li>", "<li>Solution. {s}</li>",
-                                           "</ul></li>") + "</ol>",
-    "the same words after each solution": each("<h3>Problem {n}</h3><p>{p}</p>",
-                                               "<h4>Solution</h4><p>{s}</p><p>Posted in Algebra</p>"),
+    "level in a list after": "<ol>"
+    + each("<li><p>{p}</p><ul><li>Level: hard</li>", "<li>Solution. {s}</li>", "</ul></li>")
+    + "</ol>",
+    "the same words after each solution": each(
+        "<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p><p>Posted in Algebra</p>"
+    ),
     "edited": each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
     + "<div>This page was last edited on Mar 3, 2019.</div>",
-    "words for screen readers": each("<div><p><span class=sr-only>Tip</span>Your turn {n}</p><p>{p}</p>",
-                                     "<details><summary>Answer</summary>{s}</details>", "</div>"),
+    "words for screen readers": each(
+        "<div><p><span class=sr-only>Tip</span>Your turn {n}</p><p>{p}</p>",
+        "<details><summary>Answer</summary>{s}</details>",
+        "</div>",
+    ),
     "no solution yet": "".join(
         f"<h2>Problem {n}</h2><p>{p}</p><h3>Solution</h3><p>{s or 'This problem needs a solution. Add one.'}</p>"
         for n, p, s in SUMS
     ),
-}  # fmt: skip
+}
 QUIZ = (
     "<form><div class=que><h3>Question {n}</h3><div class=state>Correct</div>"
     "<div class=grade>Mark 1.00 out of 1.00</div><h4>Question text</h4><p>{p}</p>"
@@ -72,47 +88,68 @@ LINES = {
     "numbers part exercises": "<div>" + each("{n}. {p}", "<br>Answer: {s}", "<br>") + "</div>",
     "a letter answers": each("<p>Q{n}: {p}", "<br>A. {s}", "</p>"),
     "a letter answers in its own paragraph": each("<p>Q{n}: {p}</p>", "<p>A. {s}</p>"),
-    "the label on a line of its own": "<div>" + each("<b>Question {n}</b><br>{p}<br>", "<b>Solution</b><br>{s}<br>",
-                                                   "<br>") + "</div>",
+    "the label on a line of its own": "<div>"
+    + each("<b>Question {n}</b><br>{p}<br>", "<b>Solution</b><br>{s}<br>", "<br>")
+    + "</div>",
     "in brackets": each("<p>{n}. {p}", " (Ans: {s})", "</p>"),
     "in the same line": each("<p>Que {n}. {p}", " Answer: {s}", "</p>"),
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
-    "a toggle at the paragraph's end": each("<p>{n}. {p} [<a href='javascript:t()'>Answer</a>]</p>", "<div>{s}</div>"),
-    "a letter and a number": "<dl>" + each("<dt>P{n}</dt><dd>{p}</dd>", "<dt>S{n}</dt><dd>{s}</dd>") + "</dl>",
-    "openings nobody foresaw": each("<div><p>Task {n}</p><p>{p}</p></div>",
-                                    "<details><summary>Show me how</summary>{s}</details>"),
-}  # fmt: skip
-KEYS = {
-    "numbers alone": key("<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>",
-                         "<p><b>{n})</b> {s}</p>"),
-    "a link to the key": "<p><a href='#k'>Jump to the answers</a></p>" + key(
-        "<div><p><b>{n}.</b> {p}</p></div>", "<hr><h2 id=k>Answers</h2>", "<p><b>{n}.</b> {s}</p>"
+    "a toggle at the paragraph's end": each(
+        "<p>{n}. {p} [<a href='javascript:t()'>Answer</a>]</p>", "<div>{s}</div>"
     ),
+    "a letter and a number": "<dl>"
+    + each("<dt>P{n}</dt><dd>{p}</dd>", "<dt>S{n}</dt><dd>{s}</dd>")
+    + "</dl>",
+    "openings nobody foresaw": each(
+        "<div><p>Task {n}</p><p>{p}</p></div>", "<details><summary>Show me how</summary>{s}</details>"
+    ),
+}
+KEYS = {
+    "numbers alone": key(
+        "<div><span>{n})</span><div><p>{p}</p></div></div>", "<h2>Answers</h2>", "<p><b>{n})</b> {s}</p>"
+    ),
+    "a link to the key": "<p><a href='#k'>Jump to the answers</a></p>"
+    + key("<div><p><b>{n}.</b> {p}</p></div>", "<hr><h2 id=k>Answers</h2>", "<p><b>{n}.</b> {s}</p>"),
     "mark scheme in a table of numbers and answers": key(
         "<div><div>Question {n}</div><div>{p}</div></div>",
-        "<h2>Mark scheme</h2><table><tr><th>Question<th>Answer", "<tr><td>{n}<td><p>{s}</p>",
-    ) + "</table>",
-    "two lists before the page's foot": "<ol>" + key(
-        "<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>"
-    ) + "</ol><p>Course home | PDF</p>",
+        "<h2>Mark scheme</h2><table><tr><th>Question<th>Answer",
+        "<tr><td>{n}<td><p>{s}</p>",
+    )
+    + "</table>",
+    "two lists before the page's foot": "<ol>"
+    + key("<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>")
+    + "</ol><p>Course home | PDF</p>",
     "boxes named for what they hold": key(
         "<div class=problem-box><a href=#s{n}>{n}</a><span>. </span><div class=problem><p>{p}</p></div></div>",
         "<h2>Answer Key</h2>",
         "<div data-type=solution><a href=#e{n}>{n}</a><span>. </span><div class=solution><p>{s}</p></div></div>",
     ),
-    "plain title": key("<p>{n}) {p}</p>", "<hr><center><font size=+1>Answers to the Exercises</font></center>",
-                       "<p>{n}) {s}</p>"),
-    "rows": "<table>" + key("<tr><td>{n}.</td><td>{p}</td></tr>", "</table><h3>Answers</h3>", "<p>{n}. {s}</p>"),
+    "plain title": key(
+        "<p>{n}) {p}</p>",
+        "<hr><center><font size=+1>Answers to the Exercises</font></center>",
+        "<p>{n}) {s}</p>",
+    ),
+    "rows": "<table>"
+    + key("<tr><td>{n}.</td><td>{p}</td></tr>", "</table><h3>Answers</h3>", "<p>{n}. {s}</p>"),
     "run in after the title": key("<p>{n}. {p}</p>", "<p><b>Answers:</b> ", " {n}. {s}"),
     "without a title": key("<p><b>{n}.</b> {p}</p>", "<hr>", "<p><b>Answer {n}.</b> {s}</p>"),
-    "links there and back": key("<p>{n}. {p}<br>[<a href='#a{n}'>see answer</a>]</p>", "<hr><p><b>ANSWERS</b></p>",
-                                "<p>{n}. {s} <a href='#q{n}'>Back</a></p>") + "<hr><p>Written by hand.</p>",
-    "numbers in bold": key("<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"),
-}  # fmt: skip
+    "links there and back": key(
+        "<p>{n}. {p}<br>[<a href='#a{n}'>see answer</a>]</p>",
+        "<hr><p><b>ANSWERS</b></p>",
+        "<p>{n}. {s} <a href='#q{n}'>Back</a></p>",
+    )
+    + "<hr><p>Written by hand.</p>",
+    "numbers in bold": key(
+        "<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"
+    ),
+}
 
 
-@pytest.mark.parametrize("page", [*AROUND.values(), *REVIEWS.values(), *LINES.values(), *KEYS.values()],
-                         ids=[*AROUND, *REVIEWS, *LINES, *KEYS])  # fmt: skip
+@pytest.mark.parametrize(
+    "page",
+    [*AROUND.values(), *REVIEWS.values(), *LINES.values(), *KEYS.values()],
+    ids=[*AROUND, *REVIEWS, *LINES, *KEYS],
+)
 def test_exercises_and_nothing_else(page):
     assert pairs(page) == SOLVED
 
@@ -121,8 +158,20 @@ POST = "<div class='reply'><div class=vote-count>{v}</div><p class=author>{u}</p
 THREADS = {
     "counted": ("<div><h2>Problem {n}</h2><p>{p}</p><h3>2 Replies</h3>", "reply", "box", "", ""),
     "named": ("<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>", "", "", "", ""),
-    "accepted": ("<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>", "{v}", "99", "", "<p>✔ Accepted</p>"),
-    "marked at the end": ("<div><h1>Help</h1><div class=reply>#1<p>{p}</p></div>", "", "", "", "<p>✓ Solution</p>"),
+    "accepted": (
+        "<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>",
+        "{v}",
+        "99",
+        "",
+        "<p>✔ Accepted</p>",
+    ),
+    "marked at the end": (
+        "<div><h1>Help</h1><div class=reply>#1<p>{p}</p></div>",
+        "",
+        "",
+        "",
+        "<p>✓ Solution</p>",
+    ),
 }
 
 
@@ -133,7 +182,11 @@ def test_threads_without_a_word_for_answer(name):
     wrong = "I am not sure, maybe draw it?"
     page = "".join(
         begin.format(n=n, p=p)
-        + (form.format(v=1, u="bob", s=wrong, mark=plain) + form.format(v=9, u="ann", s=s, mark=mark) if s else "")
+        + (
+            form.format(v=1, u="bob", s=wrong, mark=plain) + form.format(v=9, u="ann", s=s, mark=mark)
+            if s
+            else ""
+        )
         + "</div>"
         for n, p, s in SUMS
     )

@@ -11,22 +11,27 @@ from tests.stages.test_extract_web_blind import SOLVED, SUMS, each, pairs
 
 HIDDEN = "<div id=s{n} style='display:none'>{s}</div>"
 ROWS = {
-    "script in the address": ("<a href=\"javascript:flip('s{n}')\">[Solution]</a>",
-                              "<a href=\"javascript:flip('t{n}')\">[Views]</a>"),
-    "script on a click": ("<a href='#' onclick='flip(\"s{n}\"); return false'>Solution</a>",
-                          "<a onclick='flip(t{n})'>Views</a>"),
+    "script in the address": (
+        "<a href=\"javascript:flip('s{n}')\">[Solution]</a>",
+        "<a href=\"javascript:flip('t{n}')\">[Views]</a>",
+    ),
+    "script on a click": (
+        "<a href='#' onclick='flip(\"s{n}\"); return false'>Solution</a>",
+        "<a onclick='flip(t{n})'>Views</a>",
+    ),
     "buttons": ("<button aria-controls=s{n}>Solution</button>", "<button aria-controls=t{n}>Views</button>"),
     "addresses": ("<a href='#s{n}'>Show solution</a>", "<a href='#t{n}'>Views</a>"),
-}  # fmt: skip
+}
 
 
 def rows(first, second):
     """Exercises with a row of openers each, before the hidden parts that they open."""
     return "".join(
         f"<div><p><b>Problem {n}.</b> {p}</p><p>{(first if s else '').format(n=n)} {second.format(n=n)}</p>"
-        + (HIDDEN.format(n=n, s=s) if s else "") + f"<div id=t{n} style='display:none'>Seen {n}0 times.</div></div>"
+        + (HIDDEN.format(n=n, s=s) if s else "")
+        + f"<div id=t{n} style='display:none'>Seen {n}0 times.</div></div>"
         for n, p, s in SUMS
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -54,16 +59,19 @@ def test_what_stands_under_an_opened_part_is_none_of_it():
     card = "<div><div class=b2><span>Question {n} of 14</span><span>{tag}</span><span>Hard</span></div><p>{p}</p>"
     opened = "<button aria-expanded=false aria-controls=s{n}>Show explanation</button><div id=s{n}>{s}</div>"
     middle = "".join(
-        card.format(n=n, p=p, tag=("Data", "Reasoning")[n % 2]) + (opened.format(n=n, s=s) if s else "")
+        card.format(n=n, p=p, tag=("Data", "Reasoning")[n % 2])
+        + (opened.format(n=n, s=s) if s else "")
         + f"<div class=b2><span>{20 + n}% of users got it right</span></div></div>"
         for n, p, s in SUMS
-    )  # fmt: skip
+    )
     assert pairs(middle) == SOLVED
 
 
 def test_openers_that_open_the_rest_of_a_text():
-    middle = each("<h3>Problem {n}</h3><p>Read this.</p><a href=#r{n}>Read more</a><div id=r{n} hidden>{p}</div>",
-                  "<h4>Solution</h4><div>{s}</div>")  # fmt: skip
+    middle = each(
+        "<h3>Problem {n}</h3><p>Read this.</p><a href=#r{n}>Read more</a><div id=r{n} hidden>{p}</div>",
+        "<h4>Solution</h4><div>{s}</div>",
+    )
     assert pairs(middle) == [(f"Read this.\n{p}", s) for p, s in SOLVED]
 
 
@@ -78,16 +86,23 @@ def test_only_hidden_boxes_after_the_opener_that_names_them_alone():
 
 @pytest.mark.parametrize(
     ("row", "count"),
-    [("<span>Question 3 of 14</span><span>Word problems</span><span>2 min</span><span>Unit 2</span>", 3),
-     ("<span>Question 3</span><span>Simplify</span>", 0), ("<span>Question 3</span><span>x+2</span>", 0),
-     ("<span>Question 3</span> asks <span>Data</span>", 0), ("<span>Question</span><span>Solution</span>", 0),
-     ("<span>Solution 3</span><span>Data</span>", 0), ("<span>Some text</span><span>Data</span>", 0)],
-)  # fmt: skip
+    [
+        ("<span>Question 3 of 14</span><span>Word problems</span><span>2 min</span><span>Unit 2</span>", 3),
+        ("<span>Question 3</span><span>Simplify</span>", 0),
+        ("<span>Question 3</span><span>x+2</span>", 0),
+        ("<span>Question 3</span> asks <span>Data</span>", 0),
+        ("<span>Question</span><span>Solution</span>", 0),
+        ("<span>Solution 3</span><span>Data</span>", 0),
+        ("<span>Some text</span><span>Data</span>", 0),
+    ],
+)
 def test_spans_beside_a_label(row, count):
     assert len(badges_beside_label(etree.fromstring(f"<div>{row}</div>"))) == count
 
 
-@pytest.mark.parametrize("name", ["<div>{title}<a href='#x{n}' aria-label='Link: Exercise {n}'></a></div>", "{title}"])
+@pytest.mark.parametrize(
+    "name", ["<div>{title}<a href='#x{n}' aria-label='Link: Exercise {n}'></a></div>", "{title}"]
+)
 def test_who_added_an_exercise_is_no_part_of_it(name):
     people = ("@map_leaf", "Jo K.", "nightowl", "pi_eater")
     middle = "".join(
@@ -101,19 +116,30 @@ def test_who_added_an_exercise_is_no_part_of_it(name):
 
 def test_solutions_by_long_roman_numbers():
     numbers = ("XXXVII", "XXXVIII", "XXXIX", "XL")
-    asked = "".join(
-        f"<div><p><b>Puzzle {numbers[n - 1]}.</b> {p}</p><p><a href='#s{n}'>Jump to the solution</a></p></div><hr>"
-        for n, p, s in SUMS if s
-    ) + "<div><p><strong>Puzzle XXXIX.</strong> Explain why.</p></div>"  # fmt: skip
+    asked = (
+        "".join(
+            f"<div><p><b>Puzzle {numbers[n - 1]}.</b> {p}</p><p><a href='#s{n}'>Jump to the solution</a></p></div><hr>"
+            for n, p, s in SUMS
+            if s
+        )
+        + "<div><p><strong>Puzzle XXXIX.</strong> Explain why.</p></div>"
+    )
     solved = "".join(
-        f"<h4>Solution to Puzzle {numbers[n - 1]} <a href='#p{n}'>↩</a></h4><p>{s}</p>" for n, _, s in SUMS if s
+        f"<h4>Solution to Puzzle {numbers[n - 1]} <a href='#p{n}'>↩</a></h4><p>{s}</p>"
+        for n, _, s in SUMS
+        if s
     )
     assert pairs(f"{asked}<h2>Solutions</h2>{solved}") == SOLVED
 
 
 @pytest.mark.parametrize(
     ("title", "number"),
-    [("Puzzle XLVIII", "XLVIII"), ("Exercise xciv", "xciv"), ("Problem CLXXXIX.", "CLXXXIX"), ("Exercise IX", "IX")],
+    [
+        ("Puzzle XLVIII", "XLVIII"),
+        ("Exercise xciv", "xciv"),
+        ("Problem CLXXXIX.", "CLXXXIX"),
+        ("Exercise IX", "IX"),
+    ],
 )
 def test_roman_numbers(title, number):
     label = find_label(Block(title, "paragraph"))

@@ -6,20 +6,30 @@ from stages.extract_web.page_table import extract
 from stages.extract_web.params import ExtractWebParams
 
 PARAMS = ExtractWebParams(
-    max_answer_characters=40, shared_instructions="prepended", page_timeout_seconds=60, page_memory_mib=1024,
+    max_answer_characters=40,
+    shared_instructions="prepended",
+    page_timeout_seconds=60,
+    page_memory_mib=1024,
     engine={"kind": "local", "processes": 1},
-)  # fmt: skip
+)
 GOOD = {
-    "page_id": "a", "url": "u", "format": "html", "licence": "MIT",
+    "page_id": "a",
+    "url": "u",
+    "format": "html",
+    "licence": "MIT",
     "content": "<h3>Exercise 1</h3><p>Compute 1+1.</p><h4>Solution</h4><p>2</p>",
-}  # fmt: skip
+}
 
 
 def test_rows_without_text_are_drops_and_the_others_keep_their_place():
     rows = [
-        GOOD | {"content": None}, GOOD | {"page_id": "b"}, GOOD | {"page_id": None}, GOOD | {"format": None},
-        GOOD | {"page_id": "c", "url": None, "licence": None}, GOOD | {"page_id": "d", "format": "pdf"},
-    ]  # fmt: skip
+        GOOD | {"content": None},
+        GOOD | {"page_id": "b"},
+        GOOD | {"page_id": None},
+        GOOD | {"format": None},
+        GOOD | {"page_id": "c", "url": None, "licence": None},
+        GOOD | {"page_id": "d", "format": "pdf"},
+    ]
     candidates, funnel, metrics = extract(pandas.DataFrame(rows), PARAMS, processes=1)
     assert [row["page_id"] for row in candidates] == ["b", "c"]
     assert candidates[1]["url"] is None

@@ -16,35 +16,46 @@ from stages.extract_web.shards import extract_shards, find_shards
 from stages.foundations.tables import read_table, write_table
 
 PARAMS = {
-    "max_answer_characters": 40, "shared_instructions": "prepended", "page_timeout_seconds": 60.0,
-    "page_memory_mib": 1024, "engine": {"kind": "ray", "processes": 2, "pages_per_shard": 4},
-}  # fmt: skip
+    "max_answer_characters": 40,
+    "shared_instructions": "prepended",
+    "page_timeout_seconds": 60.0,
+    "page_memory_mib": 1024,
+    "engine": {"kind": "ray", "processes": 2, "pages_per_shard": 4},
+}
 TAKES_FIFTEEN_SECONDS = "1. a\n" * 1_000_000
 
 
 def pages(first, count):
     return [
         {
-            "page_id": f"site/{n}", "url": "u", "format": "html", "licence": "MIT",
+            "page_id": f"site/{n}",
+            "url": "u",
+            "format": "html",
+            "licence": "MIT",
             "content": f"<h3>Exercise {n}</h3><p>Compute {n}+1.</p><h4>Solution</h4><p>{n + 1}</p>" * (n % 3),
         }
         for n in range(first, first + count)
-    ]  # fmt: skip
+    ]
 
 
 def flags(folder, pages_path, engine, name):
     params = folder / f"{name}.yaml"
     params.write_text(yaml.safe_dump({"extract_web": PARAMS | {"engine": engine}}))
     outputs = {out: folder / f"{name}.{out}" for out in ("candidates", "dropped", "metrics")}
-    return [f"--params={params}", f"--pages={pages_path}", *(f"--{out}={path}" for out, path in outputs.items())]
+    return [
+        f"--params={params}",
+        f"--pages={pages_path}",
+        *(f"--{out}={path}" for out, path in outputs.items()),
+    ]
 
 
 def start(arguments, folder):
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return psutil.Popen(
-        [sys.executable, "-m", "stages.extract_web", *arguments], stderr=open(folder / "log", "wb"),
+        [sys.executable, "-m", "stages.extract_web", *arguments],
+        stderr=open(folder / "log", "wb"),
         env=environment | {"RETRACE_STATE": str(folder / "state"), "HOME": str(folder / "home")},
-    )  # fmt: skip
+    )
 
 
 def is_alive(process):
@@ -105,8 +116,10 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
     params = ExtractWebParams.model_validate(PARAMS | {"engine": {"kind": "local", "processes": 2}})
     again = extract_shards(find_shards(folder), tmp_path / "state/scratch/extract_web-shards", params)
     assert [(result.is_reused, bool(result.failure)) for result in again] == [
-        (True, False), (False, True), (True, False),
-    ]  # fmt: skip
+        (True, False),
+        (False, True),
+        (True, False),
+    ]
 
 
 @pytest.mark.slow

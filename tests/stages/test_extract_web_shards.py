@@ -21,9 +21,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import SCHEMAS, read_table, write_table
 
 PARAMS = ExtractWebParams(
-    max_answer_characters=40, shared_instructions="prepended", page_timeout_seconds=60, page_memory_mib=1024,
+    max_answer_characters=40,
+    shared_instructions="prepended",
+    page_timeout_seconds=60,
+    page_memory_mib=1024,
     engine={"kind": "local", "processes": 2},
-)  # fmt: skip
+)
 LIMITS = ShardLimits(seconds=300, address_space_bytes=2 << 30)
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
@@ -33,11 +36,14 @@ RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 def pages(first, count):
     return [
         {
-            "page_id": f"site/{n}", "url": "u", "format": "html", "licence": "MIT",
+            "page_id": f"site/{n}",
+            "url": "u",
+            "format": "html",
+            "licence": "MIT",
             "content": f"<h3>Exercise {n}</h3><p>Compute {n}+1.</p><h4>Solution</h4><p>{n + 1}</p>",
         }
         for n in range(first, first + count)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.fixture
@@ -106,8 +112,10 @@ def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
     assert results[4].failure == "it is no file"
     again = extract_shards(find_shards(folder)[:3], tmp_path / "work", PARAMS)
     assert [(bool(result.failure), result.is_reused) for result in again] == [
-        (False, True), (False, False), (True, False),
-    ]  # fmt: skip
+        (False, True),
+        (False, False),
+        (True, False),
+    ]
 
 
 def test_a_shard_that_takes_too_long_is_killed(folder, tmp_path):

@@ -45,8 +45,10 @@ ACCORDION = "".join(
 
 def test_boxes_that_repeat_are_exercises_when_their_heads_ask():
     assert pairs(f"<div>{ACCORDION}</div>") == [
-        ("What is 1+1?", "Two."), ("What is 2+1?", "Three."), ("Compute 2+2.", "It is\nfour."),
-    ]  # fmt: skip
+        ("What is 1+1?", "Two."),
+        ("What is 2+1?", "Three."),
+        ("Compute 2+2.", "It is\nfour."),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,13 +69,16 @@ def test_boxes_that_repeat_are_left_alone_without_both_signs(old, new):
 
 def test_labels_in_words_win_over_boxes_that_repeat():
     page = "".join(
-        f"<div class=accordion><div>What is {n}+1?</div><div><b>Solution:</b> {n + 1}</div></div>" for n in (1, 2, 3)
+        f"<div class=accordion><div>What is {n}+1?</div><div><b>Solution:</b> {n + 1}</div></div>"
+        for n in (1, 2, 3)
     )
     assert pairs(page)[0] == ("What is 1+1?", "2")
 
 
 def test_two_beginnings_that_take_turns():
-    page = "".join(f"<p><b>Pupil:</b> What is {n}+1?</p><p><b>Teacher:</b> It is {n + 1}.</p>" for n in (1, 2, 3))
+    page = "".join(
+        f"<p><b>Pupil:</b> What is {n}+1?</p><p><b>Teacher:</b> It is {n + 1}.</p>" for n in (1, 2, 3)
+    )
     assert pairs(page) == [(f"What is {n}+1?", f"It is {n + 1}.") for n in (1, 2, 3)]
     chat = "<p><b>Pupil:</b> I like sums.</p><p><b>Teacher:</b> So do I.</p>" * 3
     assert pairs(chat) == []
@@ -117,7 +122,9 @@ def test_solutions_named_by_number_go_to_their_exercises():
 def test_feedback_solves_a_quiz_and_not_a_site():
     one = "<h3>Question {0}</h3><h4>Question text</h4><p>Add 1 to {0}.</p><h4>Feedback</h4><p>Count on.</p>"
     assert pairs(one.format(1) + one.format(2))[1] == ("Add 1 to 2.", "Count on.")
-    site = "<h3>Question 1</h3><p>Add 1 to 2.</p><h4>Solution</h4><p>3</p><h3>Feedback</h3><p>Tell us more.</p>"
+    site = (
+        "<h3>Question 1</h3><p>Add 1 to 2.</p><h4>Solution</h4><p>3</p><h3>Feedback</h3><p>Tell us more.</p>"
+    )
     assert pairs(site) == [("Add 1 to 2.", "3")]
 
 
@@ -141,30 +148,48 @@ def test_labels_in_the_middle_of_a_paragraph_need_a_colon():
 
 @pytest.mark.parametrize(
     ("problem", "solution"),
-    [("Aufgabe 1", "Lösung anzeigen"), ("Exercice 1", "Corrigé"), ("Ejercicio 1", "Ver la solución"),
-     ("Esercizio 1", "Svolgimento"), ("Exercício 1", "Resolução"), ("Opgave 1", "Uitwerking"),
-     ("Zadanie 1", "Rozwiązanie"), ("Задача 1", "Решение"), ("例题 1", "解:"),
-     ("Chapter 3, Problem 1E", "Step-by-step solution")],
-)  # fmt: skip
+    [
+        ("Aufgabe 1", "Lösung anzeigen"),
+        ("Exercice 1", "Corrigé"),
+        ("Ejercicio 1", "Ver la solución"),
+        ("Esercizio 1", "Svolgimento"),
+        ("Exercício 1", "Resolução"),
+        ("Opgave 1", "Uitwerking"),
+        ("Zadanie 1", "Rozwiązanie"),
+        ("Задача 1", "Решение"),
+        ("例题 1", "解:"),
+        ("Chapter 3, Problem 1E", "Step-by-step solution"),
+    ],
+)
 def test_labels_in_other_languages(problem, solution):
     assert pairs(f"<h3>{problem}</h3><p>2+3</p><h4>{solution}</h4><p>5</p>") == [("2+3", "5")]
 
 
 def test_runs_survive_numbers_out_of_order():
-    assert [numbers(run) for run in runs(numbered("7", "180", "8", "9"), is_gapless=False)] == [["7", "8", "9"]]
+    assert [numbers(run) for run in runs(numbered("7", "180", "8", "9"), is_gapless=False)] == [
+        ["7", "8", "9"]
+    ]
     assert [numbers(run) for run in runs(numbered("10", "11", "1.5", "12"), is_gapless=True)] == [
-        ["10", "11", "12"], ["1.5"],
-    ]  # fmt: skip
+        ["10", "11", "12"],
+        ["1.5"],
+    ]
 
 
 def test_a_restart_begins_the_next_run():
     assert [numbers(run) for run in runs(numbered("1", "2", "3", "1", "2", "3", "4"), is_gapless=True)] == [
-        ["1", "2", "3"], ["1", "2", "3", "4"],
-    ]  # fmt: skip
+        ["1", "2", "3"],
+        ["1", "2", "3", "4"],
+    ]
 
 
 def test_longest_ascending():
-    assert numbers(longest_ascending(numbered("1", "6", "2", "3", "0.9", "5", "4", "9"))) == ["1", "2", "3", "4", "9"]
+    assert numbers(longest_ascending(numbered("1", "6", "2", "3", "0.9", "5", "4", "9"))) == [
+        "1",
+        "2",
+        "3",
+        "4",
+        "9",
+    ]
     assert longest_ascending([]) == []
 
 
@@ -177,12 +202,14 @@ def test_text_runs_on_over_printed_pages():
 
 
 def test_words_of_other_languages_that_are_english_too_label_nothing():
-    assert pairs("<h3>Exercise 1</h3><p>Exclude x = 5</p><p>as possible solutions from the solution set.</p>") == [
-        ("Exclude x = 5\nas possible solutions from the solution set.", None)
-    ]
+    assert pairs(
+        "<h3>Exercise 1</h3><p>Exclude x = 5</p><p>as possible solutions from the solution set.</p>"
+    ) == [("Exclude x = 5\nas possible solutions from the solution set.", None)]
 
 
-@pytest.mark.parametrize("before", ['<?xml version="1.0" encoding="UTF-16"?>\n', "\ufeff<?xml version='1.0'?>", "\x00"])
+@pytest.mark.parametrize(
+    "before", ['<?xml version="1.0" encoding="UTF-16"?>\n', "\ufeff<?xml version='1.0'?>", "\x00"]
+)
 def test_what_belonged_to_the_bytes_is_no_part_of_the_text(before):
     page = "<html><h3>Exercise 1</h3><p>2+3, café \udcff</p><h4>Solution</h4><p>5</p></html>"
     assert pairs(before + page) == [("2+3, café \ufffd", "5")]

@@ -57,8 +57,11 @@ def test_a_key_answers_by_number_and_leaves_the_others_open():
     asked = "".join(f"<p>{n}. Compute {n}+1.</p>" for n in (1, 2, 3, 4))
     key = "<h2>Answers to Odd-Numbered Exercises</h2><p>1. 2</p><p>3. 4</p>"
     assert pairs(f"<h2>Exercises</h2>{asked}{key}") == [
-        ("Compute 1+1.", "2"), ("Compute 2+1.", None), ("Compute 3+1.", "4"), ("Compute 4+1.", None),
-    ]  # fmt: skip
+        ("Compute 1+1.", "2"),
+        ("Compute 2+1.", None),
+        ("Compute 3+1.", "4"),
+        ("Compute 4+1.", None),
+    ]
 
 
 def test_two_sections_with_their_own_numbers_and_keys():
@@ -102,8 +105,10 @@ def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
     )
     asked = "For the following exercises, solve for x."
     assert [(row["instructions"], row["problem"]) for row in rows] == [
-        (asked, "x+1=3"), (asked, "x+2=7"), ("", "Name a prime."),
-    ]  # fmt: skip
+        (asked, "x+1=3"),
+        (asked, "x+2=7"),
+        ("", "Name a prime."),
+    ]
     counted = extracted(
         "<p>Use the data to answer the next two exercises: 4, 6.</p><h4>1.</h4><p>Sum?</p><h4>Solution</h4><p>10</p>"
         "<h4>2.</h4><p>Mean?</p><h4>Solution</h4><p>5</p><h4>3.</h4><p>Name a prime.</p><h4>Solution</h4><p>7</p>"
@@ -141,8 +146,9 @@ It is 8.
 
 def test_markdown_quotations_details_and_boxes():
     assert pairs(MARKDOWN, "markdown") == [
-        ("Compute 1+2.\nShow the steps.", "$$\n1+2=3\n$$"), ("Compute 4+4.", "It is 8."),
-    ]  # fmt: skip
+        ("Compute 1+2.\nShow the steps.", "$$\n1+2=3\n$$"),
+        ("Compute 4+4.", "It is 8."),
+    ]
     boxes = '**Exercise 1.** Compute 1+2.\n\n??? note "Solution"\n    3\n\n**Exercise 2.** Compute 4+4.\n\n'
     details = "<details>\n<summary>Solution</summary>\n\n8\n\n</details>\n"
     assert pairs(boxes + details, "markdown") == [("Compute 1+2.", "3"), ("Compute 4+4.", "8")]

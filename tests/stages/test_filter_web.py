@@ -31,29 +31,62 @@ SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
 def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, benchmark=("Compute 5+5.",)):
     write_table(
         [
-            {"candidate_id": f"web/1#{i}", "page_id": "web/1", "url": "u", "problem": problem,
-             "solution": solution, "answer": answer, "licence": "MIT"}
+            {
+                "candidate_id": f"web/1#{i}",
+                "page_id": "web/1",
+                "url": "u",
+                "problem": problem,
+                "solution": solution,
+                "answer": answer,
+                "licence": "MIT",
+            }
             for i, (problem, solution, answer) in enumerate(rows)
         ],
-        tmp_path / "candidates.parquet", "candidate",
-    )  # fmt: skip
+        tmp_path / "candidates.parquet",
+        "candidate",
+    )
     write_table(
-        [{"problem_id": str(i), "source": "b", "problem": text, "answer": "1", "solution": None, "licence": "MIT",
-          "benchmark": "held_out"} for i, text in enumerate(benchmark)],
-        tmp_path / "benchmarks.parquet", "benchmark",
-    )  # fmt: skip
+        [
+            {
+                "problem_id": str(i),
+                "source": "b",
+                "problem": text,
+                "answer": "1",
+                "solution": None,
+                "licence": "MIT",
+                "benchmark": "held_out",
+            }
+            for i, text in enumerate(benchmark)
+        ],
+        tmp_path / "benchmarks.parquet",
+        "benchmark",
+    )
     params = {
-        "seed": 0, "prompt": PROMPT, "filter_web": {"rules": rules, "agreement": agreement or {"kind": "none"}},
-        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16,
-                    "mismatch": {"kind": "none"}},
+        "seed": 0,
+        "prompt": PROMPT,
+        "filter_web": {"rules": rules, "agreement": agreement or {"kind": "none"}},
+        "sampler": {
+            "kind": "torch",
+            "device": "cpu",
+            "dtype": "float32",
+            "threads": 1,
+            "max_sequences": 16,
+            "mismatch": {"kind": "none"},
+        },
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
-    }  # fmt: skip
+    }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = {name: tmp_path / "out" / name for name in ("solutions", "contamination", "dropped", "metrics")}
     (tmp_path / "policy").mkdir(exist_ok=True)
-    main([f"--params={tmp_path / 'params.yaml'}", f"--candidates={tmp_path / 'candidates.parquet'}",
-          f"--benchmarks={tmp_path / 'benchmarks.parquet'}", f"--policy={policy or tmp_path / 'policy'}",
-          *(f"--{name}={path}" for name, path in out.items())])  # fmt: skip
+    main(
+        [
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--candidates={tmp_path / 'candidates.parquet'}",
+            f"--benchmarks={tmp_path / 'benchmarks.parquet'}",
+            f"--policy={policy or tmp_path / 'policy'}",
+            *(f"--{name}={path}" for name, path in out.items()),
+        ]
+    )
     dropped = read_table(out["dropped"], "dropped")
     numbers = [int(row_id.rpartition("#")[2]) for row_id in dropped["row_id"]]
     reasons = dict(zip(numbers, dropped["reason"], strict=True))
@@ -69,9 +102,12 @@ CASES = {
     "multi_part": ("Compute:\n- the mean\n- the mode", "3", "3"),
     "refers_to_figure_or_other": ("Using the graph shown, find its slope.", "3", "3"),
     "proof_or_opinion": ("Prove that the answer is 3.", "3", "3"),
-    "wrong_language": ("Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?",
-                       "17", "17"),
-}  # fmt: skip
+    "wrong_language": (
+        "Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?",
+        "17",
+        "17",
+    ),
+}
 
 
 def test_every_rule_has_a_case():
@@ -119,10 +155,19 @@ def test_too_long_names_the_text():
 
 def test_hostile_texts_cost_bounded_time(tmp_path):
     started = time.process_time()
-    texts = ["(a) " * 4_900, "\n" * 19_000, "the graph of " * 1_500, "a. " * 6_000, "x" * 10**6, "why ? " * 3_000]
+    texts = [
+        "(a) " * 4_900,
+        "\n" * 19_000,
+        "the graph of " * 1_500,
+        "a. " * 6_000,
+        "x" * 10**6,
+        "why ? " * 3_000,
+    ]
     for text in texts:
-        _first_objection({"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
-                         FilterRules.model_validate(ALL_RULES | {"too_long": None}))  # fmt: skip
+        _first_objection(
+            {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
+            FilterRules.model_validate(ALL_RULES | {"too_long": None}),
+        )
     assert time.process_time() - started < 5
     row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
     assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
@@ -152,31 +197,60 @@ def test_duplicates_conflicts_and_benchmarks(tmp_path):
 
 
 def test_hits_are_kept_with_both_texts(tmp_path):
-    rules = ALL_RULES | {"contaminated": {"exact": True, "ngrams": None, "near_duplicates": None,
-                                          "templates": {"similarity": 0.6, "reworded_similarity": 0.1}}}  # fmt: skip
+    rules = ALL_RULES | {
+        "contaminated": {
+            "exact": True,
+            "ngrams": None,
+            "near_duplicates": None,
+            "templates": {"similarity": 0.6, "reworded_similarity": 0.1},
+        }
+    }
     story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
     other = story.replace("3", "8").replace("4", "9").replace("Tom", "Ann")
     filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
     hit = read_table(tmp_path / "out" / "contamination", "contamination").iloc[0]
     assert (hit["problem_id"], hit["source"], hit["problem"]) == ("web/1#1", "web", other)
-    assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == ("held_out", "0", story)
+    assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == (
+        "held_out",
+        "0",
+        story,
+    )
     assert (hit["rule"], hit["overlap"]) == ("template", 1.0)
 
 
 def test_broken_candidates_are_dropped_with_a_reason(tmp_path):
-    rows = [SUM, ("Compute 1+5 please.", "6", "6"), (None, "6", "6"), ("What is 2+2 then?", None, "4"),
-            ("What is 2+3 then?", "5", None)]  # fmt: skip
+    rows = [
+        SUM,
+        ("Compute 1+5 please.", "6", "6"),
+        (None, "6", "6"),
+        ("What is 2+2 then?", None, "4"),
+        ("What is 2+3 then?", "5", None),
+    ]
     write = pandas.DataFrame(
-        [{"candidate_id": f"web/1#{i if i != 1 else 0}", "page_id": "web/1", "problem": problem, "solution": solution,
-          "answer": answer, "licence": "MIT"} for i, (problem, solution, answer) in enumerate(rows)]
-    )  # fmt: skip
-    benchmarks = pandas.DataFrame({"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]})
+        [
+            {
+                "candidate_id": f"web/1#{i if i != 1 else 0}",
+                "page_id": "web/1",
+                "problem": problem,
+                "solution": solution,
+                "answer": answer,
+                "licence": "MIT",
+            }
+            for i, (problem, solution, answer) in enumerate(rows)
+        ]
+    )
+    benchmarks = pandas.DataFrame(
+        {"benchmark": "b", "problem_id": ["0", "1"], "problem": ["Compute 5+5.", None]}
+    )
     params = FilterRules.model_validate(ALL_RULES)
     kept, _, funnel = filter_candidates(write, benchmarks, params, lambda rows, funnel: rows)
     assert [row["problem_id"] for row in kept] == ["web/1#0"]
     assert funnel.dropped_frame()["reason"].tolist() == [
-        "duplicate_id", "missing_field", "no_solution", "no_short_answer",
-    ]  # fmt: skip
+        "duplicate_id",
+        "missing_field",
+        "no_solution",
+        "no_short_answer",
+    ]
     assert funnel.metrics(1)["rows/in"] == 5
 
 
@@ -184,10 +258,19 @@ def test_a_column_of_the_wrong_type_is_told(tmp_path):
     filter_web(tmp_path, [SUM])
     place = tmp_path / "candidates.parquet"
     pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
-    flags = [f"--{name}={tmp_path / 'out' / name}" for name in ("solutions", "contamination", "dropped", "metrics")]
+    flags = [
+        f"--{name}={tmp_path / 'out' / name}" for name in ("solutions", "contamination", "dropped", "metrics")
+    ]
     with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
-        main([f"--params={tmp_path / 'params.yaml'}", f"--candidates={place}", f"--policy={tmp_path / 'policy'}",
-              f"--benchmarks={tmp_path / 'benchmarks.parquet'}", *flags])  # fmt: skip
+        main(
+            [
+                f"--params={tmp_path / 'params.yaml'}",
+                f"--candidates={place}",
+                f"--policy={tmp_path / 'policy'}",
+                f"--benchmarks={tmp_path / 'benchmarks.parquet'}",
+                *flags,
+            ]
+        )
 
 
 def test_a_benchmark_that_overlaps_itself_drops_a_candidate_once_and_names_every_problem(tmp_path):

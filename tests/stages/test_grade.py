@@ -20,9 +20,16 @@ PARAMS = {
 
 def response(problem, text, mode="sampled", index=0, benchmark="sums", answer="4", truncated=False):
     return {
-        "problem_id": problem, "benchmark": benchmark, "problem": "2+2?", "answer": answer, "mode": mode,
-        "sample_index": index, "response": text, "response_tokens": len(text), "is_truncated": truncated,
-    }  # fmt: skip
+        "problem_id": problem,
+        "benchmark": benchmark,
+        "problem": "2+2?",
+        "answer": answer,
+        "mode": mode,
+        "sample_index": index,
+        "response": text,
+        "response_tokens": len(text),
+        "is_truncated": truncated,
+    }
 
 
 @pytest.fixture
@@ -31,10 +38,17 @@ def grade(tmp_path):
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
         write_table(rows, tmp_path / "responses.parquet", "response")
         leaks = [
-            {"problem_id": "t", "source": "s", "problem": "p", "benchmark": "sums", "benchmark_problem_id": leaked,
-             "benchmark_problem": "b", "rule": "ngram"}
+            {
+                "problem_id": "t",
+                "source": "s",
+                "problem": "p",
+                "benchmark": "sums",
+                "benchmark_problem_id": leaked,
+                "benchmark_problem": "b",
+                "rule": "ngram",
+            }
             for leaked in contaminated
-        ]  # fmt: skip
+        ]
         write_table(leaks, tmp_path / "contamination.parquet", "contamination")
         flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "contamination", "verdicts")]
         main([f"--params={tmp_path / 'params.yaml'}", *flags, f"--metrics={tmp_path / 'metrics.json'}"])
@@ -74,8 +88,17 @@ def test_scores_by_hand(grade):
     assert metrics["sums/keyword_rate_re_check"] == 0
     assert metrics["sums/greedy_low"] <= 0.5 <= metrics["sums/greedy_high"]
     assert verdicts["verdict"].tolist() == [
-        "correct", "correct", "correct", "wrong", "unparsed", "wrong", "correct", "wrong", "wrong", "unparsed",
-    ]  # fmt: skip
+        "correct",
+        "correct",
+        "correct",
+        "wrong",
+        "unparsed",
+        "wrong",
+        "correct",
+        "wrong",
+        "wrong",
+        "unparsed",
+    ]
     assert not any("clean" in name for name in metrics)
 
 

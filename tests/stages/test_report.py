@@ -30,7 +30,9 @@ from stages.report.page import graph_lanes
 from stages.report.scores import Comparison, compare
 
 PROJECT = Path(__file__).resolve().parents[2]
-HOSTILE = "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
+HOSTILE = (
+    "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
+)
 PARAMS = {
     "seed": 3,
     "policies": ["base", "sft", "rl_1"],
@@ -44,11 +46,17 @@ PARAMS = {
         "example_problems": 4,
         "contamination_pairs": 4,
         "example_characters": 400,
-        "published": {"sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]},
+        "published": {
+            "sums_heldout": [{"name": "Model <X>", "metric": "greedy", "value": 12.5, "source": "table 3"}]
+        },
     },
 }
 SAMPLES = 4
-CORRECT_OF_FOUR = {"base": lambda number: 0, "sft": lambda number: number % 3, "rl_1": lambda number: 3 + number % 2}
+CORRECT_OF_FOUR = {
+    "base": lambda number: 0,
+    "sft": lambda number: number % 3,
+    "rl_1": lambda number: 3 + number % 2,
+}
 
 
 @pytest.fixture
@@ -62,14 +70,22 @@ def run(tmp_path: Path) -> Path:
     write_metrics(
         data / "metrics/curate.json",
         {
-            "rows/in": 1050, "rows/kept": 1000, "dropped/duplicate": 47, "dropped/contaminated": 3,
-            "contamination/pairs": 5, "sums_heldout/rows": 12, "sums_heldout/rows_hit": 2,
+            "rows/in": 1050,
+            "rows/kept": 1000,
+            "dropped/duplicate": 47,
+            "dropped/contaminated": 3,
+            "contamination/pairs": 5,
+            "sums_heldout/rows": 12,
+            "sums_heldout/rows_hit": 2,
         },
-    )  # fmt: skip
+    )
     write_metrics(data / "metrics/rl_round/rl_1.json", {"progress/steps": 4, "tokens/sampled": 8191})
     write_curves(data / "curves/sft.csv", [{"step": n, "loss/train": 3 / n} for n in range(1, 9)])
     steps = range(1, 5)
-    rows = [{"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n} for n in steps]
+    rows = [
+        {"step": n, "accuracy/mean": n / 10, "sync/logprob_gap_max": 0.0, "entropy/mean": 1 / n}
+        for n in steps
+    ]
     write_curves(data / "curves/rl_round/rl_1.csv", rows)
     return tmp_path
 
@@ -90,26 +106,50 @@ def write_policy(folder: Path, policy: str, correct_of_four) -> None:
             key |= {"mode": mode, "sample_index": index}
             is_hostile = policy == "rl_1" and mode == "greedy"
             response = HOSTILE if is_hostile else f"So \\boxed{{{number}}}"
-            responses.append({**key, "problem": f"Is {number} < {number + 1}?", "answer": str(number),
-                              "response": response, "response_tokens": 9, "is_truncated": False})  # fmt: skip
+            responses.append(
+                {
+                    **key,
+                    "problem": f"Is {number} < {number + 1}?",
+                    "answer": str(number),
+                    "response": response,
+                    "response_tokens": 9,
+                    "is_truncated": False,
+                }
+            )
             verdict = "correct" if index < correct else "wrong"
             verdicts.append({**key, "verdict": verdict, "extracted": None, "path": "exact", "reason": ""})
     write_table(responses, folder / f"data/responses/{policy}.parquet", "response")
     write_table(verdicts, folder / f"data/verdicts/{policy}.parquet", "verdict")
     own = clustered_bootstrap(shares, draws=200)
     greedy = clustered_bootstrap([float(share > 0) for share in shares], draws=200)
-    grades = {f"sums_heldout/{name}{end}": value for name, interval in (("greedy", greedy), ("avg_at_4", own))
-              for end, value in zip(("", "_low", "_high"), interval, strict=True)}  # fmt: skip
-    grades |= {"rows/in": 60, "rows/kept": 60, "sums_heldout/problems": 12, "sums_heldout/response_tokens_mean": 9.25,
-               "sums_heldout/truncated_fraction": 0.0625, "sums_heldout/undecided_fraction": 0.0}  # fmt: skip
+    grades = {
+        f"sums_heldout/{name}{end}": value
+        for name, interval in (("greedy", greedy), ("avg_at_4", own))
+        for end, value in zip(("", "_low", "_high"), interval, strict=True)
+    }
+    grades |= {
+        "rows/in": 60,
+        "rows/kept": 60,
+        "sums_heldout/problems": 12,
+        "sums_heldout/response_tokens_mean": 9.25,
+        "sums_heldout/truncated_fraction": 0.0625,
+        "sums_heldout/undecided_fraction": 0.0,
+    }
     write_metrics(folder / f"data/metrics/grade/{policy}.json", grades)
 
 
 def flags(folder: Path) -> Namespace:
     data = folder / "data"
-    return Namespace(params=folder / "params.yaml", metrics=data / "metrics", curves=data / "curves",
-                     verdicts=data / "verdicts", responses=data / "responses", problems=data / "problems",
-                     web=data / "web", demonstrations=data / "demonstrations")  # fmt: skip
+    return Namespace(
+        params=folder / "params.yaml",
+        metrics=data / "metrics",
+        curves=data / "curves",
+        verdicts=data / "verdicts",
+        responses=data / "responses",
+        problems=data / "problems",
+        web=data / "web",
+        demonstrations=data / "demonstrations",
+    )
 
 
 def make_page(folder: Path, name: str = "index.html") -> str:
@@ -155,7 +195,10 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(run):
     assert "9.2" in text and "6.2%" in text
     assert "1,050 in, 1,000 kept (95.2%)" in text
     assert "duplicate 47 4.5%" in text
-    assert "5 pairs of a training problem and a benchmark problem were found alike; curate dropped 3 rows" in text
+    assert (
+        "5 pairs of a training problem and a benchmark problem were found alike; curate dropped 3 rows"
+        in text
+    )
     assert "sums_heldout 12 2" in text
     assert "8,191" in text
     assert "Model <X> greedy 12.5% table 3" in text
@@ -228,8 +271,12 @@ def test_legible_keeps_lines_and_short_texts():
 
 def test_page_asks_nobody_for_anything_but_its_times(run):
     page = make_page(run)
-    loaded = [value for tag, attributes in Reader(page).tags for name, value in attributes.items()
-              if name in ("src", "srcset", "data", "poster") or (name == "href" and tag == "link")]  # fmt: skip
+    loaded = [
+        value
+        for tag, attributes in Reader(page).tags
+        for name, value in attributes.items()
+        if name in ("src", "srcset", "data", "poster") or (name == "href" and tag == "link")
+    ]
     assert loaded == ["data:,", "timings.js"]
     assert not re.search(r"https?://|@import|url\((?!#)", page)
     ids = [attributes["id"] for _, attributes in Reader(page).tags if "id" in attributes]
@@ -243,7 +290,9 @@ def test_plots_speak_and_follow_the_theme(run):
     labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
     assert len(labels) == 8 and all(labels)
     assert "Accuracy on training problems. sampled responses 10% → 40%." in labels
-    colors = set(re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL))))
+    colors = set(
+        re.findall(r"(?:fill|stroke): ([^;\"]+)", "".join(re.findall(r"<svg.*?</svg>", page, re.DOTALL)))
+    )
     assert {color for color in colors if color.startswith("#")} == set()
 
 
@@ -272,7 +321,9 @@ def test_what_is_missing_is_said(run, missing):
 
 def test_nothing_at_all_gives_a_page_that_says_so(tmp_path):
     report = {**PARAMS["report"], "notes": "", "published": {}}
-    write_params(tmp_path, {"seed": 0, "policies": ["base"], "rl_rounds": None, "sources": {}, "report": report})
+    write_params(
+        tmp_path, {"seed": 0, "policies": ["base"], "rl_rounds": None, "sources": {}, "report": report}
+    )
     text = Reader(make_page(tmp_path)).text
     assert "No policy is graded yet" in text and "No data stage has counted its rows yet." in text
     assert "better" not in text
@@ -306,7 +357,11 @@ def test_broken_files_are_named_with_the_remedy(run):
 
 
 def test_graph_on_the_page_has_every_stage_of_the_graph(run):
-    shown = {name.partition("@")[0] for _, groups in graph_lanes(read_inputs(flags(run))) for names in groups
-             for name in names}  # fmt: skip
+    shown = {
+        name.partition("@")[0]
+        for _, groups in graph_lanes(read_inputs(flags(run)))
+        for names in groups
+        for name in names
+    }
     stages = yaml.safe_load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     assert shown == set(stages) - {"code"}

@@ -20,16 +20,29 @@ HOSTILE = "<script>alert('x')</script>\u202e"
 
 
 def problem(number, **changes):
-    return {"problem_id": f"sums/{number}", "source": "sums", "problem": "What is it? " + "x" * number, "answer": "4",
-            "solution": None if number % 2 else "It is 4.", "licence": "MIT", **changes}  # fmt: skip
+    return {
+        "problem_id": f"sums/{number}",
+        "source": "sums",
+        "problem": "What is it? " + "x" * number,
+        "answer": "4",
+        "solution": None if number % 2 else "It is 4.",
+        "licence": "MIT",
+        **changes,
+    }
 
 
 def hit(number, rule="exact", benchmark="sums_heldout"):
     return {
-        "problem_id": f"sums/{number}", "source": "sums", "problem": f"Train text {number} {HOSTILE}",
-        "benchmark": benchmark, "benchmark_problem_id": f"b/{number}", "benchmark_problem": f"Held-out text {number}",
-        "rule": rule, "overlap": 0.5, "benchmark_revision": "sha256 ab12",
-    }  # fmt: skip
+        "problem_id": f"sums/{number}",
+        "source": "sums",
+        "problem": f"Train text {number} {HOSTILE}",
+        "benchmark": benchmark,
+        "benchmark_problem_id": f"b/{number}",
+        "benchmark_problem": f"Held-out text {number}",
+        "rule": rule,
+        "overlap": 0.5,
+        "benchmark_revision": "sha256 ab12",
+    }
 
 
 @pytest.fixture
@@ -43,19 +56,41 @@ def run(tmp_path):
     write_table([], data / "problems/transforms.parquet", "transform")
     pages = [{"page_id": "p/1", "url": "u", "format": "html", "content": "<p>" * 500, "licence": "CC BY 4.0"}]
     write_table(pages, data / "web/pages.parquet", "page")
-    write_table([hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", "contamination")
+    write_table(
+        [hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", "contamination"
+    )
     write_table([hit(7, "ngrams")], data / "web/contamination.parquet", "contamination")
-    pair = {"problem_id": "a", "source": "sums", "problem": "p", "other_id": "b", "other_source": "sums",
-            "other_problem": "q", "scope": "within_benchmark", "rule": "near_duplicates",
-            "similarity": 0.9}  # fmt: skip
+    pair = {
+        "problem_id": "a",
+        "source": "sums",
+        "problem": "p",
+        "other_id": "b",
+        "other_source": "sums",
+        "other_problem": "q",
+        "scope": "within_benchmark",
+        "rule": "near_duplicates",
+        "similarity": 0.9,
+    }
     write_table([pair] * 3, data / "problems/duplicates.parquet", "duplicate")
-    write_metrics(data / "metrics/curate.json", {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3,
-                                                 "contamination/pairs": 3})  # fmt: skip
+    write_metrics(
+        data / "metrics/curate.json",
+        {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3, "contamination/pairs": 3},
+    )
     write_metrics(data / "metrics/collect_web.json", {"rows/in": 12, "rows/kept": 11, "dropped/too_large": 1})
-    write_metrics(data / "metrics/extract_web.json", {"rows/in": 11, "rows/kept": 9, "dropped/no_exercise": 2,
-                                                      "candidates/all": 40})  # fmt: skip
-    write_metrics(data / "metrics/filter_web.json", {"rows/in": 40, "rows/kept": 25, "dropped/exact_duplicate": 3,
-                                                     "dropped/multi_part": 5, "dropped/no_agreement": 7})  # fmt: skip
+    write_metrics(
+        data / "metrics/extract_web.json",
+        {"rows/in": 11, "rows/kept": 9, "dropped/no_exercise": 2, "candidates/all": 40},
+    )
+    write_metrics(
+        data / "metrics/filter_web.json",
+        {
+            "rows/in": 40,
+            "rows/kept": 25,
+            "dropped/exact_duplicate": 3,
+            "dropped/multi_part": 5,
+            "dropped/no_agreement": 7,
+        },
+    )
     return tmp_path
 
 
@@ -65,8 +100,13 @@ def test_cards_tell_what_is_in_the_table(run):
     card = cards["problems/train"]
     assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
     assert {column.name: column.filled for column in card.columns} == {
-        "problem_id": 11, "source": 11, "problem": 11, "answer": 11, "solution": 6, "licence": 10,
-    }  # fmt: skip
+        "problem_id": 11,
+        "source": 11,
+        "problem": 11,
+        "answer": 11,
+        "solution": 6,
+        "licence": 10,
+    }
     values = {column: counts for column, counts, _ in card.values}
     assert values["licence"] == [("MIT", 10), ("none given", 1)]
     assert values["source"][0] == ("sums", 10) and "⟨U+202E⟩" in values["source"][1][0]
@@ -109,7 +149,9 @@ def test_agreement_is_told_with_its_number_of_samples(run):
     assert "Answer agreement with a policy is switched off." in Reader(make_page(run)).text
     agreement = {"kind": "policy", "samples": 2, "temperature": 0.7}
     write_params(run, {**PARAMS, "filter_web": {"agreement": agreement}})
-    assert "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
+    assert (
+        "one of 2 sampled responses of the base policy must reach the answer" in Reader(make_page(run)).text
+    )
 
 
 def test_pairs_are_as_many_as_asked_for(run):

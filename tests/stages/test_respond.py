@@ -11,10 +11,19 @@ from stages.respond.__main__ import main
 
 def flags(taught, out):
     return [
-        "--params", str(taught / "params.yaml"), "--name", "sft", "--policy", str(taught / "sft"),
-        "--benchmarks", str(taught / "benchmarks.parquet"), "--responses", str(out / "responses.parquet"),
-        "--metrics", str(out / "responses.json"),
-    ]  # fmt: skip
+        "--params",
+        str(taught / "params.yaml"),
+        "--name",
+        "sft",
+        "--policy",
+        str(taught / "sft"),
+        "--benchmarks",
+        str(taught / "benchmarks.parquet"),
+        "--responses",
+        str(out / "responses.parquet"),
+        "--metrics",
+        str(out / "responses.json"),
+    ]
 
 
 def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path):

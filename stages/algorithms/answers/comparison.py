@@ -197,10 +197,9 @@ def _agree_numbers(gold, prediction, tolerance) -> bool | None:
 def _agree_intervals(gold: Interval, prediction: Interval, tolerance) -> bool | None:
     if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
         return False
-    return _all([
-        _agree_ends(gold.low, prediction.low, tolerance),
-        _agree_ends(gold.high, prediction.high, tolerance),
-    ])  # fmt: skip
+    return _all(
+        [_agree_ends(gold.low, prediction.low, tolerance), _agree_ends(gold.high, prediction.high, tolerance)]
+    )
 
 
 def _agree_ends(gold: Node, prediction: Node, tolerance) -> bool | None:
@@ -321,8 +320,11 @@ def _agree_matrices(gold: Node, prediction: Node, tolerance) -> bool | None:
         return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
     if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
         return False
-    pairs = ((one, other) for rows in zip(gold.parts, prediction.parts, strict=True)
-             for one, other in zip(*rows, strict=True))  # fmt: skip
+    pairs = (
+        (one, other)
+        for rows in zip(gold.parts, prediction.parts, strict=True)
+        for one, other in zip(*rows, strict=True)
+    )
     return _all(agree(one, other, tolerance) for one, other in pairs)
 
 

@@ -16,12 +16,24 @@ from stages.algorithms.answers.latex_tree import Node
 _CONSTANTS = {"pi": math.pi, "e": math.e, "i": 1j}
 _LARGEST_ROOT = 9
 _FUNCTIONS = {
-    "sin": cmath.sin, "cos": cmath.cos, "tan": cmath.tan, "arcsin": cmath.asin, "arccos": cmath.acos,
-    "arctan": cmath.atan, "sinh": cmath.sinh, "cosh": cmath.cosh, "tanh": cmath.tanh, "ln": cmath.log,
-    "log": cmath.log, "exp": cmath.exp, "abs": abs,
-    "cot": lambda x: 1 / cmath.tan(x), "sec": lambda x: 1 / cmath.cos(x), "csc": lambda x: 1 / cmath.sin(x),
+    "sin": cmath.sin,
+    "cos": cmath.cos,
+    "tan": cmath.tan,
+    "arcsin": cmath.asin,
+    "arccos": cmath.acos,
+    "arctan": cmath.atan,
+    "sinh": cmath.sinh,
+    "cosh": cmath.cosh,
+    "tanh": cmath.tanh,
+    "ln": cmath.log,
+    "log": cmath.log,
+    "exp": cmath.exp,
+    "abs": abs,
+    "cot": lambda x: 1 / cmath.tan(x),
+    "sec": lambda x: 1 / cmath.cos(x),
+    "csc": lambda x: 1 / cmath.sin(x),
     "lg": lambda x: cmath.log(x) / math.log(10),
-}  # fmt: skip
+}
 
 
 def value_at(node: Node, point: Mapping[str, float]) -> complex | None:

@@ -29,13 +29,56 @@ from stages.algorithms.answers.matrices import determinant
 MAX_DEPTH = 24
 _MAX_NUMBER_CHARACTERS = 400
 _CONSTANTS = {"pi": "pi", "infty": "infinity"}
-_SYMBOLS = frozenset([
-    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta",
-    "iota", "kappa", "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "tau", "upsilon", "phi",
-    "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Phi",
-    "Psi", "Omega", "hbar", "ell", "zzz", "odot", "imath", "partial", "nabla", "aleph", "angle",
-    "triangle",
-])  # fmt: skip
+_SYMBOLS = frozenset(
+    [
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "varrho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Pi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "hbar",
+        "ell",
+        "zzz",
+        "odot",
+        "imath",
+        "partial",
+        "nabla",
+        "aleph",
+        "angle",
+        "triangle",
+    ]
+)
 _STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod"])
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
 _CALLED = frozenset("fghFGH")

@@ -11,9 +11,18 @@ from stages.algorithms.answers.latex_tokens import TokenStream, UnreadableError,
 from stages.algorithms.answers.latex_tree import Node
 
 _RELATIONS = {
-    "=": "eq", "le": "le", "ge": "ge", "lt": "lt", "gt": "gt", "ne": "ne", "approx": "approx", "in": "in",
-    "equiv": "eq", "simeq": "approx", "sim": "approx",
-}  # fmt: skip
+    "=": "eq",
+    "le": "le",
+    "ge": "ge",
+    "lt": "lt",
+    "gt": "gt",
+    "ne": "ne",
+    "approx": "approx",
+    "in": "in",
+    "equiv": "eq",
+    "simeq": "approx",
+    "sim": "approx",
+}
 _SET_OPERATIONS = {"cup": "union", "cap": "intersection", "setminus": "minus", "backslash": "minus"}
 _SEPARATORS = frozenset(["and", "or", ", and", ", or"])
 

@@ -9,10 +9,26 @@ from stages.algorithms.answers.normalisation import one_spelling
 
 MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
-FUNCTIONS = frozenset([
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh",
-    "log", "ln", "lg", "exp",
-])  # fmt: skip
+FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "log",
+        "ln",
+        "lg",
+        "exp",
+    ]
+)
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "inf", "alpha", "beta", "theta", "lambda"])
 _MAX_VARIABLE_LETTERS = 3
 """A longer run of letters is a word, unless all are capitals (`ABCD` is a product or the name of a figure)."""

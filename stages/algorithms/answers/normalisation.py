@@ -13,11 +13,29 @@ import re
 
 _CHARACTERS = str.maketrans(
     {
-        "−": "-", "–": "-", "\u2010": "-", "\u2011": "-", "＋": "+", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
-        "~": " ", "∞": r"\infty ", "π": r"\pi ", "×": r"\times ", "·": r"\cdot ", "°": r"^\circ", "≤": r"\le ",
-        "≥": r"\ge ", "≠": r"\ne ", "∪": r"\cup ", "√": r"\sqrt ", "∅": r"\emptyset ", "’": "'",
+        "−": "-",
+        "–": "-",
+        "\u2010": "-",
+        "\u2011": "-",
+        "＋": "+",
+        "\u00a0": " ",
+        "\u2009": " ",
+        "\u202f": " ",
+        "~": " ",
+        "∞": r"\infty ",
+        "π": r"\pi ",
+        "×": r"\times ",
+        "·": r"\cdot ",
+        "°": r"^\circ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "∪": r"\cup ",
+        "√": r"\sqrt ",
+        "∅": r"\emptyset ",
+        "’": "'",
     }
-)  # fmt: skip
+)
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (

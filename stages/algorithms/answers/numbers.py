@@ -26,9 +26,27 @@ _SCIENTIFIC = re.compile(
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
 )
 _UNTIL_TWENTY = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-]  # fmt: skip
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _WORDS = {name: value for value, name in enumerate(_UNTIL_TWENTY)} | {
     f"{tens}{gap}{one}".strip(): 10 * ten + value

@@ -23,19 +23,50 @@ def _define(dimension: str, **units: str) -> None:
             _UNITS[name] = (dimension, Fraction(factor_text))
 
 
-_define("length", m__meter__metre="1", cm__centimeter__centimetre="1/100", mm__millimeter__millimetre="1/1000",
-        km__kilometer__kilometre="1000", inch__in__inche="254/10000", ft__foot__feet="3048/10000",
-        yd__yard="9144/10000", mi__mile="1609344/1000", nm__nanometer="1/1000000000")  # fmt: skip
-_define("mass", g__gram="1", kg__kilogram="1000", mg__milligram="1/1000", lb__pound="45359237/100000",
-        oz__ounce="45359237/1600000", ton="907184740/1000", tonne="1000000")  # fmt: skip
-_define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800",
-        ms__millisecond="1/1000")  # fmt: skip
+_define(
+    "length",
+    m__meter__metre="1",
+    cm__centimeter__centimetre="1/100",
+    mm__millimeter__millimetre="1/1000",
+    km__kilometer__kilometre="1000",
+    inch__in__inche="254/10000",
+    ft__foot__feet="3048/10000",
+    yd__yard="9144/10000",
+    mi__mile="1609344/1000",
+    nm__nanometer="1/1000000000",
+)
+_define(
+    "mass",
+    g__gram="1",
+    kg__kilogram="1000",
+    mg__milligram="1/1000",
+    lb__pound="45359237/100000",
+    oz__ounce="45359237/1600000",
+    ton="907184740/1000",
+    tonne="1000000",
+)
+_define(
+    "time",
+    s__sec__second="1",
+    min__minute="60",
+    h__hr__hour="3600",
+    day="86400",
+    week="604800",
+    ms__millisecond="1/1000",
+)
 _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
 _define("volume", l__L__liter__litre="1", ml__mL__milliliter__millilitre="1/1000")
-_define("kitchen volume", cup="1", pint="2", quart__qt="4", gallon__gal="16", tablespoon__tbsp="1/16",
-        teaspoon__tsp="1/48")  # fmt: skip
+_define(
+    "kitchen volume",
+    cup="1",
+    pint="2",
+    quart__qt="4",
+    gallon__gal="16",
+    tablespoon__tbsp="1/16",
+    teaspoon__tsp="1/48",
+)
 _define("dollars", dollar__usd="1", cent="1/100")
 _define("euros", euro__eur="1")
 _define(STERLING, gbp="1")
@@ -94,10 +125,34 @@ _COMPOUND = re.compile(
 )
 _PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
 _SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
-_MATHEMATICS = frozenset([
-    "and", "or", "pi", "sin", "cos", "tan", "log", "ln", "exp", "sqrt", "mod", "if", "for", "where",
-    "when", "with", "is", "are", "in", "not", "to", "at", "of", "infty",
-])  # fmt: skip
+_MATHEMATICS = frozenset(
+    [
+        "and",
+        "or",
+        "pi",
+        "sin",
+        "cos",
+        "tan",
+        "log",
+        "ln",
+        "exp",
+        "sqrt",
+        "mod",
+        "if",
+        "for",
+        "where",
+        "when",
+        "with",
+        "is",
+        "are",
+        "in",
+        "not",
+        "to",
+        "at",
+        "of",
+        "infty",
+    ]
+)
 _SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
 
 

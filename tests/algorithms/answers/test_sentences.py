@@ -40,17 +40,39 @@ def test_what_reads_as_a_value_with_words():
     assert not is_about_money("9$A: ^eval(|eval(")
 
 
-@pytest.mark.parametrize("text", [
-    "9^{9^{9^{9}}}", "9^(9^(9^9))", "9**9**9**9", "((99999999!)!)!", "5!!", "9" * 9 + "!", "(" * 99, "2^{99999999}",
-    "((((x+1)^{60}+y)^{60}+z)^{60}", r"\frac{1}{1+" * 40,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^{9^{9}}}",
+        "9^(9^(9^9))",
+        "9**9**9**9",
+        "((99999999!)!)!",
+        "5!!",
+        "9" * 9 + "!",
+        "(" * 99,
+        "2^{99999999}",
+        "((((x+1)^{60}+y)^{60}+z)^{60}",
+        r"\frac{1}{1+" * 40,
+    ],
+)
 def test_explosive_texts(text):
     assert is_explosive(text)
 
 
-@pytest.mark.parametrize("text", [
-    "x^2y^2z^2", "e^{-x^{2}}", "2^{100}", "10^{10}", "(x+1)^{12}", "5!", "100!", r"\frac{n!}{k!(n-k)!}", "7^{2^{5}}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x^2y^2z^2",
+        "e^{-x^{2}}",
+        "2^{100}",
+        "10^{10}",
+        "(x+1)^{12}",
+        "5!",
+        "100!",
+        r"\frac{n!}{k!(n-k)!}",
+        "7^{2^{5}}",
+    ],
+)
 def test_plain_mathematics_is_not_explosive(text):
     assert not is_explosive(text)
     assert not is_debris(text)

@@ -64,9 +64,15 @@ def test_made_pairs_are_half_equal_and_follow_the_seed():
 
 def test_a_judge_needs_the_built_in_sampler():
     vllm = VllmSamplerParams(
-        kind="vllm", dtype="float32", max_model_tokens=64, max_sequences=8, memory_fraction=0.5, kv_cache_gib=0.1,
-        tensor_parallel=1, enforce_eager=True,
-    )  # fmt: skip
+        kind="vllm",
+        dtype="float32",
+        max_model_tokens=64,
+        max_sequences=8,
+        memory_fraction=0.5,
+        kv_cache_gib=0.1,
+        tensor_parallel=1,
+        enforce_eager=True,
+    )
     (told,) = sampler_contradictions(load(verifier=MODEL), vllm)
     assert "set sampler.kind torch, or rl.verifier.kind rule" in told
     assert sampler_contradictions(load(), vllm) == []

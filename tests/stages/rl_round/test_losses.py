@@ -281,8 +281,11 @@ def test_the_reference_pulls_back(trainer, folder, kind):
     ]
 
     def distance():
-        return sum((a - b) ** 2 for old, new in zip(start, logprobs_of(trainer), strict=True)
-                   for a, b in zip(old, new, strict=True))  # fmt: skip
+        return sum(
+            (a - b) ** 2
+            for old, new in zip(start, logprobs_of(trainer), strict=True)
+            for a, b in zip(old, new, strict=True)
+        )
 
     before = distance()
     shown = update(trainer, silent, params(**kl, advantage={"kind": "reward"}), reference)

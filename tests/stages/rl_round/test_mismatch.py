@@ -35,9 +35,12 @@ def test_a_sampler_that_is_stale_on_purpose_is_measured_and_masked(taught, tmp_p
         "divergence": "sampled",
     }
     changes = {
-        "sampler.mismatch": {"kind": "stale_weights", "versions": 2}, "rl.sync_probe.max_logprob_gap": None,
-        "rl.rollout_correction": masking, "rl.proximal": "rollout", "rl_rounds.rl_1.steps": 5,
-    }  # fmt: skip
+        "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
+        "rl.sync_probe.max_logprob_gap": None,
+        "rl.rollout_correction": masking,
+        "rl.proximal": "rollout",
+        "rl_rounds.rl_1.steps": 5,
+    }
     main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
     rows = curve(tmp_path)
     assert rows[0]["logprob_gap/token_max"] < 1e-4 < rows[4]["logprob_gap/token_max"]  # two versions behind

@@ -65,14 +65,29 @@ def test_every_choice_loads(changes):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"advantage": OTB, "group_size": 1, "dynamic_sampling": NONE}, "group_size to at least 2, or advantage"),
+        (
+            {"advantage": OTB, "group_size": 1, "dynamic_sampling": NONE},
+            "group_size to at least 2, or advantage",
+        ),
         ({"group_size": 1, "advantage": {"kind": "reward"}}, "or dynamic_sampling.kind none"),
         ({"advantage": OTB, "proximal": "rollout"}, "set proximal: recompute"),
         ({"advantage": {**OTB, "is_importance_weighted": True}}, "or is_importance_weighted false"),
-        ({"proximal": "rollout", "rollout_correction": WEIGHTS}, "would count it twice: set proximal: recompute"),
-        ({**EXACT, "rollout_distributions": {"kind": "sampled_tokens"}}, "{kind: whole, .* or set divergence sampled"),
-        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: set rollout_distributions"),
-        ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: set rollout_distributions"),
+        (
+            {"proximal": "rollout", "rollout_correction": WEIGHTS},
+            "would count it twice: set proximal: recompute",
+        ),
+        (
+            {**EXACT, "rollout_distributions": {"kind": "sampled_tokens"}},
+            "{kind: whole, .* or set divergence sampled",
+        ),
+        (
+            {**EXACT, "rollout_correction": TRM},
+            "keeps what only an exact divergence reads: set rollout_distributions",
+        ),
+        (
+            {**EXACT, "rollout_correction": NONE},
+            "keeps what only an exact divergence reads: set rollout_distributions",
+        ),
         ({"rollout_distributions": {"kind": "whole"}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
@@ -84,10 +99,13 @@ def test_every_choice_loads(changes):
         ({"repetition_penalty": {**NGRAM, "discount": 1.01}}, r"discount.*must lie in \(0, 1\]"),
         ({"repetition_penalty": {**NGRAM, "n": 12}}, "n 12 must be less than max_response_tokens 12"),
         ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
-        ({"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}}, "clip_low 0.4 must be <= clip_high 0.3"),
+        (
+            {"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}},
+            "clip_low 0.4 must be <= clip_high 0.3",
+        ),
         ({"advantage": {"kind": "gae"}}, "optimal_token_baseline"),
     ],
-)  # fmt: skip
+)
 def test_contradictions_are_refused_with_what_to_change(changes, told):
     with pytest.raises(UserError, match=told):
         load(**changes)

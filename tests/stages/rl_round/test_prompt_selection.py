@@ -85,9 +85,11 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
 def test_a_round_draws_from_the_selected_problems_only(taught, tmp_path):
     selection = {"kind": "pass_rate", "samples": 8, "min": 0.05, "max": 0.6}
     changes = {
-        "rl_rounds.rl_1.prompt_selection": selection, "rl_rounds.rl_1.steps": 2, "rl.problems_per_step": 1,
+        "rl_rounds.rl_1.prompt_selection": selection,
+        "rl_rounds.rl_1.steps": 2,
+        "rl.problems_per_step": 1,
         "rl.dynamic_sampling": {"kind": "none"},
-    }  # fmt: skip
+    }
     flags = rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path)
     main(flags)
     metrics = json.loads((tmp_path / "rl_1.json").read_text())

@@ -142,39 +142,64 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
         assert dvc_md5(tmp_path / "one" / name) == dvc_md5(tmp_path / "two" / name), name
     told = {name for row in curve(tmp_path / "one") for name in row}
     assert told >= {
-        "advantage/variance", "clip_fraction/high", "clip_fraction/low", "entropy/mean",
-        "importance/capped_fraction", "importance/effective_sample_fraction", "importance/weight_mean",
-        "logprob_gap/k3", "logprob_gap/mean", "logprob_gap/token_max", "mask/fraction_dropped",
-        "mask/outside_fraction", "mask/outside_token_fraction", "mask/overlong_fraction",
-        "mask/token_fraction_dropped", "optim/gradient_norm", "pruning/outside_fraction", "ratio/token_max",
-        "reference_kl/k3", "repetition/token_fraction", "variance_proxy/noise", "variance_proxy/power",
+        "advantage/variance",
+        "clip_fraction/high",
+        "clip_fraction/low",
+        "entropy/mean",
+        "importance/capped_fraction",
+        "importance/effective_sample_fraction",
+        "importance/weight_mean",
+        "logprob_gap/k3",
+        "logprob_gap/mean",
+        "logprob_gap/token_max",
+        "mask/fraction_dropped",
+        "mask/outside_fraction",
+        "mask/outside_token_fraction",
+        "mask/overlong_fraction",
+        "mask/token_fraction_dropped",
+        "optim/gradient_norm",
+        "pruning/outside_fraction",
+        "ratio/token_max",
+        "reference_kl/k3",
+        "repetition/token_fraction",
+        "variance_proxy/noise",
+        "variance_proxy/power",
         "variance_proxy/signal",
-    }  # fmt: skip
+    }
     assert not any(name.startswith("sum/") for name in told)
 
 
 EXACT_UNDER_MISMATCH = {
-    "sampler.mismatch": {"kind": "bfloat16_weights"}, "rl.sync_probe.max_logprob_gap": None,
-    "rl.rollout_correction": {"kind": "trust_region_masking", "max_threshold": 0.003, "mean_threshold": 0.001,
-                              "divergence": "exact"},
-    "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.01}, "rl.vocabulary_pruning": SAFE_SET,
+    "sampler.mismatch": {"kind": "bfloat16_weights"},
+    "rl.sync_probe.max_logprob_gap": None,
+    "rl.rollout_correction": {
+        "kind": "trust_region_masking",
+        "max_threshold": 0.003,
+        "mean_threshold": 0.001,
+        "divergence": "exact",
+    },
+    "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.01},
+    "rl.vocabulary_pruning": SAFE_SET,
     "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
     "rl_rounds.rl_1.steps": 5,
-}  # fmt: skip
+}
 """Trust region masking by the exact KL, with surplus groups whose distributions outlive a checkpoint."""
 
 
 STALE = {
-    "sampler.mismatch": {"kind": "stale_weights", "versions": 2}, "rl.sync_probe.max_logprob_gap": None,
+    "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
+    "rl.sync_probe.max_logprob_gap": None,
     "rl_rounds.rl_1.steps": 7,
-}  # fmt: skip
+}
 """A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""
 
 
 JUDGED = {
-    "rl.verifier": MODEL, "rl.dynamic_sampling": {"kind": "none"}, "rl_rounds.rl_1.steps": 5,
+    "rl.verifier": MODEL,
+    "rl.dynamic_sampling": {"kind": "none"},
+    "rl_rounds.rl_1.steps": 5,
     "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
-}  # fmt: skip
+}
 """A policy that is taught to judge and then judges."""
 
 
