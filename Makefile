@@ -8,7 +8,7 @@ VENV_PYTHON := .venv/bin/python
 
 repro:
 	@$(PYTHON) pipelines/set_up.py repro $(RECIPE)
-	@$(VENV_PYTHON) -m pipelines.repro $(RECIPE)
+	@$(VENV_PYTHON) -m pipelines.graph.repro $(RECIPE)
 
 # Three workers on two cores: about a quarter of the time goes by in waiting for servers and for what was killed.
 test:
@@ -19,7 +19,7 @@ test:
 
 ui:
 	@$(PYTHON) pipelines/set_up.py ui
-	@$(VENV_PYTHON) -m pipelines.servers
+	@$(VENV_PYTHON) -m pipelines.ui.servers
 
 set-up:
 	@$(PYTHON) pipelines/set_up.py test

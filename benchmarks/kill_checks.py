@@ -1,6 +1,6 @@
 """What must hold when a laptop run that was killed many times is done: outputs, MLflow, Prefect, processes.
 
-What MLflow holds by design (stages/foundations/tracking.py, delivery.py): an attempt that was killed leaves a run
+What MLflow holds by design (stages/observe/tracking.py, delivery.py): an attempt that was killed leaves a run
 marked KILLED, and the next attempt at the same work goes on with that run, which ends as FINISHED. A stage that was
 completed, and killed (or its DVC) before DVC wrote that down, is completed again and has a run for each. So in the end
 every run is FINISHED, and there are as many as completed executions, of which the kept logs (state/runs/) tell.
@@ -115,7 +115,7 @@ def stage_runs(state: Path) -> list[Any]:
 
 def completed_executions(state: Path) -> Counter[str]:
     """Executions that ended as FINISHED in kept logs, by stage hash; the log of one may hold another before it."""
-    from stages.foundations.kept_logs import kept_logs, read_log
+    from stages.observe.kept_logs import kept_logs, read_log
 
     found: Counter[str] = Counter()
     for place in kept_logs(state):
@@ -166,7 +166,7 @@ def _has(metrics: Mapping[str, float], numbers: Mapping[str, Any]) -> bool:
 def check_prefect(ui: CloneUi) -> Check:
     """No flow run that the server still believes to run; asked while it answers. Tasks are told.
 
-    A flow that is killed leaves its task as running until the next worker starts (pipelines/deployments.py).
+    A flow that is killed leaves its task as running until the next worker starts (pipelines/ui/deployments.py).
     """
     check = Check("no flow run is left running in Prefect")
     flows, tasks = ui.all_runs("flow_runs"), ui.all_runs("task_runs")

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import yaml
 
-from pipelines.process_group import end_groups
+from pipelines.runtime.process_group import end_groups
 from stages.foundations.errors import UserError
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
 from tests.fakes.running_ui import RunningUi
@@ -34,8 +34,8 @@ STARTS = 3
 """Times that `make ui` is tried before the tool gives up."""
 IS_UP = "Ctrl-C ends both"
 KINDS = {
-    "pipelines.prefect_server": "prefect",
-    "pipelines.deployments": "worker",
+    "pipelines.ui.prefect_server": "prefect",
+    "pipelines.ui.deployments": "worker",
     "prefect.engine": "flow",
     "prefect.flow_engine": "flow",
 }
@@ -95,7 +95,7 @@ def reproduce_undisturbed(project: Path) -> None:
     log.parent.mkdir(exist_ok=True)
     with open(log, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.repro"],
+            [sys.executable, "-m", "pipelines.graph.repro"],
             cwd=project,
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -168,7 +168,7 @@ class CloneUi(RunningUi):
         with open(self.log_file, "a") as log:
             before = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.servers"],
+                [sys.executable, "-m", "pipelines.ui.servers"],
                 cwd=self.project,
                 stdin=subprocess.DEVNULL,
                 env={**clone_environment(), **ports, "PYTHONUNBUFFERED": "1"},
@@ -214,7 +214,7 @@ class CloneUi(RunningUi):
 
 
 def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
-    """The processes below `make ui` that do the work, by kind; keepers and helpers are left out.
+    """The processes below `make ui` that do the work, by kind; supervisors and helpers are left out.
 
     Kinds: prefect, mlflow, worker, flow, dvc, stage. Of several of a kind the one nearest to `make ui`.
     """
@@ -236,7 +236,7 @@ def working_processes(ui_pid: int) -> dict[str, psutil.Process]:
 
 
 def kind_of(command: list[str]) -> str:
-    """What a command line is, by its module; "" for what is none of ours, keepers among them."""
+    """What a command line is, by its module; "" for what is none of ours, supervisors among them."""
     if command[1:2] != ["-m"]:
         return ""
     module, rest = command[2], command[3:]

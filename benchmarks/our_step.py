@@ -13,20 +13,23 @@ from typing import Any
 import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
-from stages.engines.policies import encode_prompt, load_tokenizer
-from stages.engines.sampling import SamplerParams, build_sampler
-from stages.engines.training import TrainerParams, build_trainer
-from stages.engines.verifier import Verifier, VerifierParams
+from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.params import TrainerParams
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PromptParams
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.drawing import Batch, DrawState
-from stages.rl_round.drawing_params import NoDynamicSampling
-from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts import Problem, draw_groups
-from stages.rl_round.step_metrics import batch_metrics
-from stages.rl_round.sync_probe import SyncProbe
-from stages.rl_round.update import prepare_rollouts, summarise, update_policy
+from stages.rl_round.loop.step_metrics import batch_metrics
+from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
+from stages.rl_round.params.drawing import NoDynamicSampling
+from stages.rl_round.params.rl import RlParams
+from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState
+from stages.rl_round.rollouts.rollouts import Problem, draw_groups
+from stages.rl_round.update.policy_update import prepare_rollouts, summarise, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -67,8 +70,8 @@ class OurStep:
             Problem(row["problem_id"], encode_prompt(self.tokenizer, prompt, row["problem"]), row["answer"])
             for row in read_problems(settings)
         ]
-        self.probe = SyncProbe.drawn(
-            self.params.sync_probe,
+        self.probe = WeightSyncCheck.drawn(
+            self.params.weight_sync_check,
             [problem.prompt for problem in self.problems],
             self.params.max_response_tokens,
             self.sampler,

@@ -45,8 +45,8 @@ from benchmarks.laptop_clone import (
     stage_name,
     working_processes,
 )
-from pipelines.graph import stages_in_order
-from pipelines.process_group import terminated_as_interrupt
+from pipelines.graph.graph import stages_in_order
+from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import Settings
-from stages.foundations.command import run_stage
 from stages.foundations.errors import UserError
-from stages.foundations.progress import say
+from stages.observe.command import run_stage
+from stages.observe.progress import say
 
 PARTS = {"step": ("ours", "ours_recompute", "trl"), "sampling": ("torch_sampler", "generate", "vllm")}
 PACKAGES = {"trl": "trl", "vllm": "vllm"}

@@ -9,19 +9,14 @@ from typing import Any
 import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
-from stages.engines.policies import encode_prompt, load_policy, load_tokenizer
-from stages.engines.sampling import (
-    NoMismatch,
-    Sampler,
-    SamplingSettings,
-    TorchSamplerParams,
-    VllmSamplerParams,
-    build_sampler,
-)
+from stages.engines.policies.policy_folders import encode_prompt, load_policy, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import NoMismatch, TorchSamplerParams, VllmSamplerParams
+from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PromptParams
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.params import RlParams
+from stages.rl_round.params.rl import RlParams
 
 
 class Task:

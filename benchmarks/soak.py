@@ -48,7 +48,7 @@ from benchmarks.laptop_clone import (
     say,
     working_processes,
 )
-from pipelines.process_group import terminated_as_interrupt
+from pipelines.runtime.process_group import terminated_as_interrupt
 from stages.algorithms.estimators import t_quantile
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json

@@ -18,15 +18,16 @@ from transformers import TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.contender import Channel, Settings, read_problems
-from stages.engines.policies import load_policy
-from stages.engines.verifier import Verifier, VerifierParams
+from stages.engines.policies.policy_folders import load_policy
+from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PlainPrompt, PromptParams, format_problem
-from stages.foundations.records import Sample, StopReason
-from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts import make_rollout
-from stages.rl_round.update_params import GroupNormalized
+from stages.rl_round.params.rl import RlParams
+from stages.rl_round.params.update import GroupNormalized
+from stages.rl_round.rollouts.rollouts import make_rollout
 
 
 def play(settings: Settings, channel: Channel) -> None:

@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hostile_answers import hostile_pairs
-from stages.engines.verifier import Verifier, VerifierParams
-from stages.foundations.command import run_stage
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.progress import say
+from stages.observe.command import run_stage
+from stages.observe.progress import say
 
 TIMEOUT_SECONDS = 5.0
 _WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")

@@ -10,19 +10,19 @@ import typer
 from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
+from pipelines.commands.extracting import extract
+from pipelines.commands.grading import grade
+from pipelines.commands.grading_agreement import agreement
 from pipelines.comparing.command import compare
 from pipelines.doctor.command import doctor
 from pipelines.explaining.command import explain
-from pipelines.extracting import extract
-from pipelines.grading import grade
-from pipelines.grading_agreement import agreement
 from pipelines.mirroring.command import mirror
 from pipelines.planning.command import plan
 from pipelines.retraining.rollback import rollback
 from pipelines.verifying.command import verify
-from stages.foundations.command import storage_failure
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
+from stages.observe.command import storage_failure
 
 
 class Commands(TyperGroup):
@@ -73,8 +73,8 @@ def _clone_around() -> Path | None:
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
     """Take a recipe into use: params.yaml becomes its copy."""
-    from pipelines.params_lock import recipe_in_use
-    from pipelines.recipes import clear_strays
+    from pipelines.graph.params_lock import recipe_in_use
+    from pipelines.graph.recipes import clear_strays
 
     try:
         with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):

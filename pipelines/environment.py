@@ -24,7 +24,7 @@ import venv
 from collections import deque
 from pathlib import Path
 
-from stages.foundations.lifetime import die_with_parent
+from stages.observe.lifetime import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
 LAST_LINES = 12

@@ -16,16 +16,16 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.ablating.checkouts import Code, make_checkout, remove_checkout, worktree_environment
 from pipelines.ablating.definition import Ablation
 from pipelines.ablating.plan import PlannedRun, expected_seconds, in_order, leading, next_run
 from pipelines.ablating.records import ablation_folder, keep_results, record_folder
-from pipelines.git import git
-from pipelines.killed_dvc import mend_after_a_kill
-from pipelines.process_group import dvc, end_groups, terminated_as_interrupt
+from pipelines.graph.killed_dvc import repair_dvc_state
+from pipelines.runtime.checkouts import Code, make_checkout, remove_checkout, worktree_environment
+from pipelines.runtime.git import git
+from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
-from stages.foundations.lifetime import die_with_parent
+from stages.observe.lifetime import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.2
 SECONDS_BETWEEN_LINES = 60.0
@@ -117,7 +117,7 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
     stamp = folder / "state" / "ablation_run"
     if stamp.exists() and stamp.read_text() == key:
         settings.say(f"{run.variant} seed {run.seed}: goes on")
-        mend_after_a_kill(folder, settings.say)
+        repair_dvc_state(folder, settings.say)
     else:
         remove_checkout(settings.code.root, folder)
         make_checkout(settings.code, folder, settings.cache)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.ablating.checkouts import Code, cache_folder, code_at, code_hash
 from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
 from pipelines.ablating.plan import PlannedRun, expected_seconds, plan_runs, told_plan
 from pipelines.ablating.records import ablation_folder, finished, seconds_of_others
 from pipelines.ablating.runner import Settings, run_pending
 from pipelines.ablating.settings import check_ablation
 from pipelines.ablating.writing import Findings
-from pipelines.project_lock import refusing_lock
+from pipelines.graph.project_lock import refusing_lock
+from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_hash
 from stages.foundations.errors import UserError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from pipelines.ablating.definition import Ablation, Metric, Score, resolve, with_changes
-from pipelines.schema import check_params
+from pipelines.graph.schema import check_params
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 

@@ -16,13 +16,13 @@ from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.records import finished, record_folder
 from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
 from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
-from pipelines.tracking_store import mlflow_faults, open_store
+from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.hashing import stable_hash
 
 if TYPE_CHECKING:
-    from stages.foundations.mlflow_store import MlflowStore
+    from stages.observe.mlflow_store import MlflowStore
 
 
 class Findings:
@@ -137,7 +137,7 @@ def _log(
     """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
     from mlflow.entities import Metric
 
-    from pipelines.mirroring.replaying import HALF_MADE
+    from pipelines.records.replaying import HALF_MADE
 
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
     if store.client.search_runs([store.experiment_id], known, max_results=1):

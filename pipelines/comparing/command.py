@@ -76,7 +76,7 @@ def _compare(
     from pipelines.comparing.tracking import run_finder, track_comparison
     from pipelines.comparing.wording import as_json as content_of
     from pipelines.comparing.wording import text_table
-    from pipelines.named_file import write_named_file
+    from pipelines.runtime.named_file import write_named_file
 
     sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
     findings = compare_sides(sides, families, common, all_pairs, clean)

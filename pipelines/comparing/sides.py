@@ -17,11 +17,14 @@ from pathlib import Path
 import pandas
 
 from pipelines.ablating.definition import read_ablation
-from pipelines.mirroring.places import Place, kept_place, place_at, working_place
+from pipelines.records.places import Place, kept_place, place_at, working_place
 from stages.foundations.errors import UserError
-from stages.foundations.tables import read_table, require_rows
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table, require_rows
+from stages.foundations.tables.verdict import VERDICT
 
-CONTAMINATION = "data/problems/contamination.parquet"
+CONTAMINATION_FILE = "data/problems/contamination.parquet"
 KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 
@@ -177,7 +180,7 @@ def read_answers(place: Place, policy: str) -> Answers:
             f"{place.told} lists {table} (md5 {digest}), and neither the file nor DVC's cache has it: "
             f"run `dvc fetch --all-commits {table}`, or `dvc repro grade@{policy}` there"
         )
-    verdicts = require_rows(read_table(path, "verdict"), path, f"run `dvc repro grade@{policy}` again")
+    verdicts = require_rows(read_table(path, VERDICT), path, f"run `dvc repro grade@{policy}` again")
     entry = place.entries.get(f"grade@{policy}")
     responses = place.file(f"data/responses/{policy}.parquet")
     return Answers(
@@ -187,20 +190,20 @@ def read_answers(place: Place, policy: str) -> Answers:
         digest=entry.outs.get(table, "") if entry else "",
         verdicts=verdicts,
         responses=_joined(verdicts, responses) if responses else None,
-        leaked=_leaked(place.file(CONTAMINATION)),
+        leaked=_leaked(place.file(CONTAMINATION_FILE)),
     )
 
 
 def _leaked(path: Path | None) -> frozenset[tuple[str, str]] | None:
     if path is None:
         return None
-    table = read_table(path, "contamination")
+    table = read_table(path, CONTAMINATION)
     return frozenset(zip(table["benchmark"], table["benchmark_problem_id"], strict=True))
 
 
 def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
     """Responses beside their verdicts; None for a table of another run: a text must not stand at a wrong verdict."""
-    rows = read_table(path, "response")
+    rows = read_table(path, RESPONSE)
     if len(rows) != len(verdicts) or rows.duplicated(KEYS).any():
         return None
     joined = rows.merge(verdicts[[*KEYS, "verdict", "extracted"]], on=KEYS, how="left", validate="one_to_one")

@@ -16,12 +16,12 @@ from typing import Any
 from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
 from pipelines.comparing.wording import HEAD, as_json, cells, markdown
-from pipelines.mirroring.places import Entry, Place, kept_places, places_in_git, working_place
-from pipelines.tracking_store import mlflow_faults, open_store
+from pipelines.records.places import Entry, Place, kept_places, places_in_git, working_place
+from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.hashing import stable_hash
-from stages.foundations.tracking import tracking_uri
+from stages.observe.tracking import tracking_uri
 
 NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
 LONGEST_NAME = 250
@@ -51,7 +51,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     """Makes the MLflow run of a kept table; False when it is there already."""
     from mlflow.entities import Metric
 
-    from pipelines.mirroring.replaying import HALF_MADE
+    from pipelines.records.replaying import HALF_MADE
 
     if store.client.search_runs([store.experiment_id], f"tags.results = '{record['hash']}'", max_results=1):
         return False

@@ -19,7 +19,7 @@ import psutil
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, override, read_lock
-from pipelines.servers import HOST, port_number
+from pipelines.ui.servers import HOST, port_number
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
 GIB = 2**30

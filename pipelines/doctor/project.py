@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from pipelines.addresses import without_password
 from pipelines.doctor.finding import Finding, ok, problem, warning
-from pipelines.git import git
-from pipelines.sharing import default_remote, remote_fault
+from pipelines.graph.sharing import default_remote, remote_fault
+from pipelines.runtime.addresses import without_password
+from pipelines.runtime.git import git
 from stages.foundations.errors import UserError
 
 FICLONE = 0x40049409
@@ -22,7 +22,7 @@ SHOWN = 3
 
 
 def check_params(root: Path) -> Iterator[Finding]:
-    from pipelines.schema import check_params as check
+    from pipelines.graph.schema import check_params as check
 
     if not (root / "params.yaml").exists():
         yield problem("params", "params.yaml is missing", "`retrace use laptop`")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.mirroring.places import Entry, Place, place_at, working_place
+from pipelines.records.places import Entry, Place, place_at, working_place
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 

@@ -37,7 +37,7 @@ def explain(
     from pipelines.explaining.spending import spent_by
     from pipelines.explaining.wording import as_json as content_of
     from pipelines.explaining.wording import as_text
-    from pipelines.named_file import write_named_file
+    from pipelines.runtime.named_file import write_named_file
 
     try:
         if picture is not None and picture.suffix != ".svg":

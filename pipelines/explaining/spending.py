@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.explaining.chain import Chain, Step
-from pipelines.mirroring.places import places_in_git
-from pipelines.mirroring.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
-from pipelines.tracking_store import mlflow_faults, open_store
-from stages.foundations.tracking import tracking_uri
+from pipelines.records.places import places_in_git
+from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
+from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.observe.tracking import tracking_uri
 
 GPU_STAGES = ("filter_web", "demonstrate", "sft", "rl_round", "respond")
 """Those that compute with a policy; the others leave a GPU alone."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from pipelines.explaining.chain import Chain, Step
 from pipelines.explaining.spending import Spent
-from pipelines.mirroring.places import Entry
-from stages.foundations.mlflow_store import flatten
+from pipelines.records.places import Entry
+from stages.observe.mlflow_store import flatten
 
 SHORT = 10
 """Digits of a hash in the text; JSON has all."""

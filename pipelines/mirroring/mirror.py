@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.mirroring.places import Place, kept_places, places_in_git, working_place
-from pipelines.tracking_store import mlflow_faults, open_store
+from pipelines.records.places import Place, kept_places, places_in_git, working_place
+from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import state_folder
 
@@ -65,8 +65,8 @@ def mirror(root: Path, state: Path) -> Report:
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
         return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
-    from pipelines.mirroring.replaying import deliver_unfinished, remove_half_made, replay_kept
-    from pipelines.mirroring.stage_runs import mirror_entries, read_ledger
+    from pipelines.records.replaying import deliver_unfinished, remove_half_made, replay_kept
+    from pipelines.records.stage_runs import mirror_entries, read_ledger
 
     lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
     lock_file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ STEPS = 200
 
 @dataclass(frozen=True)
 class CpuSpeed:
-    """This machine; `lanes` batches are decoded at once (stages/engines/torch_sampler.py)."""
+    """This machine; `lanes` batches are decoded at once (stages/engines/samplers/torch_sampler.py)."""
 
     probe: CpuProbe
     lanes: int

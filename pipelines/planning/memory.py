@@ -15,9 +15,9 @@ from pipelines.planning.devices import GIB, NUMBER_BYTES, Gpu
 from pipelines.planning.shapes import Shape
 
 LOGIT_TOKENS = 4096
-"""Tokens whose logits the trainer holds at once (stages/engines/statistics.py)."""
+"""Tokens whose logits the trainer holds at once (stages/engines/policies/statistics.py)."""
 BUCKET_BYTES = 2 * 4 * 100_000_000
-"""DeepSpeed's buckets for reducing gradients and gathering weights (stages/engines/deepspeed_trainer.py)."""
+"""DeepSpeed's buckets for reducing gradients and gathering weights (stages/engines/trainers/deepspeed_trainer.py)."""
 CONTEXT_BYTES = 1.0 * GIB
 """CUDA's own context and the libraries' workspaces on each GPU; an assumption."""
 

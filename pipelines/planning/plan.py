@@ -9,6 +9,8 @@ from typing import Any
 
 import psutil
 
+from pipelines.graph.recipes import recipe_names
+from pipelines.graph.schema import check_params
 from pipelines.planning.cpu_time import CpuSpeed
 from pipelines.planning.devices import Gpu, find_gpu
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
@@ -22,12 +24,10 @@ from pipelines.planning.memory import (
 )
 from pipelines.planning.shapes import Shape, named_shape, read_config, shape_of
 from pipelines.planning.work import StageWork, work_of
-from pipelines.recipes import recipe_names
-from pipelines.schema import check_params
 from stages.foundations.errors import UserError
 
 SMALL_POLICY, MOST_LANES = 8_000_000, 4
-"""As stages/engines/torch_sampler.py: up to this size a batch is decoded on each thread."""
+"""As stages/engines/samplers/torch_sampler.py: up to this size a batch is decoded on each thread."""
 PRICE = 2.0
 """Assumed for an hour of any GPU, in any currency: give your own."""
 

@@ -153,7 +153,7 @@ class ProbeSettings:
     """Tokens attended to while decoding."""
     optimizers: frozenset[str]
     lanes: int
-    """Batches decoded at the same time, one on each thread (stages/engines/torch_sampler.py); 1 uses all threads."""
+    """Batches decoded at the same time, one on each thread (see TorchSampler); 1 uses all threads."""
 
 
 def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:

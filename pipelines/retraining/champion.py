@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pipelines.git import git, git_as_someone, has_revision, show
-from pipelines.recipes import recipe_names
-from pipelines.tracking_store import mlflow_faults, open_store
+from pipelines.graph.recipes import recipe_names
+from pipelines.records.tracking_store import mlflow_faults, open_store
+from pipelines.runtime.git import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError
 
 if TYPE_CHECKING:

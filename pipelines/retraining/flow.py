@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-import pipelines.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
 from prefect import flow, get_run_logger, task
@@ -23,11 +23,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from pipelines.ablating.checkouts import remove_checkout, worktree_environment
-from pipelines.choices import Policy, Recipe
-from pipelines.git import git, show
-from pipelines.project_lock import refusing_lock
-from pipelines.reproduce import Hours, project_folder, run_stages
+from pipelines.flows.choices import Policy, Recipe
+from pipelines.flows.reproduce import Hours, project_folder, run_stages
+from pipelines.graph.project_lock import refusing_lock
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement
@@ -35,9 +33,11 @@ from pipelines.retraining.new_data import Snapshot, carried_over, data_of, look
 from pipelines.retraining.report import decision_page, decision_sentence
 from pipelines.retraining.tables import pair_up
 from pipelines.retraining.worktree import Attempt, keep_results, open_worktree, retraining_folder
+from pipelines.runtime.checkouts import remove_checkout, worktree_environment
+from pipelines.runtime.git import git, show
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
-from stages.foundations.ledger import latest_runs
+from stages.observe.stage_timings import latest_runs
 
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 

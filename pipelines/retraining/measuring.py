@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.ablating.checkouts import worktree_environment
-from pipelines.git import git
-from pipelines.gpu_slots import gpu_slots, lock_folder
-from pipelines.process_group import run_in_group
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
 from pipelines.retraining.tables import Measurement
+from pipelines.runtime.checkouts import worktree_environment
+from pipelines.runtime.git import git
+from pipelines.runtime.gpu_slots import gpu_slots, lock_folder
+from pipelines.runtime.process_group import run_in_group
 from stages.foundations.errors import UserError
 
 CONTAMINATION = "data/problems/contamination.parquet"

@@ -22,7 +22,7 @@ def rollback(
     changes. Exit code 2: there is none before.
     """
     from pipelines.retraining.champion import roll_back
-    from stages.foundations.tracking import recipe_name
+    from stages.observe.tracking import recipe_name
 
     try:
         roll_back(PROJECT, recipe or recipe_name(PROJECT).partition("+")[0] or "laptop", to, typer.echo)

@@ -10,7 +10,10 @@ import pandas
 
 from pipelines.retraining.gate import Pair
 from stages.foundations.errors import UserError
-from stages.foundations.tables import read_table
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table
+from stages.foundations.tables.verdict import VERDICT
 
 KEY = ["benchmark", "problem", "answer"]
 """What makes a problem the same one: ids are row numbers of a source, which a new revision may give to others."""
@@ -59,8 +62,8 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
 
 def _shares(measured: Measurement) -> pandas.DataFrame:
     """A row for each problem: KEY, mode, and the shares of correct and of undecided responses."""
-    responses = read_table(measured.responses, "response")
-    verdicts = read_table(measured.verdicts, "verdict")
+    responses = read_table(measured.responses, RESPONSE)
+    verdicts = read_table(measured.verdicts, VERDICT)
     names = ["problem_id", "benchmark", "mode", "sample_index"]
     rows = responses[[*names, "problem", "answer"]].merge(
         verdicts[[*names, "verdict"]], on=names, validate="1:1"
@@ -78,7 +81,7 @@ def _shares(measured: Measurement) -> pandas.DataFrame:
 
 
 def _leaked(measured: Measurement) -> set[tuple[str, str]]:
-    table = read_table(measured.contamination, "contamination")
+    table = read_table(measured.contamination, CONTAMINATION)
     return set(zip(table["benchmark"], table["benchmark_problem"], strict=True))
 
 

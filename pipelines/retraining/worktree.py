@@ -10,11 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.ablating.checkouts import cache_folder, remove_checkout, share_dvc, worktree_environment
-from pipelines.git import commit_all, git, has_revision
-from pipelines.process_group import dvc, run_in_group
 from pipelines.retraining.champion import Champion
 from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, copy_files
+from pipelines.runtime.checkouts import cache_folder, remove_checkout, share_dvc, worktree_environment
+from pipelines.runtime.git import commit_all, git, has_revision
+from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.scratch import state_folder

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from pipelines.project_lock import refusing_lock
+from pipelines.graph.project_lock import refusing_lock
 from pipelines.verifying.comparing import Comparison, Tolerance, Verdict, compare_files, compare_folders
 from pipelines.verifying.reference import Reference, ReferenceOutput
 from pipelines.verifying.rerun import Subject, lay_inputs, make_clone, remove_outputs, run_again, subject_of

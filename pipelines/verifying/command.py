@@ -28,7 +28,7 @@ def verify(
 
     Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
     """
-    from pipelines.process_group import terminated_as_interrupt
+    from pipelines.runtime.process_group import terminated_as_interrupt
     from pipelines.verifying.certificate import Order, write_certificate
     from pipelines.verifying.certificate import verify as run
     from pipelines.verifying.comparing import Tolerance

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from pipelines.mirroring.places import read_entries
+from pipelines.records.places import read_entries
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 

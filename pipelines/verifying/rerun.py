@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.ablating.checkouts import code_at
-from pipelines.git import git
-from pipelines.mirroring.places import git_bytes
-from pipelines.process_group import dvc, environment, run_in_group
+from pipelines.records.places import git_bytes
+from pipelines.runtime.checkouts import code_at
+from pipelines.runtime.git import git
+from pipelines.runtime.process_group import dvc, environment, run_in_group
 from pipelines.verifying.reference import Reference
 from stages.foundations.errors import UserError
 

@@ -6,12 +6,13 @@ python -m stages.base --params params.yaml --policy data/policies/base --metrics
 from __future__ import annotations
 
 from stages.base.params import BaseParams
-from stages.foundations.command import parse_paths, run_stage
 from stages.foundations.files import replace_folder
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
-from stages.foundations.quick_imports import quick_imports
-from stages.foundations.tracking import track
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+from stages.observe.quick_imports import quick_imports
+from stages.observe.tracking import track
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     seed = load_value(paths.params, "seed")
     with quick_imports():
         from stages.base.sources import make_base_policy
-        from stages.engines.policies import count_policy
+        from stages.engines.policies.policy_folders import count_policy
 
     with track(
         stage="base", params={"seed": seed, "base": params.model_dump()}, inputs={}, policy="base"

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from stages.algorithms.arithmetic_tasks import generate_problems, worked_steps
 from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
-from stages.engines.base_policies import dequantise_policy, random_policy
-from stages.engines.policies import save_policy
+from stages.engines.policies.base_policies import dequantise_policy, random_policy
+from stages.engines.policies.policy_folders import save_policy
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
-from stages.foundations.progress import say
 from stages.foundations.scratch import state_folder
 from stages.foundations.seeds import derive_seed
+from stages.observe.progress import say
 
 
 def make_base_policy(

@@ -13,9 +13,9 @@ import json
 from pathlib import Path
 
 from stages.code.fingerprints import Memory, fingerprint, stage_names
-from stages.foundations.command import run_stage
 from stages.foundations.files import write_json
 from stages.foundations.scratch import PROJECT
+from stages.observe.command import run_stage
 
 
 def main(argv: list[str] | None = None) -> None:

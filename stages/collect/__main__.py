@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from stages.collect.params import CollectParams, load_source
 from stages.collect.rows import collect_source
-from stages.foundations.command import parse_paths, run_stage
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section
-from stages.foundations.tables import write_table
-from stages.foundations.tracking import track
+from stages.foundations.paths import parse_paths
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import write_table
+from stages.observe.command import run_stage
+from stages.observe.tracking import track
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,8 +29,8 @@ def main(argv: list[str] | None = None) -> None:
     described = {"source": paths.source, **source.model_dump(mode="json", by_alias=True)}
     with track(stage="collect", params=described, inputs={}) as run:
         problems, funnel = collect_source(paths.source, source, params)
-        write_table(problems, paths.problems, "problem")
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(problems, paths.problems, PROBLEM)
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(problems))
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)

@@ -17,8 +17,8 @@ from typing import BinaryIO
 from stages.collect.params import CollectParams, HubSource, LocalSource, UrlSource
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
-from stages.foundations.progress import progress, say
 from stages.foundations.scratch import state_folder
+from stages.observe.progress import progress, say
 
 BLOCK_BYTES = 1 << 20
 

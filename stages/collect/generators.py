@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from stages.algorithms.arithmetic_tasks import answer_line, generate_problems
 from stages.collect.params import ArithmeticSource, ReasoningGymSource
 from stages.foundations.errors import UserError
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 
 def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, str | None]]:

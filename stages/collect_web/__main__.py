@@ -6,7 +6,10 @@
 
 from __future__ import annotations
 
-from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.paths import parse_paths
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.observe.command import run_stage
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -17,8 +20,8 @@ def main(argv: list[str] | None = None) -> None:
     from stages.foundations.errors import UserError
     from stages.foundations.metrics import write_metrics
     from stages.foundations.params import load_section, load_value
-    from stages.foundations.tables import write_table
-    from stages.foundations.tracking import track
+    from stages.foundations.tables.table import write_table
+    from stages.observe.tracking import track
 
     params = load_section(paths.params, "collect_web", CollectWebParams)
     seed = load_value(paths.params, "seed")
@@ -26,8 +29,8 @@ def main(argv: list[str] | None = None) -> None:
         pages, funnel, metrics = collect_pages(params, seed)
         if not pages:
             raise UserError(f"collect_web found no usable page ({metrics}): correct `collect_web.sources`")
-        write_table(pages, paths.pages, "page")
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(pages, paths.pages, PAGE)
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics)
         run.summary(metrics)
 

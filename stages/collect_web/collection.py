@@ -16,7 +16,7 @@ from stages.collect_web.params import (
 )
 from stages.collect_web.sources import Found, read_folder, read_jsonl, read_warc
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 
 def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, str]], Funnel, dict[str, int]]:

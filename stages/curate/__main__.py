@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from stages.curate.stage import run_curate
-from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from stages.algorithms.decontamination import BenchmarkProblem, Contamination, DecontaminationRules, HitPairs
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 Row = dict[str, Any]
 

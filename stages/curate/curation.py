@@ -15,7 +15,7 @@ from stages.curate.duplicates import benchmark_overlaps, drop_duplicates, drop_n
 from stages.curate.gradability import ask_for_integers, keep_gradable, keep_kinds
 from stages.curate.params import CurateParams, IntegerAnswers, PassRates
 from stages.curate.text import normalise_text
-from stages.engines.verifier import VerifierParams
+from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.seeds import derive_seed

@@ -10,7 +10,7 @@ from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.decontamination import NearDuplicateRule, NearDuplicates, normalise_problem
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 Row = dict[str, Any]
 

@@ -12,10 +12,12 @@ from stages.algorithms.answers.normalisation import clean
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
 from stages.curate.answers import AnswerKind, answer_kind
-from stages.engines.verifier import Judgement, Verifier, VerifierParams
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 Row = dict[str, Any]
 _ROWS_AT_ONCE = 1_000

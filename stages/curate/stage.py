@@ -10,13 +10,20 @@ import pandas
 
 from stages.curate.curation import Curated, Row, curate
 from stages.curate.params import CurateParams, load_sources
-from stages.engines.verifier import VerifierParams
+from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import track
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.difficulty import DIFFICULTY
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.duplicate import DUPLICATE
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.tables.transform import TRANSFORM
+from stages.observe.tracking import track
 
 
 def run_curate(paths: Namespace) -> None:
@@ -38,15 +45,15 @@ def run_curate(paths: Namespace) -> None:
             rows["train"], rows["benchmark"], revisions, params, limits, seed, funnel, benchmark_funnel
         )
         require_benchmarks(curated, roles)
-        write_table(curated.train, paths.train, "problem")
-        write_table(curated.validation, paths.validation, "problem")
-        write_table(curated.benchmarks, paths.benchmarks, "benchmark")
-        write_table(curated.contamination, paths.contamination, "contamination")
-        write_table(curated.duplicates, paths.duplicates, "duplicate")
-        write_table(curated.transforms, paths.transforms, "transform")
-        write_table(curated.difficulty, paths.difficulty, "difficulty")
+        write_table(curated.train, paths.train, PROBLEM)
+        write_table(curated.validation, paths.validation, PROBLEM)
+        write_table(curated.benchmarks, paths.benchmarks, BENCHMARK)
+        write_table(curated.contamination, paths.contamination, CONTAMINATION)
+        write_table(curated.duplicates, paths.duplicates, DUPLICATE)
+        write_table(curated.transforms, paths.transforms, TRANSFORM)
+        write_table(curated.difficulty, paths.difficulty, DIFFICULTY)
         dropped = [funnel.dropped_frame(), benchmark_funnel.dropped_frame()]
-        write_table(pandas.concat(dropped, ignore_index=True), paths.dropped, "dropped")
+        write_table(pandas.concat(dropped, ignore_index=True), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(curated.train) + len(curated.validation)) | count(curated)
         lost = benchmark_funnel.metrics(len(curated.benchmarks))
         metrics |= {f"benchmarks/{name}": lost[name] for name in lost if name.startswith("dropped/")}
@@ -68,7 +75,7 @@ def read_collected(folder: Path, source: str) -> list[Row]:
     path = folder / f"{source}.parquet"
     if not path.exists():
         raise UserError(f"{path} does not exist: `dvc repro collect@{source}` makes it")
-    frame = require_rows(read_table(path, "problem"), path, f"look at sources.{source} and collect it again")
+    frame = require_rows(read_table(path, PROBLEM), path, f"look at sources.{source} and collect it again")
     return frame.to_dict("records")
 
 

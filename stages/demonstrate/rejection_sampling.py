@@ -8,13 +8,17 @@ from pathlib import Path
 from stages.algorithms.answers.verdicts import Verdict
 from stages.demonstrate.demonstrations import Drops, Rows, demonstration
 from stages.demonstrate.params import RejectionSampledDemonstrations
-from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler, without_mismatch
-from stages.engines.verifier import Judgement, Verifier, VerifierParams
+from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Sample
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.records import Sample
 from stages.foundations.seeds import derive_seed
 
 

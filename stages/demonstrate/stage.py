@@ -8,20 +8,23 @@ from collections import Counter
 from stages.demonstrate.demonstrations import Drops, Rows, gather, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
-from stages.engines.policies import load_tokenizer
+from stages.engines.policies.policy_folders import load_tokenizer
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
-from stages.foundations.tables import read_table, write_table
-from stages.foundations.tracking import track
+from stages.foundations.tables.demonstration import DEMONSTRATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, write_table
+from stages.observe.tracking import track
 
 
 def run_demonstrate(paths: Namespace) -> None:
     """Reads problems and solutions, gathers, splits and writes, metrics last."""
     params = load_section(paths.params, "demonstrate", DemonstrateParams)
     seed = load_value(paths.params, "seed")
-    problems, solutions = read_table(paths.problems, "problem"), read_table(paths.solutions, "problem")
+    problems, solutions = read_table(paths.problems, PROBLEM), read_table(paths.solutions, PROBLEM)
     tokenizer = load_tokenizer(paths.policy)
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
@@ -42,9 +45,9 @@ def run_demonstrate(paths: Namespace) -> None:
                 "add a source to demonstrate.sources, relax filter_web.rules, or lower validation_rows"
             )
         metrics, funnel = _metrics(rows, drops, len(train), len(validation))
-        write_table(train, paths.train, "demonstration")
-        write_table(validation, paths.validation, "demonstration")
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(train, paths.train, DEMONSTRATION)
+        write_table(validation, paths.validation, DEMONSTRATION)
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics)
         run.summary(metrics)
 

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from stages.foundations.command import parse_paths, run_stage
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -20,7 +21,7 @@ def main(argv: list[str] | None = None) -> None:
     from stages.extract_web.params import ExtractWebParams
     from stages.extract_web.stage import run
     from stages.foundations.params import load_section
-    from stages.foundations.tracking import track
+    from stages.observe.tracking import track
 
     params = load_section(paths.params, "extract_web", ExtractWebParams)
     with track("extract_web", params.model_dump(), {"pages": paths.pages}) as tracked:

@@ -9,7 +9,7 @@ import pandas
 from stages.extract_web.page_readers import PageLimits, read_pages
 from stages.extract_web.params import ExtractWebParams
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 
 def extract(

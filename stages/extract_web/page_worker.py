@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 
-from stages.foundations.lifetime import die_with_parent
+from stages.observe.lifetime import die_with_parent
 
 
 def confine(parent: int, memory_mib: int) -> None:

@@ -13,7 +13,10 @@ import resource
 import sys
 from pathlib import Path
 
-from stages.foundations.lifetime import die_with_parent
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.observe.lifetime import die_with_parent
 
 
 def main(request: str) -> None:
@@ -28,15 +31,15 @@ def main(request: str) -> None:
     from stages.extract_web.params import ExtractWebParams
     from stages.foundations.errors import UserError
     from stages.foundations.files import write_json
-    from stages.foundations.tables import read_table, write_table
+    from stages.foundations.tables.table import read_table, write_table
 
     candidates, dropped, metrics = map(Path, asked["outputs"])
     params = ExtractWebParams.model_validate(asked["params"])
     try:
-        frame = read_table(Path(asked["shard"]), "page")
+        frame = read_table(Path(asked["shard"]), PAGE)
         found, funnel, counts = extract(frame, params, processes=1)
-        write_table(found, candidates, "candidate")
-        write_table(funnel.dropped_frame(), dropped, "dropped")
+        write_table(found, candidates, CANDIDATE)
+        write_table(funnel.dropped_frame(), dropped, DROPPED)
         write_json(metrics, {"metrics": counts})
     except (UserError, MemoryError, ValueError, OSError) as error:
         write_json(metrics, {"failure": f"{type(error).__name__}: {error}"[:500]})

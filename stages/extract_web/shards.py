@@ -13,14 +13,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.engines.ray_rows import map_with_ray
+from stages.engines.distributed.ray_rows import map_with_ray
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.shard_processes import ShardLimits, ShardTask, run_in_processes
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
-from stages.foundations.progress import progress
-from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import TableSchema, read_table, require_rows, write_table
+from stages.observe.progress import progress
 
 LIMITS = ShardLimits(seconds=3_600, address_space_bytes=8 << 30)
 
@@ -49,11 +51,11 @@ def find_shards(folder: Path) -> list[Path]:
 
 def cut_into_shards(pages: Path, folder: Path, pages_per_shard: int) -> list[Path]:
     """Writes the page table as shards into `folder`, the same bytes each time; UserError when it has no rows."""
-    frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
+    frame = require_rows(read_table(pages, PAGE), pages, "check the sources of `collect_web`")
     shards = []
     for number, start in enumerate(range(0, len(frame), pages_per_shard)):
         shards.append(folder / f"{number:06}.parquet")
-        write_table(frame.iloc[start : start + pages_per_shard], shards[-1], "page")
+        write_table(frame.iloc[start : start + pages_per_shard], shards[-1], PAGE)
     return shards
 
 
@@ -87,11 +89,11 @@ def extract_shards(
     return [done[index] for index in range(len(shards))]
 
 
-def rows_of(results: Sequence[ShardResult], schema: str) -> Iterator[dict[str, Any]]:
+def rows_of(results: Sequence[ShardResult], schema: TableSchema) -> Iterator[dict[str, Any]]:
     """The rows of all shards that worked, in order; `schema` is candidate or dropped."""
     for result in results:
         if not result.failure:
-            path = result.candidates if schema == "candidate" else result.dropped
+            path = result.candidates if schema is CANDIDATE else result.dropped
             yield from read_table(path, schema).to_dict("records")
 
 

@@ -15,7 +15,10 @@ from stages.foundations.files import sha256_of
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.scratch import state_folder
-from stages.foundations.tables import read_table, require_rows, write_table
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, require_rows, write_table
 
 
 def run(
@@ -32,10 +35,10 @@ def run(
             counts = _run_shards(pages, shards, work, candidates, dropped, metrics, params)
             shutil.rmtree(cut)
         case LocalEngine(processes=processes):
-            frame = require_rows(read_table(pages, "page"), pages, "check the sources of `collect_web`")
+            frame = require_rows(read_table(pages, PAGE), pages, "check the sources of `collect_web`")
             found, funnel, counts = extract(frame, params, processes)
-            write_table(found, candidates, "candidate")
-            write_table(funnel.dropped_frame(), dropped, "dropped")
+            write_table(found, candidates, CANDIDATE)
+            write_table(funnel.dropped_frame(), dropped, DROPPED)
             write_metrics(metrics, counts)
     return counts
 
@@ -62,8 +65,8 @@ def _run_shards(
     counts: Counter[str] = Counter({"shards/all": len(results), "shards/failed": len(failed)})
     for result in results:
         counts.update(result.metrics)
-    write_table(list(rows_of(results, "candidate")), candidates, "candidate")
-    drops = [*rows_of(results, "dropped"), *poisoned.dropped_frame().to_dict("records")]
-    write_table(drops, dropped, "dropped")
+    write_table(list(rows_of(results, CANDIDATE)), candidates, CANDIDATE)
+    drops = [*rows_of(results, DROPPED), *poisoned.dropped_frame().to_dict("records")]
+    write_table(drops, dropped, DROPPED)
     write_metrics(metrics, counts)
     return dict(counts)

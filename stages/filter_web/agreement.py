@@ -11,9 +11,13 @@ from contextlib import closing
 from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import SamplerParams, SamplingSettings, build_sampler, without_mismatch
-from stages.engines.verifier import Judgement, Verifier, VerifierParams
+from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.filter_web.filtering import Rows
 from stages.filter_web.params import PolicyAgreement
 from stages.foundations.errors import UserError

@@ -20,7 +20,7 @@ from stages.algorithms.decontamination import (
 from stages.filter_web.params import FilterRules
 from stages.filter_web.rules import RULES, Candidate, far_too_long, too_long
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 Rows = list[dict[str, Any]]
 Agree = Callable[[Rows, Funnel], Rows]

@@ -9,8 +9,13 @@ from stages.filter_web.params import FilterWebParams, PolicyAgreement
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import track
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.tracking import track
 
 
 def run_filter_web(paths: Namespace) -> None:
@@ -20,11 +25,11 @@ def run_filter_web(paths: Namespace) -> None:
     """
     params = load_section(paths.params, "filter_web", FilterWebParams)
     candidates = require_rows(
-        read_table(paths.candidates, "candidate"),
+        read_table(paths.candidates, CANDIDATE),
         paths.candidates,
         "no page of `collect_web` holds an exercise",
     )
-    benchmarks = read_table(paths.benchmarks, "benchmark")
+    benchmarks = read_table(paths.benchmarks, BENCHMARK)
     inputs = {"candidates": paths.candidates, "benchmarks": paths.benchmarks, "policy": paths.policy}
 
     def agree(rows: Rows, funnel: Funnel) -> Rows:
@@ -39,8 +44,8 @@ def run_filter_web(paths: Namespace) -> None:
         with run.phase("rules"):
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
         metrics = funnel.metrics(len(rows))
-        write_table(rows, paths.solutions, "problem")
-        write_table(hits, paths.contamination, "contamination")
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(rows, paths.solutions, PROBLEM)
+        write_table(hits, paths.contamination, CONTAMINATION)
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics)
         run.summary(metrics)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas
 
-from stages.foundations.tables import SCHEMAS
+from stages.foundations.tables.dropped import DROPPED
 
 REASON = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -39,7 +39,7 @@ class Funnel:
 
     def dropped_frame(self) -> pandas.DataFrame:
         """The dropped rows in the order they were dropped, in the `dropped` table's columns."""
-        return pandas.DataFrame(self._dropped, columns=SCHEMAS["dropped"].names)
+        return pandas.DataFrame(self._dropped, columns=DROPPED.names)
 
     def metrics(self, kept: int) -> dict[str, int]:
         """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""

@@ -7,15 +7,20 @@
 
 from __future__ import annotations
 
-from stages.engines.verifier import Verifier, VerifierParams
-from stages.foundations.command import parse_paths, run_stage
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import track
+from stages.foundations.paths import parse_paths
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.tables.verdict import VERDICT
 from stages.grade.grading import judge_responses, refuse_failures
 from stages.grade.params import GradeParams
 from stages.grade.scores import score_benchmarks
+from stages.observe.command import run_stage
+from stages.observe.tracking import track
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -24,9 +29,9 @@ def main(argv: list[str] | None = None) -> None:
     params = load_section(paths.params, "grade", GradeParams)
     limits = load_section(paths.params, "verifier", VerifierParams)
     responses = require_rows(
-        read_table(paths.responses, "response"), paths.responses, "run the respond stage again"
+        read_table(paths.responses, RESPONSE), paths.responses, "run the respond stage again"
     )
-    contamination = read_table(paths.contamination, "contamination")
+    contamination = read_table(paths.contamination, CONTAMINATION)
     values = {"grade": params.model_dump(), "verifier": limits.model_dump()}
     inputs = {"responses": paths.responses, "contamination": paths.contamination}
     with track("grade", values, inputs, seed=params.seed, policy=paths.responses.stem) as run:
@@ -35,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         refuse_failures(verdicts, limits)
         with run.phase("score"):
             metrics = score_benchmarks(responses, verdicts, contamination, params)
-        write_table(verdicts, paths.verdicts, "verdict")
+        write_table(verdicts, paths.verdicts, VERDICT)
         write_metrics(paths.metrics, metrics)
         run.summary(metrics)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.verifier import Verifier, VerifierParams
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.progress import progress
+from stages.observe.progress import progress
 
 _ROWS_AT_ONCE = 1_000
 _KEYS = ["problem_id", "benchmark", "mode", "sample_index"]

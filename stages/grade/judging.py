@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.engines.judge import ModelJudge
-from stages.engines.policies import load_tokenizer
-from stages.engines.sampling import SamplerParams, build_sampler
+from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.verifier.model_judge import ModelJudge
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import ChatPrompt, PromptParams

@@ -9,9 +9,10 @@ The page loads nothing but `timings.js` beside it, which holds the run's times; 
 
 from __future__ import annotations
 
-from stages.foundations.command import parse_paths, run_stage
 from stages.foundations.files import write_text_atomically
 from stages.foundations.params import load_section
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
 from stages.report.inputs import read_inputs
 from stages.report.page import render_page
 from stages.report.params import ReportParams

@@ -14,7 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from stages.algorithms.decontamination import source_revision
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
-from stages.foundations.tables import read_table
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.duplicate import DUPLICATE
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import TableSchema, read_table
+from stages.foundations.tables.verdict import VERDICT
 from stages.report.tables import TableFacts, read_tables
 
 Metrics = dict[str, float]
@@ -92,9 +96,9 @@ def read_inputs(paths: Namespace) -> Inputs:
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params_text=paths.params.read_text(encoding="utf-8"),
         tables=read_tables((paths.web, paths.problems, paths.demonstrations), sources),
-        contamination=_table(paths.problems / "contamination.parquet", "contamination"),
-        web_contamination=_table(paths.web / "contamination.parquet", "contamination"),
-        duplicates=_table(paths.problems / "duplicates.parquet", "duplicate"),
+        contamination=_table(paths.problems / "contamination.parquet", CONTAMINATION),
+        web_contamination=_table(paths.web / "contamination.parquet", CONTAMINATION),
+        duplicates=_table(paths.problems / "duplicates.parquet", DUPLICATE),
         revisions=revisions,
         agreement_samples=_agreement_samples(params, paths.params),
     )
@@ -105,8 +109,8 @@ def _agreement_samples(params: dict[str, Any], path: Path) -> int | None:
     return agreement.get("samples") if agreement.get("kind") == "policy" else None
 
 
-def _table(path: Path, schema_name: str) -> pandas.DataFrame | None:
-    return read_table(path, schema_name) if path.exists() else None
+def _table(path: Path, schema: TableSchema) -> pandas.DataFrame | None:
+    return read_table(path, schema) if path.exists() else None
 
 
 def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
@@ -159,9 +163,9 @@ def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | 
     places = [folder / f"{policy}.parquet" for folder in (responses, verdicts)]
     if not all(place.exists() for place in places):
         return None
-    judged = read_table(places[1], "verdict")[[*_KEYS, "verdict"]]
+    judged = read_table(places[1], VERDICT)[[*_KEYS, "verdict"]]
     try:
-        joined = read_table(places[0], "response").merge(judged, on=_KEYS, how="left", validate="one_to_one")
+        joined = read_table(places[0], RESPONSE).merge(judged, on=_KEYS, how="left", validate="one_to_one")
     except pandas.errors.MergeError:
         raise UserError(
             f"{places[0]} or {places[1]} holds a response twice: run `dvc repro --force respond@{policy}`"

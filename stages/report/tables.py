@@ -13,7 +13,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables import parquet_errors_told
+from stages.foundations.tables.table import parquet_errors_told
 
 PURPOSES = {
     "web/pages": ("collect_web", "Pages as they came, with worked exercises somewhere in them."),

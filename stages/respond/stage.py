@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pandas
 
-from stages.engines.policies import decode_response, encode_prompt, load_tokenizer
-from stages.engines.sampling import Sampler, SamplerParams, SamplingSettings, build_sampler, without_mismatch
+from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.protocol import Sampler, SamplingSettings
+from stages.engines.samplers.samples import Sample
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
-from stages.foundations.progress import progress
 from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.records import Sample
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import Run, track
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.progress import progress
+from stages.observe.tracking import Run, track
 from stages.respond.params import RespondParams
 
 
@@ -28,7 +32,7 @@ def run_respond(paths: Namespace) -> None:
     prompt = load_section(paths.params, "prompt", PromptParams)
     seed = load_value(paths.params, "seed")
     frame = require_rows(
-        read_table(paths.benchmarks, "benchmark"), paths.benchmarks, "name a benchmark in `sources`"
+        read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`"
     )
     if params.max_problems is not None:
         frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
@@ -44,7 +48,7 @@ def run_respond(paths: Namespace) -> None:
             responses = respond(frame, params, prompt, seed, sampler, tokenizer, run)
         metrics = response_metrics(responses)
         run.summary(metrics)
-        write_table(responses, paths.responses, "response")
+        write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
         for piece in _pieces(run.scratch):
             piece.unlink()
@@ -70,10 +74,10 @@ def respond(
             write_table(
                 _respond_to(piece, params, prompt, derive_seed(seed, "respond", start), sampler, tokenizer),
                 place,
-                "response",
+                RESPONSE,
             )
         run.log({"progress/problems": start + len(piece)}, step=number)
-    return pandas.concat([read_table(place, "response") for place in _pieces(run.scratch)], ignore_index=True)
+    return pandas.concat([read_table(place, RESPONSE) for place in _pieces(run.scratch)], ignore_index=True)
 
 
 def _pieces(scratch: Path) -> list[Path]:

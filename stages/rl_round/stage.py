@@ -9,41 +9,47 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stages.engines.judge import ModelJudge, WordJudge
-from stages.engines.policies import encode_prompt, load_tokenizer
-from stages.engines.reference import ReferencePolicy
-from stages.engines.sampling import SamplerParams, build_sampler
-from stages.engines.training import (
-    TorchTrainerParams,
-    Trainer,
-    TrainerParams,
-    build_trainer,
-    replace_folder_together,
-)
-from stages.engines.verifier import Verifier, VerifierParams
-from stages.foundations.checkpoints import Checkpoints
+from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
+from stages.engines.policies.reference import ReferencePolicy
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import TorchTrainerParams, TrainerParams
+from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.verifier.model_judge import ModelJudge, WordJudge
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import Run, track
-from stages.rl_round.drawing import slice_problems
-from stages.rl_round.drawing_params import PassRateSelection
-from stages.rl_round.judging import CheckedJudge, build_judge, examined, forget_judge, taught_judge
-from stages.rl_round.learning import Learner, learn
-from stages.rl_round.params import RlParams, RoundParams, sampler_contradictions
-from stages.rl_round.prompt_selection import (
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.tracking import Run, track
+from stages.rl_round.loop.state import RolloutLog, RoundState
+from stages.rl_round.loop.synchronous import Learner, learn
+from stages.rl_round.params.drawing import PassRateSelection
+from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
+from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
+from stages.rl_round.params.verifier import MadePairs, ModelVerifier
+from stages.rl_round.rollouts.dynamic_sampling import slice_problems
+from stages.rl_round.rollouts.judging import (
+    CheckedJudge,
+    build_judge,
+    evaluate_judge,
+    forget_judge,
+    taught_judge,
+)
+from stages.rl_round.rollouts.prompt_selection import (
     count_passes,
     forget_passes,
     select_by_pass_rate,
     selection_metrics,
 )
-from stages.rl_round.rollouts import Problem
-from stages.rl_round.state import RolloutLog, RoundState
-from stages.rl_round.update_params import NoReferenceKl, WholeDistributions
-from stages.rl_round.verifier_params import MadePairs, ModelVerifier
+from stages.rl_round.rollouts.rollouts import Problem
 
 BYTES_OF_A_LOGPROB = 4
 
@@ -135,7 +141,7 @@ def _problems_of_round(
 ) -> list[Problem]:
     """This round's slice of the problem table. UserError when it cannot fill a step."""
     frame = require_rows(
-        read_table(paths.problems, "problem"), paths.problems, "loosen the rules of curate or filter_web"
+        read_table(paths.problems, PROBLEM), paths.problems, "loosen the rules of curate or filter_web"
     )
     problems = [
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
@@ -169,7 +175,7 @@ def _make_judge(
             )
         policy = taught_judge(params.teaching, sections["trainer"], prompt, policy, answers, scratch, *names)
     judge = build_judge(params, sections["sampler"], prompt, policy, derive_seed(*names, "judge"))
-    return judge, examined(judge, answers, *names)
+    return judge, evaluate_judge(judge, answers, *names)
 
 
 def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]]:
@@ -212,7 +218,7 @@ def _write(
     frame = rollouts.frame()
     metrics = round_metrics(state.curve) | selected
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
-    write_table(frame, paths.rollouts, "rollout")
+    write_table(frame, paths.rollouts, ROLLOUT)
     write_curves(paths.curves, state.curve)
     run.summary(metrics)
     write_metrics(paths.metrics, metrics)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from stages.foundations.command import parse_paths, run_stage
-from stages.foundations.quick_imports import quick_imports
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+from stages.observe.quick_imports import quick_imports
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas
 
-from stages.engines.packing import TokenSequence
-from stages.engines.policies import encode_prompt, encode_response
+from stages.engines.policies.packing import TokenSequence
+from stages.engines.policies.policy_folders import encode_prompt, encode_response
 from stages.foundations.funnel import Funnel
-from stages.foundations.progress import progress
 from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.observe.progress import progress
 
 
 def encode_demonstrations(

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.token_statistics import TokenStatistics
-from stages.engines.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
-from stages.engines.training import LossFunction, Trainer, replace_folder_together
-from stages.foundations.checkpoints import Checkpoints
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
 from stages.foundations.files import write_json
-from stages.foundations.progress import progress, say
 from stages.foundations.seeds import endless_order
-from stages.foundations.tracking import Run
+from stages.observe.progress import progress, say
+from stages.observe.tracking import Run
 from stages.sft.params import SftParams
 
 Curve = list[dict[str, float]]

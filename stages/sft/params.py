@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from stages.engines.training import OptimizerParams
+from stages.engines.trainers.params import OptimizerParams
 from stages.foundations.params import StrictParams
 
 

@@ -6,17 +6,21 @@ from argparse import Namespace
 
 import pandas
 
-from stages.engines.packing import TokenSequence
-from stages.engines.policies import load_tokenizer
-from stages.engines.training import Trainer, TrainerParams, build_trainer, replace_folder_together
-from stages.foundations.checkpoints import Checkpoints
+from stages.engines.policies.packing import TokenSequence
+from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.tables import read_table, require_rows, write_table
-from stages.foundations.tracking import track
+from stages.foundations.tables.demonstration import DEMONSTRATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.tracking import track
 from stages.sft.demonstrations import encode_demonstrations
 from stages.sft.fine_tuning import Curve, fine_tune
 from stages.sft.params import SftParams
@@ -50,7 +54,7 @@ def _encode(
 ) -> tuple[Funnel, list[TokenSequence], list[TokenSequence]]:
     tokenizer = load_tokenizer(paths.policy)
     frames: list[pandas.DataFrame] = [
-        require_rows(read_table(path, "demonstration"), path, "loosen the rules of filter_web or demonstrate")
+        require_rows(read_table(path, DEMONSTRATION), path, "loosen the rules of filter_web or demonstrate")
         for path in (paths.train, paths.validation)
     ]
     funnel = Funnel("sft", sum(map(len, frames)))
@@ -83,6 +87,6 @@ def _write(
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_policy(folder)
     if trainer.rank == 0:
-        write_table(funnel.dropped_frame(), paths.dropped, "dropped")
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_curves(paths.curves, curve)
         write_metrics(paths.metrics, metrics)

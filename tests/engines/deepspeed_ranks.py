@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from stages.engines.deepspeed_trainer import DeepspeedTrainer
-from stages.engines.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.training import AdamwParams, DeepspeedTrainerParams, replace_folder_together
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
+from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams
+from stages.engines.trainers.protocol import replace_folder_together
 
 ADAMW = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.95, weight_decay=0.01)
 MAX_NORM = 1.0

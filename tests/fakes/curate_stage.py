@@ -5,17 +5,24 @@ import json
 import yaml
 
 from stages.curate.__main__ import main
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.difficulty import DIFFICULTY
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.duplicate import DUPLICATE
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables.transform import TRANSFORM
 
 OUTPUTS = {
-    "train": "problem",
-    "validation": "problem",
-    "benchmarks": "benchmark",
-    "contamination": "contamination",
-    "duplicates": "duplicate",
-    "transforms": "transform",
-    "difficulty": "difficulty",
-    "dropped": "dropped",
+    "train": PROBLEM,
+    "validation": PROBLEM,
+    "benchmarks": BENCHMARK,
+    "contamination": CONTAMINATION,
+    "duplicates": DUPLICATE,
+    "transforms": TRANSFORM,
+    "difficulty": DIFFICULTY,
+    "dropped": DROPPED,
 }
 CURATE = {
     "max_problem_characters": 200,
@@ -47,7 +54,7 @@ def curate(tmp_path, train, held_out=HELD_OUT, seed=0, roles=None, others=None, 
             }
             for i, (problem, answer, *rest) in enumerate(rows)
         ]
-        write_table(table, folder / f"{source}.parquet", "problem")
+        write_table(table, folder / f"{source}.parquet", PROBLEM)
     return run_curate(tmp_path, seed, roles, **changes)
 
 

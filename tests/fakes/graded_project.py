@@ -13,7 +13,9 @@ import yaml
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables import write_table
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import write_table
+from stages.foundations.tables.verdict import VERDICT
 
 POLICIES = ("sft", "rl_1")
 STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = (
@@ -105,11 +107,11 @@ def write_answers(root: Path, policy: str, rows: Sequence[Mapping[str, Any]]) ->
     keys = ["problem_id", "benchmark", "mode", "sample_index"]
     judged = ["verdict", "extracted", "path", "reason"]
     asked = [{key: value for key, value in row.items() if key not in judged} for row in rows]
-    write_table(asked, root / f"data/responses/{policy}.parquet", "response")
+    write_table(asked, root / f"data/responses/{policy}.parquet", RESPONSE)
     write_table(
         [{key: row[key] for key in keys + judged} for row in rows],
         root / f"data/verdicts/{policy}.parquet",
-        "verdict",
+        VERDICT,
     )
     write_metrics(root / f"data/metrics/respond/{policy}.json", {"rows/kept": len(rows)})
     share = sum(row["verdict"] == "correct" for row in rows) / len(rows)

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from pipelines.process_group import kept
+from pipelines.runtime.process_group import supervised
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -47,8 +47,8 @@ class RunningUi:
             "PATH": self.path,
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-        command = kept(
-            [sys.executable, "-m", "pipelines.servers"]
+        command = supervised(
+            [sys.executable, "-m", "pipelines.ui.servers"]
         )  # it ends with the tests, however they end
         self.process = subprocess.Popen(
             command,

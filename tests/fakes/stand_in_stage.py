@@ -46,7 +46,7 @@ def _content(path: Path) -> str:
 
 
 def _track(name: str, params: dict) -> None:
-    from stages.foundations.tracking import track
+    from stages.observe.tracking import track
 
     with track("rl_round", {"rl": params["rl"]}, {}, seed=params["seed"], policy=name, round=name) as run:
         run.log({"accuracy/mean": 0.5}, 1)

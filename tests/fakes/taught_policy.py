@@ -11,7 +11,10 @@ from typing import Any
 
 import yaml
 
-from stages.foundations.tables import write_table
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.demonstration import DEMONSTRATION
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 DIGITS = 3
@@ -66,7 +69,7 @@ PARAMS: dict[str, Any] = {
         "reward_discount": 1.0,
         "verifier": {"kind": "rule"},
         "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
-        "is_overlong_filtered": False,
+        "overlong_filtering": False,
         "repetition_penalty": {"kind": "none"},
         "dynamic_sampling": {"kind": "dynamic", "max_draws": 3, "max_staleness": 2},
         "advantage": {"kind": "group_normalized", "divide_by_std": True},
@@ -86,7 +89,7 @@ PARAMS: dict[str, Any] = {
             "beta2": 0.95,
             "weight_decay": 0.0,
         },
-        "sync_probe": {"sequences": 2, "max_logprob_gap": 0.0001},
+        "weight_sync_check": {"sequences": 2, "max_logprob_gap": 0.0001},
         "checkpoint_every_steps": 2,
     },
     "rl_rounds": {
@@ -141,8 +144,8 @@ def write_inputs(folder: Path) -> Path:
         for number, (problem, _) in enumerate(PROBLEMS)
         for digit in range(DIGITS)
     ]
-    write_table(demonstrations, folder / "train.parquet", "demonstration")
-    write_table(demonstrations[::4], folder / "validation.parquet", "demonstration")
+    write_table(demonstrations, folder / "train.parquet", DEMONSTRATION)
+    write_table(demonstrations[::4], folder / "validation.parquet", DEMONSTRATION)
     rows = [
         {
             "problem_id": f"p{number}",
@@ -154,8 +157,8 @@ def write_inputs(folder: Path) -> Path:
         }
         for number, (problem, answer) in enumerate(PROBLEMS)
     ]
-    write_table(rows, folder / "problems.parquet", "problem")
-    write_table([{**row, "benchmark": "sums"} for row in rows], folder / "benchmarks.parquet", "benchmark")
+    write_table(rows, folder / "problems.parquet", PROBLEM)
+    write_table([{**row, "benchmark": "sums"} for row in rows], folder / "benchmarks.parquet", BENCHMARK)
     return folder
 
 

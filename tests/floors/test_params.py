@@ -8,7 +8,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from pipelines.schema import check_params, section_models
+from pipelines.graph.schema import check_params, section_models
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
 

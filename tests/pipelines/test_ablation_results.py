@@ -3,7 +3,6 @@
 import pandas
 import pytest
 
-from pipelines.ablating.checkouts import needed_stages
 from pipelines.ablating.definition import Ablation, Comparison
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import dot_plot, round_values
@@ -20,6 +19,7 @@ from pipelines.ablating.results import (
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference
+from pipelines.runtime.checkouts import needed_stages
 from stages.algorithms.estimators import Interval
 from tests.fakes.mini_ablation import mini_ablation
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipelines import grading
 from pipelines.cli import app
+from pipelines.commands import grading
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.project_lock import project_lock
-from pipelines.usage import watched
-from stages.foundations.checkpoints import Checkpoints
-from stages.foundations.kept_logs import end_ms, kept_logs, read_log
-from stages.foundations.ledger import latest_runs
+from pipelines.graph.project_lock import project_lock
+from pipelines.runtime.usage import watched
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.observe.kept_logs import end_ms, kept_logs, read_log
+from stages.observe.stage_timings import latest_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOURS = 5
@@ -31,10 +31,10 @@ time.time = shifted
 """
 STAGE = """
 import os, pathlib, signal, sys, time
-from pipelines.project_lock import project_lock
-from stages.foundations.checkpoints import Checkpoints
+from pipelines.graph.project_lock import project_lock
+from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.files import replace_folder
-from stages.foundations.tracking import track
+from stages.observe.tracking import track
 
 is_first = sys.argv[1] == "first"
 def set_clock(hours):

@@ -12,7 +12,7 @@ from pipelines.comparing.examples import CHARACTERS, examples
 from pipelines.comparing.page import render_page
 from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
-from pipelines.mirroring.places import cached_object
+from pipelines.records.places import cached_object
 from tests.fakes.graded_project import answers, commit_all, write_answers, write_lock, write_project
 
 HOSTILE = '</pre><script>alert("x")</script><img src=x onerror=alert(1)>'

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from pipelines.ablating.definition import ablation_names
-from pipelines.choices import policy_names
-from pipelines.gpu_slots import gpu_slots, lock_folder, visible_gpus
-from pipelines.graph import stages_in_order
-from pipelines.servers import server_settings
+from pipelines.flows.choices import policy_names
+from pipelines.graph.graph import stages_in_order
+from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
+from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -25,7 +25,7 @@ def prefect_elsewhere(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("entry", DEPLOYMENTS, ids=lambda entry: entry["name"])
 def test_every_parameter_of_a_form_has_a_title_a_type_and_help(entry):
-    from pipelines.deployments import form, load_flow
+    from pipelines.ui.deployments import form, load_flow
 
     flow = load_flow(entry["entrypoint"])
     fields = form(flow)["properties"]
@@ -59,7 +59,7 @@ def test_gpus_are_those_of_the_environment(monkeypatch):
 
 def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def third():
@@ -83,7 +83,7 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
 def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("RETRACE_GPUS", "0,MIG-GPU-5/1/0")
-    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def other_clone():
@@ -112,7 +112,7 @@ def test_a_lock_folder_that_somebody_else_made_is_refused(tmp_path, monkeypatch)
 def test_all_or_nothing(tmp_path, monkeypatch):
     """A task that wants two does not sit on one while it waits."""
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
     got = []
 
     def both():
@@ -175,14 +175,14 @@ def test_stages_that_run_a_model_take_gpus(dvc_project):
     ],
 )
 def test_a_failure_has_a_remedy(line, told):
-    from pipelines.stage_task import remedy
+    from pipelines.flows.stage_task import remedy
 
     assert told in remedy(["some line", line])
 
 
 def test_progress_is_read_from_the_lines():
-    from pipelines.ablate import Progress
-    from pipelines.stage_task import percent
+    from pipelines.flows.ablate import Progress
+    from pipelines.flows.stage_task import percent
 
     assert percent("sft: 350 of 700 steps in 12 s") == 50.0
     assert percent("sft: 350 steps in 12 s") is None and percent("Running stage 'sft':") is None
@@ -193,7 +193,7 @@ def test_progress_is_read_from_the_lines():
 
 
 def test_the_link_to_mlflow_is_the_servers_address_or_none(monkeypatch):
-    from pipelines.stage_page import mlflow_search
+    from pipelines.flows.stage_page import mlflow_search
 
     for name in ("RETRACE_MLFLOW_URL", "RETRACE_MLFLOW_EXPERIMENT", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
@@ -225,7 +225,7 @@ def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):
 
 
 def test_scores_stand_with_their_intervals():
-    from pipelines.evaluate import score_table
+    from pipelines.flows.evaluate import score_table
 
     metrics = {"b/greedy": 0.5, "b/greedy_low": 0.25, "b/greedy_high": 0.75, "b/problems": 12}
     assert score_table("sft", metrics).splitlines()[-1] == "| b/greedy | 0.5000 | 0.2500 to 0.7500 |"

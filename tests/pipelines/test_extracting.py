@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.extracting import told_by_content
+from pipelines.commands.extracting import told_by_content
 
 HTML = "<html><body><h3>Exercise 1</h3><p>Compute 1+2.</p><h4>Solution</h4><p>3</p></body></html>"
 
@@ -44,7 +44,7 @@ def test_pages_of_many_formats(tmp_path):
 
 
 def test_a_line_that_is_too_long_is_one_bad_row(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipelines.extracting.LONGEST_LINE", 200)
+    monkeypatch.setattr("pipelines.commands.extracting.LONGEST_LINE", 200)
     lines = [json.dumps({"html": "x" * 900}), json.dumps({"page": "second", "html": HTML})]
     (tmp_path / "pages.jsonl").write_text("\n".join(lines))
     result = run(tmp_path / "pages.jsonl")

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations import delivery as delivering
-from stages.foundations.delivery import Delivery
-from stages.foundations.mlflow_store import MlflowStore
+from stages.observe import mlflow_uploader as delivering
+from stages.observe.mlflow_store import MlflowStore
+from stages.observe.mlflow_uploader import Delivery
 from tests.fakes.small_disks import fill, mount_small
 
 PROJECT = Path(__file__).resolve().parents[2]
 STAGE = """
 import os, sys, time
-from stages.foundations.checkpoints import Checkpoints
-from stages.foundations.command import run_stage
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.observe.command import run_stage
 from stages.foundations.files import replace_folder
-from stages.foundations.tracking import track
+from stages.observe.tracking import track
 
 def fill():
     with open(sys.argv[1], "wb", buffering=0) as filler:

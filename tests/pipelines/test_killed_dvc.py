@@ -5,9 +5,9 @@ import subprocess
 import pytest
 import yaml
 
-from pipelines import killed_dvc
-from pipelines.killed_dvc import mend_after_a_kill
-from pipelines.process_group import dvc, environment
+from pipelines.graph import killed_dvc
+from pipelines.graph.killed_dvc import repair_dvc_state
+from pipelines.runtime.process_group import dvc, environment
 
 
 def run(project, *arguments):
@@ -24,7 +24,7 @@ def test_half_a_table_of_dvc_stops_no_run(dvc_project):
     done = run(dvc_project, *command)
     assert done.returncode and "rwlock" in done.stderr, "DVC mends it by itself now: our mending can go"
     said = []
-    mend_after_a_kill(dvc_project, said.append)
+    repair_dvc_state(dvc_project, said.append)
     assert len(said) == 1 and "a DVC was killed" in said[0]
     assert run(dvc_project, *command).returncode == 0
 
@@ -38,7 +38,7 @@ def test_a_torn_lock_file_stops_no_run_and_costs_none(dvc_project):
     lock.write_text(whole[: whole.rindex("cmd:")])
     assert run(dvc_project, "repro").returncode, "DVC mends it by itself now: our mending can go"
     said = []
-    mend_after_a_kill(dvc_project, said.append)
+    repair_dvc_state(dvc_project, said.append)
     assert len(said) == 1 and "dropping its last stage" in said[0]
     done = run(dvc_project, "repro")
     assert done.returncode == 0 and "Running stage" not in done.stdout
@@ -72,7 +72,7 @@ def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_ther
     ends = []
     for length in range(len(LOCK)):
         path.write_text(LOCK[:length])
-        mend_after_a_kill(tmp_path, lambda said: None)
+        repair_dvc_state(tmp_path, lambda said: None)
         content = yaml.safe_load(path.read_text()) if path.exists() else {"schema": "2.0"}
         assert content["schema"] == "2.0"
         stages = content.get("stages", {})
@@ -91,6 +91,6 @@ def test_a_lock_file_that_no_kill_tore_is_left_alone(tmp_path):
     )
     for text in (LOCK, conflict):
         path.write_text(text)
-        mend_after_a_kill(tmp_path, said.append)
+        repair_dvc_state(tmp_path, said.append)
         assert path.read_text() == text
     assert said == []

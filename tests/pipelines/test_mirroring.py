@@ -17,13 +17,13 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
-from pipelines.mirroring.places import places_in_git
-from pipelines.mirroring.replaying import log_what_fits
+from pipelines.records.places import places_in_git
+from pipelines.records.replaying import log_what_fits
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
-from stages.foundations.kept_logs import kept_logs
-from stages.foundations.ledger import latest_runs
-from stages.foundations.tracking import track
+from stages.observe.kept_logs import kept_logs
+from stages.observe.stage_timings import latest_runs
+from stages.observe.tracking import track
 from tests.fakes.graded_project import commit_all, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
@@ -239,7 +239,7 @@ def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database)
 
 
 KILLED = """
-from stages.foundations.tracking import track
+from stages.observe.tracking import track
 import os, signal, time
 with track("sft", {}, {}, seed=1) as run:
     run.log({"loss/train": 1.0}, 0)
@@ -322,10 +322,10 @@ def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
             raise KeyboardInterrupt
         log_what_fits(store, run_id, messages)
 
-    monkeypatch.setattr("pipelines.mirroring.stage_runs.log_what_fits", killed)
+    monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", killed)
     with pytest.raises(KeyboardInterrupt):
         mirror(project, project / "state")
-    monkeypatch.setattr("pipelines.mirroring.stage_runs.log_what_fits", log_what_fits)
+    monkeypatch.setattr("pipelines.records.stage_runs.log_what_fits", log_what_fits)
     assert mirror(project, project / "state").mirrored == len(STAGES) - 2
     runs = runs_of(project)[1]
     assert sorted(run.data.tags["dvc.stage"] for run in runs) == STAGES

@@ -18,7 +18,7 @@ from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.published import PUBLISHED_RUNS, compare
 from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.work import Sampling, Training
-from stages.engines.training import DeepspeedTrainerParams
+from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from pipelines.prefect_server import CACHE_BYTES
-from pipelines.servers import prefect_command
+from pipelines.ui.prefect_server import CACHE_BYTES
+from pipelines.ui.servers import prefect_command
 
 READS = """
 import sqlite3, sys
 import psutil
-from pipelines.prefect_server import bound_sqlite_caches
+from pipelines.ui.prefect_server import bound_sqlite_caches
 if sys.argv[2] != "none":
     bound_sqlite_caches(int(sys.argv[2]))
 before = psutil.Process().memory_info().rss
@@ -49,12 +49,12 @@ def test_connections_share_a_bound_that_none_asked_for(database):
 
 def test_make_ui_starts_prefects_server_with_the_bound():
     limit = "import sqlite3; print(*sqlite3.connect(':memory:').execute('PRAGMA soft_heap_limit').fetchone())"
-    code = "import sys, prefect.cli, pipelines.prefect_server as ours\n"
+    code = "import sys, prefect.cli, pipelines.ui.prefect_server as ours\n"
     code += f"def app():\n    {limit}\n    print(*sys.argv[1:])\n"
     code += "prefect.cli.app = app\nours.main()"
     module, *flags = prefect_command(4321)[1:]
     done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True)
     assert (module, done.stdout.splitlines()) == (
-        "pipelines.prefect_server",
+        "pipelines.ui.prefect_server",
         [str(CACHE_BYTES), "server start --host 127.0.0.1 --port 4321"],
     )

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.process_group import FellSilent, TimedOut, dvc, kept, run_in_group, terminated_as_interrupt
+from pipelines.runtime.process_group import (
+    FellSilent,
+    TimedOut,
+    dvc,
+    run_in_group,
+    supervised,
+    terminated_as_interrupt,
+)
 
 PROJECT = Path(__file__).resolve().parents[2]
 # A parent like `dvc repro`: starts a child, tells its id, and waits. The child ignores a polite end.
@@ -97,7 +104,7 @@ def test_children_in_sessions_of_their_own_end_too(tmp_path, seconds):
 
 
 def test_they_end_when_the_caller_is_killed_outright(tmp_path):
-    outer = "import sys; from pathlib import Path; from pipelines.process_group import run_in_group; "
+    outer = "import sys; from pathlib import Path; from pipelines.runtime.process_group import run_in_group; "
     outer += "run_in_group([sys.executable, '-c', sys.argv[1], '60'], Path('.'))"
     with subprocess.Popen(
         [sys.executable, "-c", outer, DAEMONS], cwd=PROJECT, stdout=subprocess.PIPE, text=True
@@ -111,11 +118,11 @@ def test_they_end_when_the_caller_is_killed_outright(tmp_path):
         assert not any(is_running(pid) for pid in pids)
 
 
-# A caller that is killed as soon as it has started its command: the keeper has not been loaded by then.
+# A caller that is killed as soon as it has started its command: the supervisor has not been loaded by then.
 HASTY = """
 import os, signal, subprocess, sys
-from pipelines.process_group import kept
-subprocess.Popen(kept([sys.executable, "-c", "import time; print('it lives', flush=True); time.sleep(60)"]))
+from pipelines.runtime.process_group import supervised
+subprocess.Popen(supervised([sys.executable, "-c", "import time; print('it lives', flush=True); time.sleep(60)"]))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -147,13 +154,13 @@ def test_a_lock_is_held_for_the_command_and_not_by_it(tmp_path):
 def test_exit_codes_of_the_keeper(tmp_path):
     assert run_in_group([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], tmp_path) == 137
     assert run_in_group(["no-such-command"], tmp_path) == 127
-    assert dvc("repro") == kept(dvc("repro")), "one keeper is enough"
+    assert dvc("repro") == supervised(dvc("repro")), "one supervisor is enough"
 
 
 OUTER = """
 import sys
 from pathlib import Path
-from pipelines.process_group import run_in_group, terminated_as_interrupt
+from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
 with terminated_as_interrupt():
     run_in_group([sys.executable, "-c", sys.argv[1]], Path("."))
 """

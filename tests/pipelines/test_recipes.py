@@ -6,11 +6,11 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from pipelines import recipes
 from pipelines.cli import app
-from pipelines.params_lock import recipe_in_use
-from pipelines.process_group import dvc, run_in_group
-from pipelines.recipes import clear_strays, is_in_use, use_recipe
+from pipelines.graph import recipes
+from pipelines.graph.params_lock import recipe_in_use
+from pipelines.graph.recipes import clear_strays, is_in_use, use_recipe
+from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 
 

@@ -22,7 +22,7 @@ def prefect_server(tmp_path_factory):
     patch.setenv("PREFECT_HOME", str(home))
     patch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", f"sqlite+aiosqlite:///{home / 'prefect.db'}")
     patch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
-    from pipelines.passing_server import passing_server
+    from pipelines.ui.temporary_server import passing_server
 
     with passing_server():
         yield
@@ -46,8 +46,8 @@ def task_runs():
 
 @pytest.mark.slow
 def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_server, dvc_project):
-    from pipelines.graph import stages_in_order
-    from pipelines.reproduce import reproduce
+    from pipelines.flows.reproduce import reproduce
+    from pipelines.graph.graph import stages_in_order
 
     names = [stage.name for stage in stages_in_order(dvc_project)]
     assert names == ["first", "round@a", "round@b", "last"]
@@ -97,7 +97,7 @@ def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_serve
     from prefect.client.schemas.filters import TaskRunFilter
     from prefect.states import Crashed, Running
 
-    from pipelines.lost_runs import LOST, close_lost_tasks
+    from pipelines.ui.lost_runs import LOST, close_lost_tasks
 
     @flow
     def some_flow():
@@ -127,7 +127,7 @@ def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_serve
 
 @pytest.mark.slow
 def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_path, capsys):
-    from pipelines.reproduce import main
+    from pipelines.flows.reproduce import main
 
     assert main([str(tmp_path / "none")]) == 2
     assert "is no DVC project of this machine" in capsys.readouterr().err
@@ -135,8 +135,8 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
 
 @pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
-    from pipelines.reproduce import reproduce
-    from pipelines.stage_task import StageFailed
+    from pipelines.flows.reproduce import reproduce
+    from pipelines.flows.stage_task import StageFailed
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
     with pytest.raises(StageFailed, match=r"stage first failed .*What to do: .*\n(.*\n)*the cause"):
@@ -146,8 +146,8 @@ def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_
 
 @pytest.mark.slow
 def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
-    from pipelines.process_group import TimedOut
-    from pipelines.reproduce import reproduce
+    from pipelines.flows.reproduce import reproduce
+    from pipelines.runtime.process_group import TimedOut
 
     (dvc_project / "first.py").write_text(SLEEPER)
     with pytest.raises(TimedOut):
@@ -157,7 +157,7 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
 
 SLEEPER = """
 import os, pathlib, time
-from stages.foundations.lifetime import die_with_dvc
+from stages.observe.lifetime import die_with_dvc
 die_with_dvc()  # as every stage of ours does
 pathlib.Path("pid").write_text(str(os.getpid()))
 time.sleep(60)
@@ -183,7 +183,7 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
     working = (dvc_project / "first.py").read_text()
     (dvc_project / "first.py").write_text(SLEEPER)
     environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "SHELL": shell}
-    command = [sys.executable, "-m", "pipelines.reproduce", str(dvc_project)]
+    command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:
         until = time.monotonic() + 60
         while not (dvc_project / "pid").exists():

@@ -16,10 +16,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pipelines.ended_runs import MESSAGE, going_runs, tell_ended
-from pipelines.process_group import end_groups
-from pipelines.project_lock import refusing_lock
-from pipelines.servers import READY, is_ready, main, port, shorten_logs, start
+from pipelines.graph.project_lock import refusing_lock
+from pipelines.runtime.process_group import end_groups
+from pipelines.ui.ended_runs import MESSAGE, going_runs, tell_ended
+from pipelines.ui.servers import READY, is_ready, main, port, shorten_logs, start
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
@@ -140,7 +140,7 @@ def killed_flow(ui, tmp_path_factory, empty_dvc_project):
         "RETRACE_STATE": str(ui.state),
         "PATH": ui.path,
     }
-    command = [sys.executable, "-m", "pipelines.reproduce", str(project)]
+    command = [sys.executable, "-m", "pipelines.flows.reproduce", str(project)]
     with subprocess.Popen(command, cwd=ROOT, env={**os.environ, **own}, stderr=subprocess.DEVNULL) as flow:
         wait_until((project / "pids").exists, 180)
         time.sleep(3)  # the first heartbeat is on its way
@@ -227,7 +227,7 @@ class TestServers:
             found = []
             for process in psutil.Process(ui.process.pid).children(recursive=True):
                 with suppress(psutil.Error):
-                    if process.cmdline()[1:] == ["-m", "pipelines.deployments"]:
+                    if process.cmdline()[1:] == ["-m", "pipelines.ui.deployments"]:
                         found.append(process)
             return found
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.ablating.checkouts import share_dvc
-from pipelines.process_group import dvc, run_in_group
-from pipelines.sharing import default_remote, pull_before_run, push_after_run
+from pipelines.graph.sharing import default_remote, pull_before_run, push_after_run
+from pipelines.runtime.checkouts import share_dvc
+from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.hashing import dvc_md5
 
 SOURCES = Path(__file__).resolve().parents[2]
@@ -224,7 +224,7 @@ def finished_project(folder, url, content=b"weights"):
 
 @pytest.mark.slow
 def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeypatch, silent_store):
-    monkeypatch.setattr("pipelines.sharing.SECONDS_OF_SILENCE", 3.0)
+    monkeypatch.setattr("pipelines.graph.sharing.SECONDS_OF_SILENCE", 3.0)
     puller, pusher = (finished_project(tmp_path / name, silent_store) for name in ("puller", "pusher"))
     shutil.rmtree(puller / ".dvc" / "cache")
     pulled, pushed = [], []
@@ -240,7 +240,7 @@ def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeyp
 def test_a_flow_pushes_at_its_end(tmp_path, ran, monkeypatch):
     from prefect.logging import disable_run_logger
 
-    from pipelines import reproduce
+    from pipelines.flows import reproduce
 
     first = make_project(tmp_path / "first", tmp_path / "store")
     assert run_in_group(dvc("repro", "-q"), first) == 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from pipelines.process_group import dvc, run_in_group
+from pipelines.runtime.process_group import dvc, run_in_group
 from pipelines.verifying.certificate import Order, as_markdown, verify, write_certificate
 from pipelines.verifying.comparing import Tolerance, Verdict, compare_files, compare_folders
 from pipelines.verifying.rerun import subject_of

@@ -15,7 +15,9 @@ import yaml
 from stages.collect.__main__ import main
 from stages.collect.params import validate_sources
 from stages.foundations.errors import UserError
-from stages.foundations.tables import read_table
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table
 
 ROWS = [
     {"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"},
@@ -56,7 +58,7 @@ def collect(tmp_path, origin, mirror=None):
     metrics = tmp_path / "out" / "metrics.json"
     flags = [f"--{name}={path}" for name, path in out.items()]
     main(["--source=some", f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
-    tables = [read_table(out["problems"], "problem"), read_table(out["dropped"], "dropped")]
+    tables = [read_table(out["problems"], PROBLEM), read_table(out["dropped"], DROPPED)]
     return *tables, json.loads(metrics.read_text())
 
 

@@ -16,7 +16,9 @@ from stages.collect_web.arithmetic_pages import STYLES, render_pages
 from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
 from stages.foundations.errors import UserError
-from stages.foundations.tables import read_table
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table
 
 ARITHMETIC = {
     "kind": "arithmetic_pages",
@@ -44,7 +46,7 @@ def collect(tmp_path, max_page_kib=64, **sources):
     metrics = tmp_path / "out" / "metrics.json"
     flags = [f"--{name}={path}" for name, path in out.items()]
     main([f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
-    pages, dropped = read_table(out["pages"], "page"), read_table(out["dropped"], "dropped")
+    pages, dropped = read_table(out["pages"], PAGE), read_table(out["dropped"], DROPPED)
     return (
         pages,
         dict(zip(dropped["row_id"], dropped["reason"], strict=True)),

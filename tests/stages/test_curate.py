@@ -5,7 +5,7 @@ import pytest
 from stages.curate.answers import AnswerKind, answer_kind
 from stages.curate.text import normalise_text
 from stages.foundations.errors import UserError
-from stages.foundations.tables import SCHEMAS
+from stages.foundations.tables.problem import PROBLEM
 from tests.fakes.curate_stage import HELD_OUT, curate, reasons
 
 
@@ -145,7 +145,7 @@ def test_equal_runs_give_equal_bytes(tmp_path):
 
 def test_empty_tables_keep_their_columns(tmp_path):
     tables = curate(tmp_path, [("Compute 1+1.", "2")])
-    assert tables["contamination"].empty and list(tables["validation"].columns) == SCHEMAS["problem"].names
+    assert tables["contamination"].empty and list(tables["validation"].columns) == PROBLEM.names
 
 
 def test_errors_name_what_to_do(tmp_path):

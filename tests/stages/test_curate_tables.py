@@ -13,9 +13,11 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.curate.difficulty import band, read_pass_rates
 from stages.curate.gradability import perturbed_answer
 from stages.curate.params import PassRates
-from stages.engines.verifier import Judgement, Verifier
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.tables import write_table
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import write_table
 from tests.fakes.curate_stage import curate, reasons, run_curate
 
 ROLLOUTS = (
@@ -158,11 +160,11 @@ def test_broken_rows_are_dropped_with_a_reason(tmp_path):
     table.loc[1, "problem_id"] = "drill/0"
     table.loc[2, "problem"] = None
     table.loc[3, ["problem_id", "licence"]] = None
-    write_table(table, place, "problem")
+    write_table(table, place, PROBLEM)
     bench = tmp_path / "collected" / "held_out.parquet"
     rows = pandas.read_parquet(bench).astype(object)
     rows = pandas.concat([rows, rows.iloc[:1], rows.iloc[1:].assign(problem_id="held_out/9", answer=None)])
-    write_table(rows, bench, "problem")
+    write_table(rows, bench, PROBLEM)
     tables = run_curate(tmp_path)
     assert tables["train"]["problem_id"].tolist() == ["drill/0"]
     assert tables["dropped"]["reason"].tolist() == [
@@ -175,7 +177,7 @@ def test_broken_rows_are_dropped_with_a_reason(tmp_path):
     assert json.loads(tables["dropped"]["row"].iloc[2])["problem"] == "Compute 1+5."
     assert tables["metrics"]["rows/in"] == 4 and tables["metrics"]["dropped/missing_field"] == 2
     assert tables["metrics"]["benchmarks/dropped/duplicate_id"] == 1 and len(tables["benchmarks"]) == 2
-    write_table(rows.assign(problem=None), bench, "problem")
+    write_table(rows.assign(problem=None), bench, PROBLEM)
     with pytest.raises(UserError, match="no row of benchmark `held_out` has all its texts"):
         run_curate(tmp_path)
 

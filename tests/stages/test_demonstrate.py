@@ -8,10 +8,13 @@ import yaml
 
 from stages.demonstrate.__main__ import main
 from stages.demonstrate.responses import as_response
-from stages.engines.policies import encode_prompt, encode_response, load_policy, save_policy
+from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_policy, save_policy
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import PlainPrompt
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.demonstration import DEMONSTRATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
@@ -36,7 +39,7 @@ def table(path, source, rows):
             for i, (problem, answer, solution) in enumerate(rows)
         ],
         path,
-        "problem",
+        PROBLEM,
     )
 
 
@@ -74,8 +77,8 @@ def demonstrate(
             *(f"--{name}={path}" for name, path in out.items()),
         ]
     )
-    tables = {name: read_table(out[name], "demonstration") for name in ("train", "validation")}
-    return tables, read_table(out["dropped"], "dropped"), json.loads(out["metrics"].read_text())
+    tables = {name: read_table(out[name], DEMONSTRATION) for name in ("train", "validation")}
+    return tables, read_table(out["dropped"], DROPPED), json.loads(out["metrics"].read_text())
 
 
 @pytest.mark.parametrize(

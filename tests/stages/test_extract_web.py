@@ -17,7 +17,9 @@ from stages.extract_web.extraction import extract_page
 from stages.extract_web.labels import Part, find_label
 from stages.extract_web.mathml import mathml_to_latex
 from stages.extract_web.short_answer import short_answer
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, write_table
 
 REAL_PAGES = Path(__file__).parents[2].parent / "shared" / "data" / "pages"
 
@@ -189,7 +191,7 @@ def test_many_tags_take_bounded_time():
 
 def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
     rows = [page(STYLES["headings"]) | {"page_id": f"site/{i}"} for i in range(40)]
-    write_table([*rows, page("<p>Hello</p>") | {"page_id": "site/none"}], tmp_path / "pages.parquet", "page")
+    write_table([*rows, page("<p>Hello</p>") | {"page_id": "site/none"}], tmp_path / "pages.parquet", PAGE)
     written = []
     for processes in (1, 2):
         (tmp_path / "params.yaml").write_text(
@@ -224,7 +226,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
     metrics = json.loads(written[0][2])
     assert metrics["candidates/all"] == 80 == metrics["candidates/with_answer"]
     assert metrics["dropped/no_exercise"] == 1 and metrics["rows/in"] == 41
-    assert read_table(out[0], "candidate")["candidate_id"].is_unique
+    assert read_table(out[0], CANDIDATE)["candidate_id"].is_unique
 
 
 def _compared(text):

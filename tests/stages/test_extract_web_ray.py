@@ -13,7 +13,9 @@ import yaml
 from stages.extract_web.__main__ import main
 from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.shards import extract_shards, find_shards
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, write_table
 
 PARAMS = {
     "max_answer_characters": 40,
@@ -96,7 +98,7 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
     folder = tmp_path / "pages"
     folder.mkdir()
     for number in range(3):
-        write_table(pages(10 * number, 4), folder / f"{number}.parquet", "page")
+        write_table(pages(10 * number, 4), folder / f"{number}.parquet", PAGE)
     (folder / "1.parquet").write_bytes(b"PAR1 no table")
     process = start(flags(tmp_path, folder, PARAMS["engine"], "ray"), tmp_path)
     descendants, addresses = watch(process)
@@ -110,7 +112,7 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
     main(flags(tmp_path, folder, {"kind": "local", "processes": 2}, "local"))
     for output in ("candidates", "dropped", "metrics"):
         assert (tmp_path / f"ray.{output}").read_bytes() == (tmp_path / f"local.{output}").read_bytes()
-    dropped = read_table(tmp_path / "ray.dropped", "dropped")
+    dropped = read_table(tmp_path / "ray.dropped", DROPPED)
     assert dropped["reason"].value_counts().to_dict() == {"not_html": 3, "shard_failed": 1}
 
     params = ExtractWebParams.model_validate(PARAMS | {"engine": {"kind": "local", "processes": 2}})
@@ -125,7 +127,7 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
 @pytest.mark.slow
 def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     slow = pages(20, 1)[0] | {"format": "markdown", "content": TAKES_FIFTEEN_SECONDS}
-    write_table([*pages(0, 4), slow], tmp_path / "pages.parquet", "page")
+    write_table([*pages(0, 4), slow], tmp_path / "pages.parquet", PAGE)
     process = start(flags(tmp_path, tmp_path / "pages.parquet", PARAMS["engine"], "ray"), tmp_path)
     work = tmp_path / "state/scratch/extract_web-shards"
 

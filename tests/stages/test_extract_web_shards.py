@@ -18,7 +18,10 @@ from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.shard_processes import ShardLimits
 from stages.extract_web.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
-from stages.foundations.tables import SCHEMAS, read_table, write_table
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, write_table
 
 PARAMS = ExtractWebParams(
     max_answer_characters=40,
@@ -50,21 +53,21 @@ def pages(first, count):
 def folder(tmp_path):
     (tmp_path / "pages").mkdir()
     for number in range(3):
-        write_table(pages(10 * number, 4), tmp_path / "pages" / f"{number}.parquet", "page")
+        write_table(pages(10 * number, 4), tmp_path / "pages" / f"{number}.parquet", PAGE)
     return tmp_path / "pages"
 
 
 def test_shards_give_the_rows_in_order_and_are_reused(folder, tmp_path):
     first = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
-    assert [row["page_id"] for row in rows_of(first, "candidate")] == [
+    assert [row["page_id"] for row in rows_of(first, CANDIDATE)] == [
         f"site/{10 * shard + n}" for shard in range(3) for n in range(4)
     ]
     assert not any(result.is_reused or result.failure for result in first)
     (tmp_path / "work" / first[1].candidates.name).unlink()
     again = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
     assert [result.is_reused for result in again] == [True, False, True]
-    assert list(rows_of(again, "candidate")) == list(rows_of(first, "candidate"))
-    write_table(pages(50, 1), folder / "0.parquet", "page")
+    assert list(rows_of(again, CANDIDATE)) == list(rows_of(first, CANDIDATE))
+    write_table(pages(50, 1), folder / "0.parquet", PAGE)
     changed = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
     assert [result.is_reused for result in changed] == [False, True, True]
 
@@ -92,7 +95,7 @@ def write_bomb(path, megabytes):
     """A page table of a few kilobytes whose column `content` is that large when it is read."""
     names = pyarrow.array([f"site/{n}" for n in range(megabytes // 10)])
     content = pyarrow.DictionaryArray.from_arrays([0] * len(names), ["<p>" + "x" * 10**7])
-    table = pyarrow.table({name: content if name == "content" else names for name in SCHEMAS["page"].names})
+    table = pyarrow.table({name: content if name == "content" else names for name in PAGE.names})
     pyarrow.parquet.write_table(table, path, compression="zstd", store_schema=False)
     assert path.stat().st_size < 100_000
 
@@ -137,7 +140,7 @@ def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch):
     )
     metrics = json.loads(out["metrics"].read_text())
     assert (metrics["shards/all"], metrics["shards/failed"], metrics["candidates/all"]) == (3, 1, 8)
-    assert read_table(out["dropped"], "dropped")["reason"].tolist() == ["shard_failed"]
+    assert read_table(out["dropped"], DROPPED)["reason"].tolist() == ["shard_failed"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no \*\.parquet"):
         find_shards(tmp_path / "empty")

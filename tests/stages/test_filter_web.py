@@ -8,14 +8,19 @@ import pytest
 import torch
 import yaml
 
-from stages.engines.policies import encode_prompt, encode_response, load_policy, save_policy
+from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_policy, save_policy
 from stages.filter_web.__main__ import main
 from stages.filter_web.filtering import _first_objection, filter_candidates, tidy_functions
 from stages.filter_web.params import FilterRules, LengthLimits
 from stages.filter_web.rules import RULES, Candidate, too_long
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import PlainPrompt
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import read_table, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]
@@ -43,7 +48,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
             for i, (problem, solution, answer) in enumerate(rows)
         ],
         tmp_path / "candidates.parquet",
-        "candidate",
+        CANDIDATE,
     )
     write_table(
         [
@@ -59,7 +64,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
             for i, text in enumerate(benchmark)
         ],
         tmp_path / "benchmarks.parquet",
-        "benchmark",
+        BENCHMARK,
     )
     params = {
         "seed": 0,
@@ -87,10 +92,10 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
             *(f"--{name}={path}" for name, path in out.items()),
         ]
     )
-    dropped = read_table(out["dropped"], "dropped")
+    dropped = read_table(out["dropped"], DROPPED)
     numbers = [int(row_id.rpartition("#")[2]) for row_id in dropped["row_id"]]
     reasons = dict(zip(numbers, dropped["reason"], strict=True))
-    return read_table(out["solutions"], "problem"), reasons, json.loads(out["metrics"].read_text())
+    return read_table(out["solutions"], PROBLEM), reasons, json.loads(out["metrics"].read_text())
 
 
 CASES = {
@@ -191,7 +196,7 @@ def test_duplicates_conflicts_and_benchmarks(tmp_path):
     assert kept["problem_id"].tolist() == ["web/1#0", "web/1#5", "web/1#7"]
     assert kept["source"].unique().tolist() == ["web"]
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3
-    dropped = read_table(tmp_path / "out" / "dropped", "dropped").set_index("row_id")
+    dropped = read_table(tmp_path / "out" / "dropped", DROPPED).set_index("row_id")
     assert "held_out 0" in dropped.loc["web/1#4", "detail"]
     assert json.loads(dropped.loc["web/1#4", "row"])["problem"] == "compute 5+5."
 
@@ -208,7 +213,7 @@ def test_hits_are_kept_with_both_texts(tmp_path):
     story = "Tom has 3 red apples and buys 4 more apples on the market. How many apples does Tom have?"
     other = story.replace("3", "8").replace("4", "9").replace("Tom", "Ann")
     filter_web(tmp_path, [SUM, (other, "17", "17")], rules=rules, benchmark=(story, "Compute 5+5."))
-    hit = read_table(tmp_path / "out" / "contamination", "contamination").iloc[0]
+    hit = read_table(tmp_path / "out" / "contamination", CONTAMINATION).iloc[0]
     assert (hit["problem_id"], hit["source"], hit["problem"]) == ("web/1#1", "web", other)
     assert (hit["benchmark"], hit["benchmark_problem_id"], hit["benchmark_problem"]) == (
         "held_out",
@@ -276,8 +281,8 @@ def test_a_column_of_the_wrong_type_is_told(tmp_path):
 def test_a_benchmark_that_overlaps_itself_drops_a_candidate_once_and_names_every_problem(tmp_path):
     leak = ("Compute  5 + 5.", "5+5=10", "10")
     filter_web(tmp_path, [SUM, leak], benchmark=("Compute 5+5.", "Compute 5+5.", "compute $5+5$"))
-    dropped = read_table(tmp_path / "out" / "dropped", "dropped")
-    hits = read_table(tmp_path / "out" / "contamination", "contamination")
+    dropped = read_table(tmp_path / "out" / "dropped", DROPPED)
+    hits = read_table(tmp_path / "out" / "contamination", CONTAMINATION)
     assert dropped["row_id"].tolist() == ["web/1#1"]
     assert hits["benchmark_problem_id"].tolist() == ["0", "1", "2"] and set(hits["problem_id"]) == {"web/1#1"}
 

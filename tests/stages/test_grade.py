@@ -4,7 +4,10 @@ import pytest
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables.verdict import VERDICT
 from stages.grade.__main__ import main
 
 PARAMS = {
@@ -36,7 +39,7 @@ def response(problem, text, mode="sampled", index=0, benchmark="sums", answer="4
 def grade(tmp_path):
     def run(rows, contaminated=(), params=PARAMS):
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-        write_table(rows, tmp_path / "responses.parquet", "response")
+        write_table(rows, tmp_path / "responses.parquet", RESPONSE)
         leaks = [
             {
                 "problem_id": "t",
@@ -49,11 +52,11 @@ def grade(tmp_path):
             }
             for leaked in contaminated
         ]
-        write_table(leaks, tmp_path / "contamination.parquet", "contamination")
+        write_table(leaks, tmp_path / "contamination.parquet", CONTAMINATION)
         flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "contamination", "verdicts")]
         main([f"--params={tmp_path / 'params.yaml'}", *flags, f"--metrics={tmp_path / 'metrics.json'}"])
         metrics = json.loads((tmp_path / "metrics.json").read_text())
-        return metrics, read_table(tmp_path / "verdicts.parquet", "verdict")
+        return metrics, read_table(tmp_path / "verdicts.parquet", VERDICT)
 
     return run
 

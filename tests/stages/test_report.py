@@ -20,7 +20,9 @@ import yaml
 from stages.algorithms.estimators import Interval, clustered_bootstrap, paired_bootstrap
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables import write_table
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import write_table
+from stages.foundations.tables.verdict import VERDICT
 from stages.report.__main__ import main
 from stages.report.benchmarks import verdict_sentence
 from stages.report.charts import join_rounds
@@ -118,8 +120,8 @@ def write_policy(folder: Path, policy: str, correct_of_four) -> None:
             )
             verdict = "correct" if index < correct else "wrong"
             verdicts.append({**key, "verdict": verdict, "extracted": None, "path": "exact", "reason": ""})
-    write_table(responses, folder / f"data/responses/{policy}.parquet", "response")
-    write_table(verdicts, folder / f"data/verdicts/{policy}.parquet", "verdict")
+    write_table(responses, folder / f"data/responses/{policy}.parquet", RESPONSE)
+    write_table(verdicts, folder / f"data/verdicts/{policy}.parquet", VERDICT)
     own = clustered_bootstrap(shares, draws=200)
     greedy = clustered_bootstrap([float(share > 0) for share in shares], draws=200)
     grades = {
@@ -351,7 +353,7 @@ def test_broken_files_are_named_with_the_remedy(run):
         make_page(run)
     place.unlink()
     verdicts = run / "data/verdicts/sft.parquet"
-    write_table(pandas.read_parquet(verdicts).iloc[1:], verdicts, "verdict")
+    write_table(pandas.read_parquet(verdicts).iloc[1:], verdicts, VERDICT)
     with pytest.raises(UserError, match=r"lacks verdicts .* `dvc repro grade@sft`"):
         make_page(run)
 

@@ -10,7 +10,12 @@ import pytest
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables import write_table
+from stages.foundations.tables.contamination import CONTAMINATION
+from stages.foundations.tables.duplicate import DUPLICATE
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.table import write_table
+from stages.foundations.tables.transform import TRANSFORM
 from stages.report.cards import describe_tables, length_bins
 from stages.report.inputs import read_inputs
 from stages.report.tables import read_tables
@@ -51,15 +56,13 @@ def run(tmp_path):
     write_params(tmp_path, PARAMS)
     data = tmp_path / "data"
     rows = [problem(number) for number in range(10)] + [problem(900, licence=None, source=HOSTILE)]
-    write_table(rows, data / "problems/train.parquet", "problem")
-    write_table(rows[:3], data / "problems/collected/sums.parquet", "problem")
-    write_table([], data / "problems/transforms.parquet", "transform")
+    write_table(rows, data / "problems/train.parquet", PROBLEM)
+    write_table(rows[:3], data / "problems/collected/sums.parquet", PROBLEM)
+    write_table([], data / "problems/transforms.parquet", TRANSFORM)
     pages = [{"page_id": "p/1", "url": "u", "format": "html", "content": "<p>" * 500, "licence": "CC BY 4.0"}]
-    write_table(pages, data / "web/pages.parquet", "page")
-    write_table(
-        [hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", "contamination"
-    )
-    write_table([hit(7, "ngrams")], data / "web/contamination.parquet", "contamination")
+    write_table(pages, data / "web/pages.parquet", PAGE)
+    write_table([hit(1), hit(2, "template"), hit(3)], data / "problems/contamination.parquet", CONTAMINATION)
+    write_table([hit(7, "ngrams")], data / "web/contamination.parquet", CONTAMINATION)
     pair = {
         "problem_id": "a",
         "source": "sums",
@@ -71,7 +74,7 @@ def run(tmp_path):
         "rule": "near_duplicates",
         "similarity": 0.9,
     }
-    write_table([pair] * 3, data / "problems/duplicates.parquet", "duplicate")
+    write_table([pair] * 3, data / "problems/duplicates.parquet", DUPLICATE)
     write_metrics(
         data / "metrics/curate.json",
         {"rows/in": 13, "rows/kept": 10, "dropped/contaminated": 3, "contamination/pairs": 3},

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from stages.foundations.tables import read_table
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table
 from stages.respond import stage
 from stages.respond.__main__ import main
 
@@ -28,7 +29,7 @@ def flags(taught, out):
 
 def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path):
     main(flags(taught, tmp_path))
-    frame = read_table(tmp_path / "responses.parquet", "response")
+    frame = read_table(tmp_path / "responses.parquet", RESPONSE)
     assert frame.groupby(["problem_id", "mode"]).size().unique().tolist() in ([1, 4], [4, 1])
     assert frame["problem_id"].nunique() == 6
     metrics = json.loads((tmp_path / "responses.json").read_text())

@@ -12,7 +12,9 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables import read_table, write_table
+from stages.foundations.tables.demonstration import DEMONSTRATION
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.table import read_table, write_table
 from stages.sft.__main__ import main
 from stages.sft.fine_tuning import learning_rate_scale
 from stages.sft.params import SftParams
@@ -32,14 +34,14 @@ def test_the_validation_loss_falls_to_what_random_digits_allow(taught):
 
 
 def test_too_long_demonstrations_are_dropped_and_counted(taught, tmp_path):
-    frame = read_table(taught / "train.parquet", "demonstration")
+    frame = read_table(taught / "train.parquet", DEMONSTRATION)
     frame.loc[0, "response"] = "x" * 100
-    write_table(frame, tmp_path / "train.parquet", "demonstration")
+    write_table(frame, tmp_path / "train.parquet", DEMONSTRATION)
     flags = sft_flags(taught, write_params(tmp_path / "params.yaml", {"sft.steps": 6}), tmp_path)
     flags[flags.index("--train") + 1] = str(tmp_path / "train.parquet")
     main(flags)
     assert json.loads((tmp_path / "sft.json").read_text())["dropped/too_long"] == 1
-    assert read_table(tmp_path / "dropped.parquet", "dropped")["reason"].tolist() == ["too_long"]
+    assert read_table(tmp_path / "dropped.parquet", DROPPED)["reason"].tolist() == ["too_long"]
 
 
 def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):

@@ -2,12 +2,12 @@
 
 import pytest
 
-from stages.engines.sampling import TorchSamplerParams
+from stages.engines.samplers.params import TorchSamplerParams
 from stages.foundations.errors import UserError
 from stages.rl_round.__main__ import main
-from stages.rl_round.params import sampler_contradictions
+from stages.rl_round.params.rl import sampler_contradictions
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
-from tests.stages.rl_round.test_params import load
+from tests.stages.rl_round.params.test_rl import load
 from tests.stages.rl_round.test_stage import curve
 
 
@@ -16,7 +16,7 @@ def test_a_sampler_that_differs_on_purpose_must_not_be_bounded():
         TorchSamplerParams.model_validate({**PARAMS["sampler"], "mismatch": {"kind": kind}})
         for kind in ("none", "bfloat16_weights")
     )
-    unbounded = load(sync_probe={"sequences": 2, "max_logprob_gap": None})
+    unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None})
     assert sampler_contradictions(load(), off) == sampler_contradictions(unbounded, on) == []
     assert "set it to null" in sampler_contradictions(load(), on)[0]
 
@@ -36,7 +36,7 @@ def test_a_sampler_that_is_stale_on_purpose_is_measured_and_masked(taught, tmp_p
     }
     changes = {
         "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
-        "rl.sync_probe.max_logprob_gap": None,
+        "rl.weight_sync_check.max_logprob_gap": None,
         "rl.rollout_correction": masking,
         "rl.proximal": "rollout",
         "rl_rounds.rl_1.steps": 5,

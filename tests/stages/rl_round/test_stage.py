@@ -12,11 +12,13 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables import read_table
-from stages.rl_round import learning, prompt_selection
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
+from stages.rl_round.loop import synchronous as learning
+from stages.rl_round.rollouts import prompt_selection
 from tests.fakes.taught_policy import rl_flags, write_params
-from tests.stages.rl_round.test_params import MODEL
+from tests.stages.rl_round.params.test_rl import MODEL
 from tests.stages.test_sft import kill_at_first_checkpoint
 
 
@@ -47,7 +49,7 @@ def test_accuracy_rises(undisturbed):
 
 
 def test_every_rollout_is_kept_once_with_its_fate(undisturbed):
-    frame = read_table(undisturbed / "rl_1.parquet", "rollout")
+    frame = read_table(undisturbed / "rl_1.parquet", ROLLOUT)
     rows = curve(undisturbed)
     assert len(frame) == 8 * sum(row["groups/drawn"] for row in rows)
     assert frame["is_trained"].sum() == 8 * sum(row["groups/trained"] for row in rows)
@@ -127,7 +129,7 @@ EVERYTHING = {
     "rl.reference_kl": {"kind": "k3", "coefficient": 0.01},
     "rl.repetition_penalty": {"kind": "ngram", "n": 2, "penalty": -0.05, "discount": 0.99},
     "rl.reward_discount": 0.99,
-    "rl.is_overlong_filtered": True,
+    "rl.overlong_filtering": True,
     "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
     "rl_rounds.rl_1.steps": 5,
 }
@@ -171,7 +173,7 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
 
 EXACT_UNDER_MISMATCH = {
     "sampler.mismatch": {"kind": "bfloat16_weights"},
-    "rl.sync_probe.max_logprob_gap": None,
+    "rl.weight_sync_check.max_logprob_gap": None,
     "rl.rollout_correction": {
         "kind": "trust_region_masking",
         "max_threshold": 0.003,
@@ -188,7 +190,7 @@ EXACT_UNDER_MISMATCH = {
 
 STALE = {
     "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
-    "rl.sync_probe.max_logprob_gap": None,
+    "rl.weight_sync_check.max_logprob_gap": None,
     "rl_rounds.rl_1.steps": 7,
 }
 """A sampler that serves the weights of two versions ago, also in the steps after a checkpoint."""

@@ -1,0 +1,201 @@
+"""`retrace grade`: verdicts for the rows of a JSON lines file, with the verifier that rewards and evaluation use.
+
+A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`, `truncated` (a token limit cut
+the response off) and `tolerance` (how far apart two numbers may be and agree). Each row gives one line with `line`,
+`id`, `verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
+
+A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a sound row is
+the caller's mistake: exit code 2.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, TextIO
+
+import typer
+
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
+from stages.foundations.errors import UserError
+from stages.foundations.params import load_section
+from stages.foundations.scratch import PROJECT
+from stages.observe.progress import progress, say
+
+_ROWS_AT_ONCE = 500
+"""Rows judged together: enough to keep the workers busy, few enough to see the lines come."""
+_LONG_INTEGER = 4_000
+_MAX_LINE_CHARACTERS = 16 * 2**20
+"""Longer lines are passed over without being kept in memory."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    line: int
+    identity: Any
+    gold: str
+    prediction: str
+    is_truncated: bool
+    tolerance: Fraction | None
+    fault: str
+    """Why the row cannot be judged; empty when it can."""
+
+
+def grade(
+    file: Annotated[str, typer.Argument(help="JSON lines with gold and prediction; - reads standard input")],
+    jobs: Annotated[
+        int, typer.Option(min=1, help="worker processes for what the exact path cannot decide")
+    ] = 2,
+    judge: Annotated[str, typer.Option(help="folder of a policy that judges instead of the rules")] = "",
+    judge_tokens: Annotated[int, typer.Option(min=1, help="longest judgement of such a policy")] = 1024,
+    params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT
+    / "params.yaml",
+) -> None:
+    """Give each row a verdict: correct, wrong, unparsed, timed_out or crashed. Lines to standard output."""
+    try:
+        with ExitStack() as opened:
+            source = opened.enter_context(_open(file))
+            verifier = opened.enter_context(_open_verifier(jobs, judge, judge_tokens, params))
+            _write_verdicts(source, verifier, sys.stdout)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        typer.echo(f"error: {file} is no whole gzip file ({error}): unpack it, or get it again", err=True)
+        raise typer.Exit(2) from error
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except BrokenPipeError:
+        sys.stderr.close()  # who reads the lines has seen enough
+
+
+def _open(file: str) -> TextIO:
+    """Bytes that are no text become question marks; a mark of the byte order is passed over."""
+    try:
+        return io.TextIOWrapper(_open_binary(file), encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"{file}: {error.strerror}. Give a file of JSON lines, or - for standard input"
+        ) from error
+
+
+def _open_binary(file: str) -> Any:
+    if file == "-":
+        return sys.stdin.buffer
+    return gzip.open(file) if file.endswith(".gz") else Path(file).open("rb")
+
+
+def _open_verifier(jobs: int, judge: str, judge_tokens: int, params: Path):
+    if judge:
+        from stages.grade.judging import open_judge
+
+        return open_judge(params, Path(judge), judge_tokens)
+    return Verifier(load_section(params, "verifier", VerifierParams).model_copy(update={"workers": jobs}))
+
+
+def _write_verdicts(source: TextIO, verifier, target: TextIO) -> None:
+    """Judges and writes row by row; a summary goes to standard error. UserError where no row could be judged."""
+    counts: Counter[str] = Counter()
+    faults: Counter[str] = Counter()
+    started = time.monotonic()
+    for row, judgement in judged_rows(progress(_rows(source), label="grade"), verifier):
+        counts[judgement.verdict] += 1
+        faults[row.fault] += bool(row.fault)
+        line = {
+            "line": row.line,
+            "verdict": judgement.verdict,
+            "reason": judgement.reason,
+            "extracted": judgement.extracted,
+            "path": judgement.path,
+        }
+        if row.identity is not None:
+            line["id"] = row.identity
+        target.write(json.dumps(line, default=float) + "\n")  # a decimal id is a Decimal here
+        target.flush()
+    told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+    say(f"graded {counts.total()} rows in {time.monotonic() - started:.1f} s: {told or 'nothing'}")
+    for fault, count in sorted((+faults).items()):
+        say(f"{count} rows could not be read ({fault}): they are unparsed, with that reason")
+    if not counts.total():
+        raise UserError("the input holds no rows: give JSON lines with gold and prediction")
+    if (+faults).total() == counts.total():
+        raise UserError('no row could be read: give JSON lines such as {"gold": "1/2", "prediction": "0.5"}')
+
+
+def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgement]]:
+    """Rows with their judgements, in order, in batches."""
+    rows = iter(rows)
+    while batch := list(islice(rows, _ROWS_AT_ONCE)):
+        sound = [row for row in batch if not row.fault]
+        options: dict[str, Any] = {"truncated": [row.is_truncated for row in sound]}
+        if any(row.tolerance is not None for row in sound):
+            options["tolerances"] = [row.tolerance for row in sound]
+        judgements = iter(verifier.judge([(row.gold, row.prediction) for row in sound], **options))
+        for row in batch:
+            if row.fault:
+                yield row, Judgement("unparsed", None, "extraction", row.fault)  # type: ignore[arg-type]
+            else:
+                yield row, next(judgements)
+
+
+def _rows(source: TextIO) -> Iterator[_Row]:
+    for number, line in enumerate(_lines(source), start=1):
+        if line is None:
+            yield _faulty(number, None, "line_too_long")
+        elif line.strip():
+            yield _read_row(number, line)
+
+
+def _lines(source: TextIO) -> Iterator[str | None]:
+    """The lines; None for one that is too long to be kept."""
+    while line := source.readline(_MAX_LINE_CHARACTERS):
+        is_whole = len(line) < _MAX_LINE_CHARACTERS or line.endswith("\n")
+        yield line if is_whole else None
+        while not is_whole:
+            rest = source.readline(_MAX_LINE_CHARACTERS)
+            is_whole = len(rest) < _MAX_LINE_CHARACTERS or rest.endswith("\n")
+
+
+def _read_row(number: int, line: str) -> _Row:
+    try:
+        row = json.loads(line, parse_int=_integer, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        return _faulty(number, None, "not_json")
+    if not isinstance(row, dict):
+        return _faulty(number, None, "not_an_object")
+    identity = row.get("id")
+    for name in ("gold", "prediction"):
+        if row.get(name) is None:
+            return _faulty(number, identity, f"no_{name}")
+        if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
+            return _faulty(number, identity, f"{name}_is_no_text")
+    is_truncated = row.get("truncated", False)
+    if not isinstance(is_truncated, bool):
+        return _faulty(number, identity, "truncated_is_no_boolean")
+    tolerance = row.get("tolerance")
+    is_number = isinstance(tolerance, int | Decimal) and not isinstance(tolerance, bool)
+    if tolerance is not None and not (is_number and (tolerance == 0 or 1e-300 < tolerance < 1e300)):
+        return _faulty(number, identity, "tolerance_is_no_number")
+    exact = None if tolerance is None else Fraction(tolerance)
+    return _Row(number, identity, str(row["gold"]), str(row["prediction"]), is_truncated, exact, "")
+
+
+def _faulty(number: int, identity: Any, fault: str) -> _Row:
+    return _Row(number, identity, "", "", False, None, fault)
+
+
+def _integer(digits: str) -> int | str:
+    """Python converts no integer of more than 4,300 digits: such a one stays text."""
+    return int(digits) if len(digits) < _LONG_INTEGER else digits

@@ -1,0 +1,29 @@
+"""What a person may choose in the form of a flow, read from the files that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import yaml
+
+from pipelines.ablating.definition import ablation_names
+from pipelines.graph.recipes import recipe_names
+from stages.foundations.scratch import PROJECT
+
+AS_IT_IS = "params.yaml as it is"
+
+
+def policy_names(root: Path) -> list[str]:
+    """Policies of all recipes: those that are graded, and those that rounds make."""
+    found: dict[str, None] = {}
+    for name in recipe_names(root):
+        params = yaml.safe_load((root / "pipelines" / "recipes" / f"{name}.yaml").read_text())
+        found |= dict.fromkeys([*params.get("policies", ()), *params.get("rl_rounds", ())])
+    return list(found)
+
+
+Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
+RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
+Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
+Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]

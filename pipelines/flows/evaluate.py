@@ -1,0 +1,56 @@
+"""The Prefect flow `evaluate`: one policy on every benchmark, with all that it depends on brought up to date."""
+
+from __future__ import annotations
+
+import json
+
+import yaml
+
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+
+from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
+from pipelines.flows.reproduce import Hours, named, project_folder, run_stages
+from pipelines.graph.params_lock import recipe_in_use
+from stages.foundations.errors import UserError
+
+
+@flow(name="evaluate", flow_run_name="evaluate {policy}", log_prints=False, persist_result=False)
+def evaluate(
+    policy: Policy, recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 48.0, project: str = ""
+) -> None:
+    """Measure one policy on every benchmark. Scores come with their 95% intervals.
+
+    Args:
+        policy: Which policy to measure. It must be one of the recipe's.
+        recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails.
+        project: Folder of another DVC project on the worker's machine. Empty is this project.
+    """
+    root = project_folder(project)
+    with recipe_in_use(root, named(recipe), get_run_logger().info):
+        known = yaml.safe_load((root / "params.yaml").read_text()).get("policies", [])
+        if policy not in known:
+            raise UserError(
+                f"params.yaml measures no policy {policy!r}: choose one of {', '.join(known)}, or another recipe"
+            )
+        run_stages(root, hours_per_stage, targets=(f"grade@{policy}",))
+        metrics = json.loads((root / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
+    create_markdown_artifact(
+        score_table(policy, metrics),
+        key=f"scores-{policy.replace('_', '-')}",
+        description=f"Scores of policy {policy}",
+    )
+
+
+def score_table(policy: str, metrics: dict[str, float]) -> str:
+    """Markdown: every metric that has an interval, with it."""
+    rows = [
+        f"| {name} | {value:.4f} | {metrics[f'{name}_low']:.4f} to {metrics[f'{name}_high']:.4f} |"
+        for name, value in metrics.items()
+        if f"{name}_low" in metrics and f"{name}_high" in metrics
+    ]
+    return "\n".join([f"## {policy}", "", "| score | value | 95% interval |", "|---|--:|---|", *rows])

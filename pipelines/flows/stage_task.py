@@ -1,0 +1,135 @@
+"""One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
+
+DVC owns what runs: the task is `dvc repro --single-item STAGE`, which skips what is up to date, and nothing is cached
+here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
+from prefect import get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.concurrency.sync import concurrency
+
+from pipelines.flows.stage_page import StagePage, describe, mlflow_search
+from pipelines.flows.task_log import TaskLog
+from pipelines.graph.graph import DvcStage
+from pipelines.graph.project_lock import project_lock
+from pipelines.runtime.gpu_slots import LIMIT, Slots, gpu_slots, lock_folder, visible_gpus
+from pipelines.runtime.process_group import TimedOut, dvc, environment, run_in_group
+from pipelines.runtime.usage import Usage, watched
+
+PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
+"""What stages say now and then (stages/observe/progress.py)."""
+REMEDIES = (
+    (
+        r"CUDA out of memory|OutOfMemoryError",
+        "the GPU's memory is full: lower trainer.micro_batch_tokens, "
+        "sampler.max_sequences or the lengths, and see that nothing else is on the GPU",
+    ),
+    (r"no disk space left|No space left on device", "free disk space, then run the flow again"),
+    (
+        r"exited with 137|exited with -9",
+        "the kernel or a person killed it, most often for memory: lower the sizes in "
+        "params.yaml, then run the flow again",
+    ),
+    (r"MLflow server at .* does not answer", "start the servers (make ui), or unset MLFLOW_TRACKING_URI"),
+    (
+        r"exited with 2\b|^error: ",
+        "the message says what to correct (usually in params.yaml); then run the flow again",
+    ),
+)
+OTHERWISE = (
+    "mend the cause and run the flow again: finished stages are skipped, training goes on from its checkpoint"
+)
+
+
+class StageFailed(Exception):
+    """The stage's command failed; the message has its last lines and the remedy."""
+
+
+@task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
+def bring_up_to_date(
+    project: str,
+    stage: DvcStage,
+    hours: float,
+    env: Mapping[str, str] | None = None,
+    flags: Sequence[str] = (),
+) -> None:
+    """Runs one stage where DVC finds it changed, with these `flags` for `dvc repro`.
+
+    Waits for another run in the same project. Raises StageFailed with its last lines, or TimedOut.
+    """
+    logger, root = get_run_logger(), Path(project)
+    log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
+    surroundings = dict(env or environment())
+    if address := mlflow_search(stage.name):
+        create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
+    with _slots(stage, logger.info) as slots:
+        if slots.gpus:
+            surroundings["CUDA_VISIBLE_DEVICES"] = ",".join(slots.gpus)
+        logger.info(
+            "stage %s: %s, %d of %d CPU cores, at most %g h",
+            stage.name,
+            _told(slots),
+            len(os.sched_getaffinity(0)),
+            os.cpu_count() or 1,
+            hours,
+        )
+        command = dvc("repro", "--single-item", *flags, stage.name)
+        try:
+            with project_lock(root, logger.info) as lock, watched() as usage:
+                code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
+        except TimedOut as error:
+            _tell_failure(stage, log, f"{error}; raise hours_per_stage if it may take longer", usage)
+            raise
+    if code:
+        reason = f"stage {stage.name} failed (exit code {code}). What to do: {remedy(log.last)}"
+        _tell_failure(stage, log, reason, usage)
+        raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
+    log.finish()
+    is_skipped = any("didn't change, skipping" in line for line in log.last)
+    page = StagePage(stage, root, surroundings, is_skipped, _told(slots), usage)
+    create_markdown_artifact(
+        describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}"
+    )
+
+
+def percent(line: str) -> float | None:
+    """How far the stage is, where the line tells."""
+    found = PROGRESS.match(line)
+    return 100 * int(found[1]) / max(1, int(found[2])) if found else None
+
+
+def remedy(lines: Iterable[str]) -> str:
+    """What to do about a failure, told from the last lines of its log."""
+    text = "\n".join(lines)
+    return next((told for pattern, told in REMEDIES if re.search(pattern, text, re.MULTILINE)), OTHERWISE)
+
+
+@contextmanager
+def _slots(stage: DvcStage, say: Callable[[str], None]) -> Iterator[Slots]:
+    """The GPUs, first queued by Prefect and then locked on this machine."""
+    is_queued = 0 < stage.gpus <= len(visible_gpus())
+    queue = concurrency(LIMIT, occupy=stage.gpus, lease_duration=60, raise_on_lease_renewal_failure=False)
+    with queue if is_queued else nullcontext(), gpu_slots(stage.gpus, lock_folder(), say) as slots:
+        yield slots
+
+
+def _told(slots: Slots) -> str:
+    return f"GPU {', '.join(slots.gpus)}" if slots.gpus else "no GPU"
+
+
+def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> None:
+    lines = "\n".join(f"    {line}" for line in log.last)
+    text = f"## {stage.name} failed\n\n{reason}\n\n{usage.told()}\n\n{lines}\n"
+    create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")

@@ -1,0 +1,257 @@
+"""DVC remotes: what another clone has computed is pulled instead of computed, and what is computed here is pushed.
+
+Nothing happens without a default remote (`dvc remote add --default NAME URL`). A remote that cannot be reached is a
+warning: everything can be computed again, and what could not be pushed lies in DVC's cache for the next time.
+
+    python -m pipelines.graph.sharing pull | push | check [PROJECT]
+
+Plain `dvc repro --pull --allow-missing` is not enough, and plain `dvc push --run-cache` neither:
+1. It skips unchanged stages without their data, which a stage that depends on a folder then finds half empty and takes
+   for the whole. So first everything that lies in such folders is pulled, and what the last stages make. Weights and
+   rollouts stay away until a stage that has changed needs them.
+2. The run cache restores a stage in a clone without `dvc.lock`, metric files included. Those are no cached outputs of
+   the workspace, so `dvc push` leaves them out, and every stage with metrics would run again. They are pushed here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.runtime.addresses import without_password
+from pipelines.runtime.process_group import FellSilent, run_in_group
+from stages.foundations.errors import UserError
+from stages.observe.progress import say
+
+SECONDS_TO_ANSWER = 30.0
+"""A remote that says nothing for so long cannot be reached."""
+SECONDS_OF_SILENCE = 600.0
+"""A transfer in which nothing moves for so long has lost its remote. The tries of the storage libraries themselves end
+earlier (HTTP: five of a minute each); SSH waits for ever for a machine that has gone away."""
+SECONDS_BETWEEN_PULSES = 1.0
+PULSE = "(at work)"
+"""The line of a transfer in which something moves: DVC itself says nothing where nobody looks at a terminal."""
+BYTES_THAT_MOVED, CPU_SECONDS_THAT_WORKED = 2**16, 0.1
+"""More than waiting takes in `SECONDS_OF_SILENCE`."""
+UNREACHABLE, SILENT = 3, 4
+LINES_IN_A_WARNING = 4
+PULLING = ("--pull", "--allow-missing")
+
+
+@dataclass(frozen=True)
+class RemoteName:
+    """A remote of DVC's configuration."""
+
+    name: str
+    url: str
+
+
+def default_remote(root: Path) -> RemoteName | None:
+    """DVC's default remote; None when there is none. Passwords in its address are left out.
+
+    UserError when DVC's configuration cannot be read.
+    """
+    if not (root / ".dvc").is_dir():
+        return None
+    from dvc.config import Config, ConfigError
+
+    try:
+        config = Config(str(root / ".dvc"))
+    except ConfigError as error:
+        raise UserError(f"DVC's configuration is not usable ({error}): correct .dvc/config") from None
+    name = config["core"].get("remote")
+    if not name:
+        return None
+    return RemoteName(name, without_password(str(config["remote"].get(name, {}).get("url", ""))))
+
+
+def pull_before_run(root: Path, tell: Callable[[str], None] = say) -> tuple[str, ...]:
+    """Brings what folders need and returns the flags that make `dvc repro` pull the rest; none without a remote."""
+    remote = default_remote(root)
+    if remote is None:
+        return ()
+    tell(f"remote {remote.name} ({remote.url}): pulling what is missing here")
+    code, last = _run(root, "pull")
+    if code in (UNREACHABLE, SILENT):
+        what = "cannot be reached" if code == UNREACHABLE else "has fallen silent"
+        tell(
+            f"warning: the remote {remote.name} ({remote.url}) {what}, so nothing more is pulled in this run: {last}"
+        )
+        return ()
+    if code:
+        # Without --allow-missing: a stage whose data are nowhere must run, or folders would stay half empty.
+        tell(f"what is missing on the remote {remote.name} is computed: {last}")
+        return PULLING[:1]
+    return PULLING
+
+
+def push_after_run(root: Path, tell: Callable[[str], None] = say) -> bool:
+    """Pushes the present results to the default remote. False, with a warning, when that did not work."""
+    try:
+        remote = default_remote(root)
+    except UserError as error:  # the results are there, and none the worse for it
+        tell(f"warning: the results were not pushed: {error}")
+        return False
+    if remote is None:
+        return True
+    tell(f"remote {remote.name} ({remote.url}): pushing what is new")
+    code, last = _run(root, "push")
+    if code:
+        tell(
+            f"warning: the results could not be pushed to the remote {remote.name} ({remote.url}): {last}\n"
+            "They are safe here; `dvc push` or the next run tries again."
+        )
+        return False
+    tell(f"remote {remote.name} ({remote.url}): {last}")
+    return True
+
+
+def remote_fault(root: Path) -> str:
+    """Why the default remote cannot be reached; empty when it can."""
+    code, last = _run(root, "check")
+    return last if code else ""
+
+
+def _run(root: Path, action: str) -> tuple[int, str]:
+    """Exit code and last lines of this module in a process of its own: storage libraries print, hang and crash."""
+    last: deque[str] = deque(maxlen=LINES_IN_A_WARNING)
+    command = [sys.executable, "-m", "pipelines.graph.sharing", action, str(root)]
+
+    def hear(line: str) -> None:
+        if line.strip() not in ("", PULSE):
+            last.append(line)
+
+    try:
+        code = run_in_group(command, root, hear, silent_seconds=SECONDS_OF_SILENCE)
+    except FellSilent:
+        return SILENT, " ".join([f"nothing moved for {SECONDS_OF_SILENCE / 60:.0f} minutes", *last])
+    return code, " ".join(last)
+
+
+def _tell_pulses() -> None:
+    """Prints `PULSE` now and then while bytes are read or written, or the processor works."""
+
+    def moved() -> int:
+        try:
+            lines = Path("/proc/self/io").read_text().split()
+        except OSError:  # no Linux: the processor alone counts
+            return 0
+        return int(lines[1]) + int(lines[3])  # rchar, wchar: on one side of a transfer there is a local file
+
+    bytes_then, cpu_then = moved(), time.process_time()
+    while True:
+        time.sleep(SECONDS_BETWEEN_PULSES)
+        bytes_now, cpu_now = moved(), time.process_time()
+        if bytes_now - bytes_then > BYTES_THAT_MOVED or cpu_now - cpu_then > CPU_SECONDS_THAT_WORKED:
+            bytes_then, cpu_then = bytes_now, cpu_now
+            print(PULSE, flush=True)
+
+
+def pull(repo: Any) -> str:
+    """Pulls missing files of folders that stages depend on, and what the last stages make. Raises what DVC raises."""
+    wanted = [os.path.relpath(out.fs_path, repo.root_dir) for out in _wanted(repo)]
+    if wanted:
+        repo.pull(targets=wanted)
+    return f"{len(wanted)} outputs pulled"
+
+
+def _wanted(repo: Any) -> Iterator[Any]:
+    outs = {out.fs_path for out in repo.index.outs}
+    folders = {dep.fs_path for dep in repo.index.deps if dep.protocol == "local" and dep.fs_path not in outs}
+    # Edges point from a stage to what it depends on.
+    last = {stage for stage, dependents in repo.index.graph.in_degree() if dependents == 0}
+    for stage in repo.index.stages:
+        for out in stage.outs:
+            is_needed = stage in last or any(out.fs_path.startswith(folder + os.sep) for folder in folders)
+            if is_needed and out.use_cache and out.hash_info and not out.exists:
+                yield out
+
+
+def push(repo: Any) -> str:
+    """Pushes the outputs of `dvc.lock`, what is new in the run cache, and the metric files that it restores."""
+    pushed = repo.push() + _push_run_cache(repo)
+    metrics = {
+        out.hash_info
+        for out in repo.index.outs
+        if not out.use_cache and out.hash_info and repo.cache.local.exists(out.hash_info.value)
+    }
+    result = repo.cloud.push(metrics)
+    if result.failed:
+        raise OSError(f"{len(result.failed)} metric files could not be pushed")
+    return f"{pushed + len(result.transferred)} files pushed"
+
+
+def _push_run_cache(repo: Any) -> int:
+    """As `dvc push --run-cache`, which copies all entries every time."""
+    from dvc.stage.cache import RunCacheNotSupported
+
+    place = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
+    try:
+        return len(repo.stage_cache.transfer(repo.cache.legacy, place, force=False))
+    except RunCacheNotSupported:  # HTTP
+        return 0
+
+
+def check(repo: Any) -> str:
+    """Raises what the remote's file system raises when it cannot be looked at. An empty place is fine."""
+    remote = repo.cloud.get_remote()
+    remote.fs.exists(remote.path)
+    return "reachable"
+
+
+def _fault(repo: Any) -> str:
+    """Why the remote does not answer; empty when it does. Some libraries wait for ever, so it is asked in a thread."""
+    answers: list[str] = []
+
+    def ask() -> None:
+        try:
+            check(repo)
+            answers.append("")
+        except Exception as error:  # whatever a storage's library raises is told as one line
+            answers.append(_told(error))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_ANSWER)
+    return answers[0] if answers else f"no answer in {SECONDS_TO_ANSWER:.0f} s"
+
+
+def _told(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {cause}"
+
+
+def main(argv: list[str]) -> int:
+    """0 done, 1 failed, 2 an unknown action, 3 the remote cannot be reached; the reason is the last line."""
+    threading.Thread(target=_tell_pulses, name="pulses", daemon=True).start()
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    action, *rest = argv or [""]
+    if action not in ("pull", "push", "check"):
+        print(f"unknown action {action!r}: pull, push or check", flush=True)
+        return 2
+    code, said = 0, ""
+    try:
+        with Repo(rest[0] if rest else ".") as repo:
+            said = _fault(repo)
+            code = UNREACHABLE if said else 0
+            if not code and action != "check":
+                said = {"pull": pull, "push": push}[action](repo)
+    except Exception as error:  # as above
+        code, said = 1, _told(error)
+    print(said, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    result = main(sys.argv[1:])
+    os._exit(result)  # a thread that waits for a silent remote must not hold the process

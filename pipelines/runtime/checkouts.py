@@ -1,0 +1,187 @@
+"""The code of a run: a git worktree of one commit, with DVC's cache of the project.
+
+A run's folder holds committed code only, whatever is being edited meanwhile; uncommitted changes are named and left
+out. With `is_with_changes` they are laid over the commit, and the results say `dirty`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.runtime.git import git
+from pipelines.runtime.process_group import environment
+from stages.code.fingerprints import Memory, fingerprint
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import stable_hash
+from stages.observe.tracking import tracking_uri
+
+CODE = ("dvc.yaml", "stages")
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is run: a commit, with or without the working tree's changes over it."""
+
+    root: Path
+    commit: str
+    is_with_changes: bool
+    changed: tuple[str, ...]
+    """Files of `stages/` and `dvc.yaml` that differ from the commit, new ones included."""
+
+    @property
+    def is_dirty(self) -> bool:
+        return self.is_with_changes and bool(self.changed)
+
+
+def code_at(root: Path, revision: str, is_with_changes: bool) -> Code:
+    """UserError when `root` is no git repository of its own or has no such revision."""
+    try:
+        commit = git(root, "rev-parse", "--verify", f"{revision}^{{commit}}")
+    except UserError as error:
+        raise UserError(
+            f"{root} has no git revision {revision!r}: only committed code is run (git init, git commit)"
+        ) from error
+    top = git(root, "rev-parse", "--show-toplevel")
+    if Path(top).resolve() != root.resolve():
+        raise UserError(f"{root} is a folder of the git repository {top}: make it one of its own (git init)")
+    return Code(root, commit, is_with_changes, tuple(_changed(root, commit, CODE)))
+
+
+def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
+    tracked = git(root, "diff", "--name-only", "-z", commit, "--", *places)
+    new = git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *places)
+    return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
+
+
+def code_hash(code: Code, targets: Iterable[str]) -> str:
+    """Hash of the fingerprints and commands of all stages that DVC may need for the targets."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if code.is_with_changes:
+            for place in CODE:
+                copy = shutil.copytree if (code.root / place).is_dir() else shutil.copy2
+                copy(code.root / place, folder / place)
+        else:
+            command = ["git", "archive", code.commit, "--", *CODE]
+            archive = subprocess.run(command, cwd=code.root, check=True, capture_output=True).stdout
+            with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+                packed.extractall(folder, filter="data")
+        stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]
+        needed = {
+            name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
+        }
+        memory: Memory = {}
+        hashes = {
+            name: fingerprint(folder, f"stages.{_module(stage)}.__main__", memory)
+            for name, stage in needed.items()
+            if _module(stage) != "code"
+        }
+    return stable_hash({"stages": needed, "fingerprints": hashes})
+
+
+def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str]:
+    """Stages of a dvc.yaml that the targets may depend on; `${...}` in a path may be anything, so some are extra."""
+    pending, found = list(targets), set()
+    while pending:
+        name = pending.pop()
+        if name in found or name not in stages:
+            continue
+        found.add(name)
+        wanted = _paths(stages[name], ("deps",))
+        for other, stage in stages.items():
+            made = _paths(stage, ("outs", "metrics", "plots"))
+            if any(_may_be_one(dep, out) for dep in wanted for out in made):
+                pending.append(other)
+    return sorted(found)
+
+
+def _paths(stage: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
+    entries = [entry for kind in kinds for entry in stage.get("do", stage).get(kind) or []]
+    names = [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries]
+    return [re.sub(r"\$\{[^}]*\}", "*", name) for name in names]
+
+
+def _may_be_one(dep: str, out: str) -> bool:
+    return fnmatch.fnmatch(dep, out) or fnmatch.fnmatch(out, dep) or out.startswith(f"{dep}/")
+
+
+def _module(stage: Mapping[str, Any]) -> str:
+    found = re.search(r"-m stages\.(\w+)", stage.get("do", stage)["cmd"])
+    return found[1] if found else "code"
+
+
+def cache_folder(root: Path) -> Path:
+    """DVC's cache of the project, run cache included."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
+def make_checkout(code: Code, folder: Path, cache: Path) -> None:
+    """A worktree in `folder`, which must not exist, as `share_dvc` leaves it.
+
+    Changes of params.yaml do not count as uncommitted there: a run's parameters are on record.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    git(code.root, "worktree", "prune")
+    git(code.root, "worktree", "add", "--detach", "--force", str(folder), code.commit)
+    git(folder, "update-index", "--skip-worktree", "params.yaml")
+    if code.is_with_changes:
+        for name in _changed(code.root, code.commit, ["."]):
+            _copy_or_remove(code.root / name, folder / name)
+    share_dvc(code.root, folder, cache)
+
+
+def share_dvc(root: Path, folder: Path, cache: Path) -> None:
+    """Gives a worktree the project's cache and remotes, and DVC's bookkeeping of its own.
+
+    Remotes are written down because those of `dvc remote add --local` are in no commit, and because a remote's relative
+    path is taken from the folder of its file, which is another one in the worktree.
+    """
+    from dvc.config import Config
+
+    project = Config(str(root / ".dvc"))
+    levels = [project.load_one(level) for level in ("repo", "local")]
+    with Config(str(folder / ".dvc")).edit("local") as own:
+        own["cache"] = {"dir": str(cache)}
+        own["core"] = {"site_cache_dir": str(folder / ".dvc" / "site")}
+        for level in levels:
+            for name, settings in level.get("remote", {}).items():
+                own.setdefault("remote", {}).setdefault(name, {}).update(settings)
+            if "remote" in level.get("core", {}):
+                own["core"]["remote"] = level["core"]["remote"]
+
+
+def worktree_environment(folder: Path) -> dict[str, str]:
+    """Tracking goes to the project's store; everything else of the run stays in its worktree."""
+    own = {name: value for name, value in environment().items() if name not in ("RETRACE_STATE", "DVC_ROOT")}
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**own, "PYTHONPATH": os.pathsep.join(paths), "MLFLOW_TRACKING_URI": tracking_uri()}
+
+
+def _copy_or_remove(source: Path, goal: Path) -> None:
+    if source.is_file():
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, goal)
+    else:
+        goal.unlink(missing_ok=True)
+
+
+def remove_checkout(root: Path, folder: Path) -> None:
+    """Removes the worktree with all in it; nothing happens where there is none."""
+    shutil.rmtree(folder, ignore_errors=True)
+    git(root, "worktree", "prune")

@@ -1,0 +1,267 @@
+"""`make ui`: Prefect and MLflow on loopback, their databases under state/, and a worker for the deployments.
+
+Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, running flows too. Logs are in state/logs/.
+
+    make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipelines.graph.project_lock import refusing_lock
+from pipelines.runtime.addresses import without_password
+from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
+from pipelines.ui.ended_runs import going_runs, tell_ended
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT, state_folder
+from stages.observe.command import run_stage
+
+HOST = "127.0.0.1"
+SECONDS_TO_START = 180.0
+LONGEST_LOG = 20 * 2**20
+"""Bytes. Prefect 3.7 tells of a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
+WORKER = ["-m", "pipelines.ui.deployments"]
+READY = "the deployments are registered, the worker starts"
+"""What the worker says when it may be counted on (deployments.py)."""
+
+
+def main() -> None:
+    """Starts the servers and the worker, prints the addresses and waits for Ctrl-C. A worker that dies is replaced.
+
+    UserError when a port is taken, or another `make ui` has the databases of this project.
+    """
+    state = state_folder()
+    with refusing_lock(state / "locks" / "ui", f"another `make ui` runs on {state}: use that one, or end it"):
+        _serve(state, port("PREFECT_PORT", 4200), port("MLFLOW_PORT", 5000))
+
+
+def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
+    (state / "logs").mkdir(parents=True, exist_ok=True)
+    started: dict[str, subprocess.Popen] = {}
+    api = f"http://{HOST}:{prefect_port}/api"
+    settings = server_settings(state, prefect_port, mlflow_port)
+    try:
+        with terminated_as_interrupt():
+            experiment_id = make_tracking_database(state)
+            started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
+            started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
+            wait_until_up(f"{api}/health", "prefect", started)
+            wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
+            if not tracking_server():
+                settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
+            started["worker"] = start("worker", WORKER, settings)
+            wait_until_ready(started)
+            print_addresses(prefect_port, mlflow_port, experiment_id)
+            while True:
+                time.sleep(1)
+                shorten_logs(state, started)
+                if started["worker"].poll() is not None and is_ready():
+                    print(
+                        "the worker has ended: another one takes its place, its runs are marked as crashed",
+                        flush=True,
+                    )
+                    started["worker"] = start("worker", WORKER, settings)
+                require_alive(started)
+    except KeyboardInterrupt:
+        print("\nending the servers", flush=True)
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
+        if "worker" in started:  # while there are servers to tell it to
+            runs = going_runs(api)
+            end_groups([started.pop("worker")])
+            tell_ended(api, runs)
+        end_groups(list(started.values()))
+
+
+def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str) -> None:
+    print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
+    # The bare address opens MLflow on its pages for agents' traces.
+    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+    print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}")
+    if elsewhere := tracking_server():
+        print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
+    print("Ctrl-C ends both.", flush=True)
+
+
+def port(name: str, default: int) -> int:
+    """The port from the environment; UserError when it is no number or something listens there."""
+    text = os.environ.get(name) or str(default)
+    number = port_number(text)
+    if number is None:
+        raise UserError(f"{name}={text} is no port number: give one from 1 to 65535, or none for {default}")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, number))
+        except OSError as error:
+            raise UserError(
+                f"port {number} on {HOST} cannot be used ({error.strerror}): end what listens there, "
+                f"or choose another: make ui {name}={number + 1}"
+            ) from error
+    return number
+
+
+def port_number(text: str) -> int | None:
+    """None for what is no TCP port."""
+    return int(text) if text.isdecimal() and 0 < int(text) < 65536 else None
+
+
+def server_settings(state: Path, prefect_port: int, mlflow_port: int) -> Mapping[str, str]:
+    """Environment of the servers and of the flow's runs, for which MLflow's database is the tracking address."""
+    home = state / "prefect"
+    home.mkdir(parents=True, exist_ok=True)
+    return {
+        **environment(),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+        "PREFECT_HOME": str(home),
+        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect.db'}",
+        "PREFECT_API_URL": f"http://{HOST}:{prefect_port}/api",
+        "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # SQLite has one writer: on a busy machine others wait for it
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        "PREFECT_WORKER_QUERY_SECONDS": "5",
+        "DO_NOT_TRACK": "1",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "RETRACE_MLFLOW_URL": _shown_tracking(mlflow_port),
+    }
+
+
+def _shown_tracking(mlflow_port: int) -> str:
+    """The address in links to runs. One that is set beside a foreign server is how a browser reaches that."""
+    elsewhere = tracking_server()
+    return (
+        (os.environ.get("RETRACE_MLFLOW_URL") or elsewhere) if elsewhere else f"http://{HOST}:{mlflow_port}"
+    )
+
+
+def tracking_server() -> str:
+    """The server to which `$MLFLOW_TRACKING_URI` sends what flows track; "" when that is our own database."""
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return without_password(address) if address.startswith(("http://", "https://")) else ""
+
+
+def make_tracking_database(state: Path) -> str:
+    """Makes MLflow's database under the lock that stages use too, before a server could make it beside one.
+
+    Returns the id of the experiment that holds the runs.
+    """
+    from stages.observe.mlflow_store import MlflowStore
+
+    return MlflowStore(f"sqlite:///{state / 'mlflow.db'}").experiment_id
+
+
+def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
+    return [
+        "-m",
+        "mlflow",
+        "server",
+        "--host",
+        HOST,
+        "--port",
+        str(mlflow_port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{state / 'mlflow.db'}",
+        "--default-artifact-root",
+        (state / "mlartifacts").as_uri(),
+    ]
+
+
+def prefect_command(prefect_port: int) -> list[str]:
+    return ["-m", "pipelines.ui.prefect_server", "--host", HOST, "--port", str(prefect_port)]
+
+
+def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:
+    """Starts `python ARGUMENTS` under a supervisor, writing to state/logs/<name>.log; the log before is kept once."""
+    path = state_folder() / "logs" / f"{name}.log"
+    if path.exists():
+        path.replace(path.with_name(f"{name}.before.log"))
+    with open(path, "a") as log:  # appending, so that it may be cut while it is written
+        return subprocess.Popen(
+            supervised([sys.executable, *arguments]),
+            cwd=PROJECT,
+            env=settings,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def shorten_logs(state: Path, names: Iterable[str], longest: int = LONGEST_LOG) -> None:
+    """Moves what a log of more than `longest` bytes holds to <name>.before.log; its process goes on writing.
+
+    Lines that are written in this very moment are lost.
+    """
+    for name in names:
+        path = state / "logs" / f"{name}.log"
+        if path.stat().st_size <= longest:
+            continue
+        was_ready = is_ready()
+        before = path.with_name(f"{name}.before.log")
+        shutil.copyfile(path, before)
+        os.truncate(path, 0)
+        with open(path, "a") as log:
+            log.write(f"(what came before is in {before})\n")
+            if name == "worker" and was_ready:
+                log.write(f"{READY}\n")
+
+
+def wait_until_up(address: str, name: str, started: Mapping[str, subprocess.Popen]) -> None:
+    """Waits until the server answers; UserError with its last log lines when it ends or takes too long."""
+    until = time.monotonic() + SECONDS_TO_START
+    while time.monotonic() < until:
+        require_alive(started)
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+            return
+        except OSError:  # not yet
+            time.sleep(0.3)
+    raise UserError(
+        f"{name} did not answer at {address} within {SECONDS_TO_START:.0f} s:\n{last_lines(name)}"
+    )
+
+
+def wait_until_ready(started: Mapping[str, subprocess.Popen]) -> None:
+    """Waits until the worker has registered the deployments; UserError as above."""
+    until = time.monotonic() + SECONDS_TO_START
+    while not is_ready():
+        require_alive(started)
+        if time.monotonic() > until:
+            raise UserError(
+                f"the worker did not start within {SECONDS_TO_START:.0f} s:\n{last_lines('worker')}"
+            )
+        time.sleep(0.3)
+
+
+def is_ready() -> bool:
+    """Whether the worker has come so far; one that did not is not replaced when it ends."""
+    return READY in (state_folder() / "logs" / "worker.log").read_text(errors="replace")
+
+
+def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
+    """UserError with the last log lines of a process that ended."""
+    for name, process in started.items():
+        if process.poll() is not None:
+            raise UserError(f"{name} ended with exit code {process.returncode}:\n{last_lines(name)}")
+
+
+def last_lines(name: str, count: int = 15) -> str:
+    log = state_folder() / "logs" / f"{name}.log"
+    return "\n".join([*log.read_text(errors="replace").splitlines()[-count:], f"(all of it: {log})"])
+
+
+if __name__ == "__main__":
+    run_stage(main)

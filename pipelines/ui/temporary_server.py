@@ -1,0 +1,87 @@
+"""A Prefect server for one flow that is run by hand: it dies with us, however we end.
+
+Prefect's own, which it starts where no PREFECT_API_URL is set, is a plain child that lives on when we are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
+import prefect
+from prefect.events.worker import EventsWorker
+from prefect.logging.handlers import APILogWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from pipelines.runtime.process_group import end_groups, supervised
+from stages.foundations.errors import UserError
+
+SECONDS_TO_START = 120.0
+
+
+@contextmanager
+def passing_server() -> Iterator[str]:
+    """Inside, Prefect in this process talks to a server of its own with the database under `$PREFECT_HOME`.
+
+    Yields the API's address. UserError when the server does not start; what it said stands on standard error.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = f"http://127.0.0.1:{port}/api"
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "--app-dir",
+        prefect.__module_path__.parent,
+        "--factory",
+        "prefect.server.api.server:create_app",
+        "--port",
+        port,
+        "--log-level",
+        "error",
+    ]
+    # As Prefect starts its own: without the pages, and with the few services that a flow needs.
+    settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    server = subprocess.Popen(supervised(command), env={**os.environ, **settings}, start_new_session=True)
+    try:
+        _wait(server, f"{address}/health")
+        with temporary_settings(updates={PREFECT_API_URL: address}):
+            yield address
+            asyncio.run(_send_what_waits())
+    finally:
+        end_groups([server])
+
+
+def _wait(server: subprocess.Popen, address: str) -> None:
+    until = time.monotonic() + SECONDS_TO_START
+    while server.poll() is None and time.monotonic() < until:
+        try:
+            urllib.request.urlopen(address, timeout=2).close()
+            return
+        except OSError:  # not yet
+            time.sleep(0.2)
+    raise UserError(
+        f"Prefect's server did not start within {SECONDS_TO_START:.0f} s: read its lines above, or start one with "
+        "`make ui` and name it: PREFECT_API_URL=http://127.0.0.1:4200/api"
+    )
+
+
+async def _send_what_waits() -> None:
+    """Logs and events go in batches, and would be sent to a server that is gone."""
+    for service in (APILogWorker, EventsWorker):
+        waiting = service.drain_all()
+        if inspect.isawaitable(waiting):
+            await waiting

@@ -1,0 +1,111 @@
+"""Token statistics of packed responses from a transformers model: the only way a trainer gets log-probs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from stages.algorithms.token_statistics import TokenStatistics, token_statistics
+from stages.algorithms.trust_region_masking import exact_divergences
+from stages.engines.policies.packing import ResponseBatch
+from stages.foundations.errors import UserError
+
+CHUNK_TOKENS = 4096
+"""Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB, and small vocabularies lose nothing."""
+DIVERGENCE_ELEMENTS = 1 << 25
+"""Logits that exist at once while divergences are taken: 256 MB in float64, and a few times that in between."""
+
+
+class PolicyStatistics(TokenStatistics):
+    """Token statistics, and with the sampler's distributions at hand their divergence from the policy's."""
+
+    divergence: Tensor | None = None
+    """KL(rollout || policy) at each token, float64, no gradient; None where the distributions are not kept."""
+
+
+def refuse_scaled_logits(model: PreTrainedModel) -> None:
+    """UserError for models whose logits are not hidden states times the head (soft caps, logit scales)."""
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(model.config, name, None) not in (None, 1, 1.0):
+            raise UserError(
+                f"the policy's config sets {name}: its logits are not head times hidden state, "
+                "which training relies on; choose a policy without it"
+            )
+
+
+def policy_statistics(
+    model: PreTrainedModel, batch: ResponseBatch, chunk_tokens: int = CHUNK_TOKENS
+) -> PolicyStatistics:
+    """Statistics [responses, tokens] of the batch's response tokens; 0 where the mask is 0. Gradients flow.
+
+    At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
+    hidden states that predict a response token meet the head.
+    """
+    mask = batch.attention_mask(model.dtype)
+    hidden = model.base_model(
+        input_ids=batch.row_ids,
+        position_ids=None if batch.segment_ids is None else batch.position_ids,
+        attention_mask=mask,
+        use_cache=False,
+    ).last_hidden_state
+    counted = batch.response_mask.bool()
+    predicting, head = hidden.flatten(0, 1)[batch.source[counted]], model.get_output_embeddings().weight
+    statistics = token_statistics(
+        predicting[None],
+        head,
+        batch.response_ids[counted][None],
+        temperature=batch.temperature,
+        log_threshold=batch.log_threshold,
+        chunk_tokens=chunk_tokens,
+    )
+    spread = PolicyStatistics(*(_spread(value, counted) for value in statistics))
+    spread.outside = _spread(statistics.outside, counted)
+    if batch.rollout_distributions is not None:
+        spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), counted)
+    return spread
+
+
+@torch.no_grad()
+def rollout_divergences(
+    hidden: Tensor, head_weight: Tensor, batch: ResponseBatch, chunk_tokens: int
+) -> Tensor:
+    """KL(rollout || policy) [tokens] in float64 at the batch's response tokens, one response after another.
+
+    `hidden` [tokens, hidden] predicts them. At most `chunk_tokens` and about `DIVERGENCE_ELEMENTS` logits exist at
+    once. ValueError when the distributions are not those of these tokens.
+    """
+    distributions = batch.rollout_distributions or ()
+    lengths, vocab = [len(rows) for rows in distributions], len(head_weight)
+    if lengths != batch.response_mask.sum(-1).long().tolist():
+        raise ValueError(f"distributions of {lengths} tokens do not belong to the batch's responses")
+    if any(rows.shape[1] != vocab for rows in distributions if len(rows)):
+        raise ValueError(f"the sampler's distributions are not over the policy's {vocab} tokens")
+    size = max(1, min(chunk_tokens, DIVERGENCE_ELEMENTS // vocab))
+    found = [torch.zeros(0, dtype=torch.float64, device=hidden.device)]
+    for number, rollout in enumerate(_chunks(distributions, size)):
+        logits = hidden[number * size : (number + 1) * size].to(head_weight.dtype) @ head_weight.t()
+        found.append(
+            exact_divergences(rollout.to(hidden.device), logits, batch.temperature, batch.log_threshold)
+        )
+    return torch.cat(found)
+
+
+def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
+    """The rows of all distributions, one after another, `size` at a time."""
+    for start in range(0, sum(map(len, distributions)), size):
+        first, parts = 0, []
+        for rows in distributions:
+            part = rows[max(0, start - first) : max(0, start + size - first)]
+            first += len(rows)
+            if len(part):
+                parts.append(part)
+        yield torch.cat(parts)
+
+
+def _spread(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(counted.shape, dtype=values.dtype, device=values.device).masked_scatter(
+        counted, values
+    )

@@ -1,0 +1,75 @@
+"""What every sampler does: token ids in; token ids, log-probs, stop reason and policy version out; new weights in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import Tensor
+
+from stages.engines.samplers.samples import Sample
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How responses are drawn."""
+
+    temperature: float
+    """0 takes the most probable token (greedy)."""
+    top_p: float
+    """Share of probability mass kept, in (0, 1]; 1 keeps all."""
+    top_k: int
+    """Number of most probable tokens kept; 0 keeps all."""
+    max_response_tokens: int
+    """A response that reaches this without ending is truncated."""
+    log_threshold: float | None
+    """Dynamic vocabulary pruning (arXiv 2512.23087): after the temperature and before the other cuts, only tokens with
+    log(p / largest p) >= this, at most 0, are kept; None keeps all. Greedy responses are not pruned."""
+    keeps_distributions: bool = False
+    """True gives `FullSample`s: vocabulary times 4 bytes for each token."""
+
+
+@dataclass(frozen=True)
+class FullSample(Sample):
+    """A sample with the whole distribution that each of its tokens was drawn from."""
+
+    distributions: Tensor = field(compare=False)
+    """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut had left out."""
+
+
+class Sampler(Protocol):
+    """A policy that answers prompts."""
+
+    policy_version: int
+    """Version of the weights in use, as given to `load_weights`; 0 at first."""
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples_per_prompt: int,
+        settings: SamplingSettings,
+        seed: int,
+        label: str = "",
+    ) -> list[list[Sample]]:
+        """Responses by prompt. Log-probs are those of the distribution sampled from (temperature and cuts applied).
+
+        The same weights, prompts, settings and seed give the same responses. A non-empty `label` shows progress.
+        """
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Log-probability, at temperature 1 and without cuts, of each given response token under the weights in use."""
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """What a later process needs beside the newest weights to go on as this one would; empty for most samplers."""
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Takes back what `kept_weights` gave, before the first `load_weights`."""
+
+    def close(self) -> None:
+        """Frees memory and ends every process that the sampler started."""

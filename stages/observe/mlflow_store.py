@@ -1,0 +1,237 @@
+"""The requests to MLflow behind a tracking log: experiment, run, parameters, inputs, points, end.
+
+Runs are flat in the experiment `retrace`; what groups them are tags. Imports MLflow, so no stage loads it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from stages.foundations.hashing import dvc_md5
+
+EXPERIMENT = "retrace"
+LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
+LONGEST_DIGEST = 36
+PER_REQUEST = 100
+
+
+class Refused(Exception):
+    """MLflow understood the request and will never accept it."""
+
+
+class MlflowStore:
+    """One tracking address. Failures other than `Refused` may pass: the caller keeps its data and tries again."""
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        with _only_one_creates(uri):
+            self.client = MlflowClient(uri)
+            self.experiment_id = self._experiment()
+
+    def _experiment(self) -> str:
+        found = self.client.get_experiment_by_name(EXPERIMENT)
+        if found:
+            return found.experiment_id
+        database = _sqlite_file(self.uri)
+        artifacts = (database.parent / "mlartifacts").as_uri() if database else None
+        return self.client.create_experiment(EXPERIMENT, artifact_location=artifacts)
+
+    def start(self, message: Mapping[str, Any], run_id: str) -> str:
+        """Goes on with `run_id` where MLflow has it, else makes a run; returns its id.
+
+        Parameters are written once, at creation: MLflow refuses another value later. A run of the same start that is
+        there without being known was made by a delivery that was killed before it could note it: it is completed.
+        """
+        with _refusals():
+            if run_id and self._continues(run_id):
+                return run_id
+            if begun := self._begun(message):
+                self._log_batch(begun, message)
+                return begun
+            source = {
+                "mlflow.source.name": f"stages.{message['tags']['stage']}",
+                "mlflow.source.type": "LOCAL",
+            }
+            return self.create(
+                message, {**message["tags"], **_git_tags(), **source, **_machine_tags(message["tags"])}
+            )
+
+    def create(self, message: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+        """Makes a run with these tags and the message's parameters and inputs; returns its id."""
+        run = self.client.create_run(
+            self.experiment_id, message["ms"], dict(tags), told_name(message["name"], tags)
+        )
+        self._log_batch(run.info.run_id, message)
+        return run.info.run_id
+
+    def _begun(self, message: Mapping[str, Any]) -> str:
+        wanted = (
+            f"tags.stage_hash = '{message['tags']['stage_hash']}' and attributes.start_time = {message['ms']}"
+        )
+        found = self.client.search_runs([self.experiment_id], wanted, max_results=1)
+        return found[0].info.run_id if found else ""
+
+    def _log_batch(self, run_id: str, message: Mapping[str, Any]) -> None:
+        """Parameters and inputs; writing the same once more changes nothing."""
+        self._write_params(run_id, message["params"])
+        self._write_inputs(run_id, message["inputs"])
+
+    def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Writes points; where MLflow refuses one, the others still arrive before `Refused` is raised."""
+        points = [
+            Metric(name, value, message["ms"], message["step"])
+            for message in messages
+            for name, value in message["values"].items()
+        ]
+        try:
+            with _refusals():
+                self.client.log_batch(run_id, metrics=points)
+        except Refused:
+            self._log_singly(run_id, points)
+
+    def _log_singly(self, run_id: str, points: Sequence[Metric]) -> None:
+        refused: list[str] = []
+        for point in points:
+            try:
+                with _refusals():
+                    self.client.log_batch(run_id, metrics=[point])
+            except Refused as error:
+                refused.append(f"{point.key}: {error}")
+        if refused:
+            raise Refused("; ".join(refused))
+
+    def end(self, run_id: str, status: str, ms: int) -> None:
+        """Closes the run as FINISHED, FAILED or KILLED at `ms` (since 1970)."""
+        with _refusals():
+            self.client.set_terminated(run_id, status, ms)
+
+    def _continues(self, run_id: str) -> bool:
+        try:
+            run = self.client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return False
+            raise
+        self.client.update_run(run_id, status="RUNNING")
+        self.client.set_tag(run_id, "attempts", str(int(run.data.tags.get("attempts", "1")) + 1))
+        return True
+
+    def _write_params(self, run_id: str, params: Mapping[str, Any]) -> None:
+        flat = dict(flatten(params))
+        long = {name: value for name, value in flat.items() if len(value) > LONGEST_PARAM}
+        if long:
+            self.client.log_text(run_id, json.dumps(params, indent=2, default=str), "params.json")
+        short = [Param(name, "see params.json" if name in long else value) for name, value in flat.items()]
+        for first in range(0, len(short), PER_REQUEST):
+            self.client.log_batch(run_id, params=short[first : first + PER_REQUEST])
+
+    def _write_inputs(self, run_id: str, inputs: Mapping[str, Mapping[str, str]]) -> None:
+        datasets = [
+            DatasetInput(
+                Dataset(name, source["digest"][:LONGEST_DIGEST], "dvc", json.dumps({"path": source["path"]})),
+                [InputTag("mlflow.data.context", name)],
+            )
+            for name, source in inputs.items()
+        ]
+        if datasets:
+            self.client.log_inputs(run_id, datasets)
+
+
+def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """`{"a": {"b": 1}}` as `("a.b", "1")`; lists are written as JSON."""
+    for name, value in params.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def told_name(name: str, tags: Mapping[str, str]) -> str:
+    """What tells a run from others in MLflow's narrow column: an ablation's variant and seed come before the stage."""
+    seed, recipe = tags.get("seed", ""), tags.get("recipe", "laptop")
+    if tags.get("variant"):
+        return f"{tags['variant']} {f's{seed} ' if seed else ''}{name}"
+    return " ".join(
+        [name, *([f"s{seed}"] if seed else []), *([recipe] if recipe not in ("", "laptop") else [])]
+    )
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
+            raise Refused(str(error)) from error
+        raise
+
+
+@contextmanager
+def _only_one_creates(uri: str) -> Iterator[None]:
+    """A SQLite database that several processes create at once is left broken (MLflow 3.17: 1 of 6 got one)."""
+    database = _sqlite_file(uri)
+    if database is None:
+        yield
+        return
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with open(database.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _sqlite_file(uri: str) -> Path | None:
+    return Path(uri.removeprefix("sqlite:///")).absolute() if uri.startswith("sqlite:///") else None
+
+
+def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Who ran the stage, the GPUs it may compute on, the hash of its code's fingerprint, and the seed of the run."""
+    found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus())}
+    fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
+    found |= {"code": dvc_md5(fingerprint)} if fingerprint.exists() else {}
+    return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})
+
+
+def _seed_of_the_run() -> str:
+    """`seed` of the parameter file: a stage may have one of its own (grade's bootstrap), which tells no runs apart."""
+    try:
+        content = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError):
+        return ""
+    return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""
+
+
+def visible_gpus() -> int:
+    """NVIDIA GPUs of this machine that a process started here may use."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return len([device for device in chosen.split(",") if device.strip() not in ("", "-1")])
+    return len(
+        [device for device in Path("/dev").glob("nvidia*") if device.name.removeprefix("nvidia").isdecimal()]
+    )
+
+
+def _git_tags() -> dict[str, str]:
+    """Commit and whether tracked files differ from it; DVC's own records change during a run and do not count."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        changes = _git("status", "--porcelain", "-uno", "--", ".", ":!dvc.lock", ":!data", ":!reports")
+    except (OSError, subprocess.CalledProcessError):  # no git, or no repository: the tags are left out
+        return {}
+    return {"git.commit": commit, "mlflow.source.git.commit": commit, "git.dirty": str(bool(changes)).lower()}
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,207 @@
+"""Carries a stage's tracking log to MLflow, in a process of its own beside the stage.
+
+The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
+are points of curves, `end` closes the run. How far it has been delivered is kept beside it, so any later process
+can go on; when all is delivered and the run is finished, both files go. The stage's end is the end of standard
+input: a log that then lacks its `end` belongs to a stage that was killed.
+
+    python -m stages.observe.mlflow_uploader state/scratch/sft-0123456789abcdef
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.files import write_json
+from stages.observe.kept_logs import end_ms, keep_log, parsed
+from stages.observe.mlflow_store import MlflowStore, Refused
+from stages.observe.tracking import LOG_NAME
+
+SECONDS_BETWEEN_DELIVERIES = 2.0
+SECONDS_OF_RETRIES_AT_THE_END = 10.0
+POINTS_PER_REQUEST = 1000  # MLflow refuses more in one batch
+_OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
+
+
+class Delivery:
+    """The log of one scratch folder and how much of it MLflow has."""
+
+    def __init__(self, scratch: Path) -> None:
+        self.log = scratch / LOG_NAME
+        self.state_file = scratch / "tracking_state.json"
+        self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
+        if self.state_file.exists():
+            self.state |= json.loads(self.state_file.read_text())
+        self.store: MlflowStore | None = None
+        self.error = ""
+
+    def deliver(self) -> bool:
+        """Delivers what the log holds by now. False when MLflow could not be reached (`error` says why).
+
+        A log that is gone was delivered and put away by the delivery of the attempt before, which was still at work.
+        """
+        if not self.log.exists():
+            return True
+        try:
+            while batch := self._next_batch():
+                self._send(*batch)
+        except Refused as error:  # the same request would be refused for ever
+            self._drop(batch, _first_line(error))
+            return self.deliver()
+        except Exception as error:  # MLflow, its database, the network: keep the lines, try again later
+            self.error = f"{type(error).__name__}: {_first_line(error)}"
+            return False
+        return True
+
+    def close_if_killed(self) -> None:
+        """Adds `end` with KILLED to the log of a stage that could not; the next attempt goes on with the run."""
+        lines = self.log.read_bytes().splitlines() if self.log.exists() else []
+        if lines and (_parse(lines[-1]) or {}).get("kind") != "end":
+            end = {"kind": "end", "status": "KILLED", "ms": int(time.time() * 1000)}
+            with open(self.log, "ab") as log:
+                log.write(b"\n" + json.dumps(end).encode() + b"\n")
+
+    def forget_if_done(self) -> None:
+        """Puts the log away when nothing is left to deliver and no attempt will continue the run.
+
+        It is kept in state/runs/, from where `retrace mirror` can give it to another database.
+        """
+        if self.log.exists() and self.state["offset"] == self.log.stat().st_size and not self.state["run_id"]:
+            keep_log(self.log, self.log.parent.parent.parent, self._tags())
+            self.log.unlink()
+            self.state_file.unlink(missing_ok=True)
+
+    def _tags(self) -> dict[str, str]:
+        """The tags that MLflow has of the run, git's among them; none when they cannot be read."""
+        try:
+            store = self.store or MlflowStore(self.state["uri"])
+            return dict(store.client.get_run(self.state["last_run_id"]).data.tags)
+        except Exception:  # the server has just gone away: the log has the stage's own tags
+            return {}
+
+    def _next_batch(self) -> tuple[list[dict[str, Any]], int] | None:
+        """The lines of the next request, and the offset behind them. Half a line waits for its rest."""
+        with open(self.log, "rb") as log:
+            log.seek(self.state["offset"])
+            end, batch, points = self.state["offset"], [], 0
+            for line in log:
+                message = _parse(line)
+                if not line.endswith(b"\n") or (batch and (message or {}).get("kind") != "values"):
+                    break
+                end += len(line)
+                if message:
+                    batch.append(message)
+                    points += len(message.get("values", ()))
+                if points >= POINTS_PER_REQUEST or (batch and batch[0]["kind"] != "values"):
+                    break
+        return (batch, end) if end > self.state["offset"] else None
+
+    def _send(self, batch: list[dict[str, Any]], end: int) -> None:
+        if not batch:
+            return self._advance(end)
+        message = batch[0]
+        if message["kind"] == "start":
+            self.store = self.store or MlflowStore(message["uri"])
+            run_id = self.store.start(message, self.state["run_id"])
+            return self._advance(end, run_id=run_id, uri=message["uri"])
+        self.store = self.store or MlflowStore(self.state["uri"])
+        if message["kind"] == "values":
+            self.store.log(self.state["run_id"], batch)
+            return self._advance(end)
+        ended = end_ms(parsed(self.log.read_bytes()[:end].splitlines()))
+        self.store.end(self.state["run_id"], message["status"], ended)
+        kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
+        return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
+
+    def _drop(self, batch: tuple[list[dict[str, Any]], int], reason: str) -> None:
+        self.error = f"MLflow refuses {batch[0][0]['kind']} of this run: {reason}"
+        self._advance(batch[1], refused=self.state["refused"] + len(batch[0]))
+
+    def _advance(self, offset: int, **changes: Any) -> None:
+        self.state |= {"offset": offset, **changes}
+        write_json(self.state_file, self.state)
+
+
+def _first_line(error: Exception) -> str:
+    """The line in which a database speaks, where there is one: SQLAlchemy puts others before it."""
+    lines = str(error).splitlines() or [""]
+    return next((line for line in lines if _OF_DATABASE.match(line)), lines[0])[:300]
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """None for a line that was cut off when its stage was killed."""
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None
+
+
+def main(argv: list[str]) -> int:
+    """Follows the log until the stage ends; prints the outcome as one JSON line. 0 when all is delivered."""
+    for name in (signal.SIGINT, signal.SIGTERM):  # a Ctrl-C reaches the whole group; the stage's end ends us
+        signal.signal(name, signal.SIG_IGN)
+    logging.getLogger("mlflow.store.db.utils").setLevel(
+        logging.CRITICAL
+    )  # it prints the trace of every failed attempt
+    ended = _watch_stage()
+    with open(Path(argv[0]) / "tracking.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # an attempt before this one may still be retrying
+        return _follow(Delivery(Path(argv[0])), ended)
+
+
+def _follow(delivery: Delivery, ended: threading.Event) -> int:
+    while not ended.wait(SECONDS_BETWEEN_DELIVERIES if delivery.store else 0.01):
+        delivery.deliver()
+    with suppress(
+        OSError
+    ):  # no room on the disk: the next attempt goes on with the run, or `retrace mirror` closes it
+        delivery.close_if_killed()
+    is_delivered, deadline = delivery.deliver(), time.monotonic() + SECONDS_OF_RETRIES_AT_THE_END
+    while not is_delivered and time.monotonic() < deadline:
+        time.sleep(1.0)
+        is_delivered = delivery.deliver()
+    if is_delivered:
+        with suppress(OSError):  # as above: it stays where it is until it can be put away
+            delivery.forget_if_done()
+    is_complete = is_delivered and not delivery.state["refused"]
+    error = "" if is_complete else delivery.error or "some numbers were refused"
+    run_id = delivery.state["run_id"] or delivery.state.get("last_run_id", "")
+    experiment_id = delivery.store.experiment_id if delivery.store else ""
+    try:
+        print(json.dumps({"run_id": run_id, "experiment_id": experiment_id, "error": error}), flush=True)
+    except BrokenPipeError:  # the stage was killed; Python would try, and complain, once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1 if error else 0
+
+
+def _watch_stage() -> threading.Event:
+    """Set when standard input ends, or the parent does: a worker forked by the stage may keep the pipe open."""
+    ended, parent = threading.Event(), os.getppid()
+
+    def read_to_end() -> None:
+        sys.stdin.buffer.read()
+        ended.set()
+
+    def watch_parent() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        ended.set()
+
+    for watch in (read_to_end, watch_parent):
+        threading.Thread(target=watch, daemon=True).start()
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

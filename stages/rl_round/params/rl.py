@@ -1,0 +1,220 @@
+"""Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from stages.engines.samplers.params import SamplerParams, VllmSamplerParams
+from stages.engines.trainers.params import OptimizerParams
+from stages.foundations.params import StrictParams
+from stages.rl_round.params.drawing import (
+    DynamicSampling,
+    DynamicSamplingParams,
+    ProblemSlice,
+    PromptSelectionParams,
+)
+from stages.rl_round.params.rewards import (
+    CosineReward,
+    Discount,
+    NgramPenalty,
+    OverlongParams,
+    RepetitionPenaltyParams,
+    RewardParams,
+    SoftOverlong,
+)
+from stages.rl_round.params.update import (
+    AdvantageParams,
+    ImportanceWeights,
+    OptimalTokenBaseline,
+    PlainReward,
+    PolicyLossParams,
+    ReferenceKlParams,
+    Reinforce,
+    RolloutCorrectionParams,
+    RolloutDistributionsParams,
+    SafeSet,
+    TrustRegionMasking,
+    VocabularyPruningParams,
+    WholeDistributions,
+)
+from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
+
+
+class WeightSyncCheckParams(StrictParams):
+    """The check after every weight sync: sampler and trainer must agree on a fixed batch."""
+
+    sequences: int = Field(ge=1)
+    """Responses in the fixed batch."""
+    max_logprob_gap: float | None = Field(gt=0)
+    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4. Null measures and never
+    refuses, for a sampler that differs on purpose."""
+
+
+class RlParams(StrictParams):
+    """Section `rl`."""
+
+    problems_per_step: int = Field(ge=1)
+    group_size: int = Field(ge=1)
+    """Responses drawn for each problem."""
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    top_k: int = Field(ge=0)
+    """0 keeps the whole vocabulary."""
+    max_response_tokens: int = Field(ge=1)
+    reward: RewardParams
+    reward_discount: Discount
+    """Of the reward at the response's end (Demystify: 1; less made responses impatient and worse)."""
+    verifier: RoundVerifierParams
+    """Who judges the responses: the rules of section `verifier`, or a model."""
+    overlong: OverlongParams
+    overlong_filtering: bool
+    """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
+    repetition_penalty: RepetitionPenaltyParams
+    dynamic_sampling: DynamicSamplingParams
+    advantage: AdvantageParams
+    policy_loss: PolicyLossParams
+    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
+    """How token losses become one number: DAPO token_mean, GRPO sequence_mean_token_mean, Dr. GRPO constant."""
+    proximal: Literal["recompute", "rollout"]
+    """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
+    rollout_correction: RolloutCorrectionParams
+    rollout_distributions: RolloutDistributionsParams
+    vocabulary_pruning: VocabularyPruningParams
+    reference_kl: ReferenceKlParams
+    minibatches: int = Field(ge=1)
+    """Optimizer updates of one step."""
+    max_gradient_norm: float = Field(gt=0)
+    optimizer: OptimizerParams
+    weight_sync_check: WeightSyncCheckParams
+    checkpoint_every_steps: int = Field(ge=1)
+
+    @property
+    def log_threshold(self) -> float | None:
+        """Of the safe vocabulary on both sides; None when nothing is pruned."""
+        pruning = self.vocabulary_pruning
+        return pruning.log_threshold if isinstance(pruning, SafeSet) else None
+
+    @property
+    def keeps_distributions(self) -> bool:
+        """True when the sampler's whole distributions are kept."""
+        return isinstance(self.rollout_distributions, WholeDistributions)
+
+    @property
+    def is_divergence_exact(self) -> bool:
+        """True when trust region masking judges by the KL over the whole vocabulary."""
+        correction = self.rollout_correction
+        return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> RlParams:
+        found = [*_reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+
+def _reward_contradictions(rl: RlParams) -> Iterator[str]:
+    if isinstance(rl.overlong, SoftOverlong):
+        if isinstance(rl.reward, CosineReward):
+            yield (
+                "reward.kind cosine has its own value for long responses (exceeded): set overlong.kind none, or "
+                "reward.kind by_verdict"
+            )
+        if rl.overlong.buffer_tokens >= rl.max_response_tokens:
+            yield (
+                f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
+                f"{rl.max_response_tokens}"
+            )
+    penalty = rl.repetition_penalty
+    if isinstance(penalty, NgramPenalty) and penalty.n >= rl.max_response_tokens:
+        yield (
+            f"repetition_penalty.n {penalty.n} must be less than max_response_tokens {rl.max_response_tokens}: no "
+            "n-gram could repeat"
+        )
+
+
+def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    if rl.group_size > 1:
+        return
+    if not isinstance(rl.advantage, PlainReward):
+        yield (
+            f"advantage.kind {rl.advantage.kind} compares the responses of a group, and group_size is 1: set "
+            "group_size to at least 2, or advantage.kind reward"
+        )
+    if isinstance(rl.dynamic_sampling, DynamicSampling):
+        yield (
+            "dynamic_sampling.kind dynamic trains on groups that are right and wrong at once, which a group_size of 1 "
+            "never is: set group_size to at least 2, or dynamic_sampling.kind none"
+        )
+
+
+def _update_contradictions(rl: RlParams) -> Iterator[str]:
+    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights)
+    if isinstance(rl.advantage, OptimalTokenBaseline):
+        if rl.proximal != "recompute":
+            yield (
+                "advantage.kind optimal_token_baseline weighs tokens by the trainer's probabilities before the "
+                "update: set proximal: recompute"
+            )
+        if rl.advantage.is_importance_weighted and not is_weighted:
+            yield (
+                "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
+                "rollout_correction.kind importance_weights, or is_importance_weighted false"
+            )
+    if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
+        yield (
+            f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
+            "sampler already, and importance_weights would count it twice: set proximal: recompute, "
+            "rollout_correction.kind none, or policy_loss.kind reinforce"
+        )
+    if rl.is_divergence_exact and not rl.keeps_distributions:
+        yield (
+            "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
+            "rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+        )
+    if rl.keeps_distributions and not rl.is_divergence_exact:
+        yield (
+            "rollout_distributions.kind whole keeps what only an exact divergence reads: set "
+            "rollout_distributions.kind sampled_tokens, or rollout_correction.kind trust_region_masking with "
+            "divergence exact"
+        )
+    if isinstance(rl.vocabulary_pruning, SafeSet) and (rl.top_p < 1 or rl.top_k):
+        yield (
+            f"vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k {rl.top_k} "
+            "the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+        )
+
+
+class RoundParams(StrictParams):
+    """Section `rl_rounds.<policy>`."""
+
+    start_from: str
+    """Policy that the round starts from."""
+    steps: int = Field(ge=1)
+    """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
+    warmup_steps: int = Field(ge=0)
+    """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
+    problems: Literal["problems/train", "web/solutions"]
+    """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
+    problem_slice: ProblemSlice
+    prompt_selection: PromptSelectionParams
+
+
+def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
+    """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
+    found = []
+    mismatch = sampler.mismatch.kind if hasattr(sampler, "mismatch") else "none"
+    if mismatch != "none" and rl.weight_sync_check.max_logprob_gap is not None:
+        found.append(
+            f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
+            f"sampler differs on purpose (sampler.mismatch.kind {mismatch}): set it to null"
+        )
+    if isinstance(rl.verifier, ModelVerifier) and isinstance(sampler, VllmSamplerParams):
+        found.append(
+            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind vllm does not give: "
+            "set sampler.kind torch, or rl.verifier.kind rule"
+        )
+    return found

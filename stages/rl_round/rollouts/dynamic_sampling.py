@@ -1,0 +1,92 @@
+"""Which problems are drawn, and which groups make the batch: dynamic sampling that throws no finished work away.
+
+Source: DAPO (arXiv 2503.14476), section 3.2. Deviations: 1. groups beyond the batch wait for the next step with their
+version stamp instead of being discarded; 2. a draw is sized by the share of groups that had signal lately; 3. after
+`max_draws` the batch may be smaller, instead of an error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from stages.foundations.seeds import permutation
+from stages.rl_round.params.drawing import DynamicSampling, NoDynamicSampling, ProblemSlice
+from stages.rl_round.rollouts.rollouts import Group, Problem
+
+SMALLEST_SIGNAL_FRACTION = 0.25
+"""A draw is at most 4 times what is missing, however few groups had signal."""
+
+
+@dataclass
+class DrawState:
+    """What drawing carries from step to step."""
+
+    cursor: int = 0
+    """Problems drawn so far in this round."""
+    signal_fraction: float = 1.0
+    """Share of the last step's groups that had signal."""
+    carried: list[Group] = field(default_factory=list)
+    """Surplus groups with signal, oldest first."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step trains on, and what else was drawn for it."""
+
+    groups: list[Group]
+    """At most `problems_per_step`, oldest first."""
+    drawn: list[Group]
+    """Every group drawn in this step, whatever became of it."""
+    left_out: list[Group]
+    """Groups that will never be trained on: drawn now without signal, or surplus that waited too long."""
+    draws: int
+    too_stale: int
+    """Surplus groups that waited too long."""
+
+
+def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
+    """Part `index` of `count` of the problems in the order of the run's seed; parts are disjoint and cover all."""
+    order = permutation(len(problems), seed, "problem_slice")
+    return [problems[index] for index in order[part.index :: part.count]]
+
+
+def draw_size(missing: int, signal_fraction: float) -> int:
+    """Problems to draw so that about `missing` groups have signal."""
+    return math.ceil(missing / max(SMALLEST_SIGNAL_FRACTION, signal_fraction))
+
+
+def draw_batch(
+    sampling: NoDynamicSampling | DynamicSampling,
+    wanted: int,
+    policy_version: int,
+    state: DrawState,
+    draw: Callable[[int, int], list[Group]],
+) -> Batch:
+    """Fills a batch of `wanted` groups; `draw(count, number)` gives the next groups. Moves `state` on."""
+    if isinstance(sampling, NoDynamicSampling):
+        groups = draw(wanted, 0)
+        state.cursor += wanted
+        return Batch(groups, groups, [], 1, 0)
+    fresh = [
+        group for group in state.carried if policy_version - group.policy_version <= sampling.max_staleness
+    ]
+    stale = [
+        group for group in state.carried if policy_version - group.policy_version > sampling.max_staleness
+    ]
+    drawn: list[Group] = []
+    draws = 0
+    while len(fresh) < wanted and draws < sampling.max_draws:
+        fraction = sum(group.has_signal for group in drawn) / len(drawn) if drawn else state.signal_fraction
+        size = draw_size(wanted - len(fresh), fraction)
+        groups = draw(size, draws)
+        state.cursor += size
+        draws += 1
+        drawn += groups
+        fresh += [group for group in groups if group.has_signal]
+    if drawn:
+        state.signal_fraction = sum(group.has_signal for group in drawn) / len(drawn)
+    state.carried = fresh[wanted:]
+    left_out = stale + [group for group in drawn if not group.has_signal]
+    return Batch(fresh[:wanted], drawn, left_out, draws, len(stale))

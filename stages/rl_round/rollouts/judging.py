@@ -1,0 +1,201 @@
+"""The round's verifier when it is a model: the starting policy, taught to judge if so asked, beside the rules.
+
+A verdict of the rules never reaches a reward here. That the judge can be wrong is the point of the choice, so how often
+the two agree stands in every row of the curve.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Protocol
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
+from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_tokenizer
+from stages.engines.samplers.build import build_sampler
+from stages.engines.samplers.params import TorchSamplerParams, without_mismatch
+from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.model_judge import (
+    DIFFERENT,
+    NO_JUDGEMENT,
+    SAME,
+    ModelJudge,
+    WordJudge,
+    same_request,
+)
+from stages.engines.verifier.verifier import Verifier
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder
+from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.foundations.seeds import derive_seed
+from stages.observe.progress import progress
+from stages.rl_round.params.verifier import LikelierWord, MadePairs, ModelVerifier, WrittenJudgement
+
+EVALUATION_PAIRS = 256
+MAX_GRADIENT_NORM = 1.0
+
+
+class RoundVerifier(Protocol):
+    """What a round asks: `Verifier` and `CheckedJudge`."""
+
+    def judge(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        truncated: Sequence[bool] | None = None,
+        require_marker: bool = False,
+    ) -> list[Judgement]:
+        """One judgement for each (gold answer, response), in order."""
+
+
+class CheckedJudge:
+    """A judge whose judgements count, beside the rules that it is compared with. A context manager closes the judge."""
+
+    def __init__(self, judge: ModelJudge | WordJudge, rules: Verifier) -> None:
+        self._judge, self._rules = judge, rules
+        self._pairs: list[tuple[Verdict, Verdict]] = []
+
+    def judge(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        truncated: Sequence[bool] | None = None,
+        require_marker: bool = False,
+    ) -> list[Judgement]:
+        """The judge's judgements; where it wrote none the verdict is `crashed`: the judge failed, not the response."""
+        judged = [_mark_judge_failures(one) for one in self._judge.judge(pairs, truncated, require_marker)]
+        ruled = self._rules.judge(pairs, truncated, require_marker)
+        self._pairs += [(one.verdict, other.verdict) for one, other in zip(judged, ruled, strict=True)]
+        return judged
+
+    def pop_agreement_metrics(self) -> dict[str, float]:
+        """How the judgements since the last call compare with those of the rules; empty when none was asked.
+
+        Agreement is on correct or not, among those that both have decided.
+        """
+        decided = [pair for pair in self._pairs if not any(verdict.is_failure for verdict in pair)]
+        correct = [tuple(verdict is Verdict.CORRECT for verdict in pair) for pair in decided]
+        self._pairs = []
+        if not decided:
+            return {}
+        return {
+            "verdict/rule_agreement_fraction": sum(one == other for one, other in correct) / len(correct),
+            "verdict/false_correct_fraction": sum(one and not other for one, other in correct) / len(correct),
+            "verdict/false_wrong_fraction": sum(other and not one for one, other in correct) / len(correct),
+        }
+
+    def close(self) -> None:
+        """Ends the judge; the rules are their owner's to end."""
+        self._judge.close()
+
+    def __enter__(self) -> CheckedJudge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _mark_judge_failures(judgement: Judgement) -> Judgement:
+    if judgement.reason != NO_JUDGEMENT:
+        return judgement
+    return Judgement(Verdict.CRASHED, judgement.extracted, judgement.path, judgement.reason)
+
+
+def build_judge(
+    params: ModelVerifier,
+    sampler: TorchSamplerParams,
+    prompt: PlainPrompt | ChatPrompt,
+    policy: Path,
+    seed: int,
+) -> ModelJudge | WordJudge:
+    """The judge that `params` describes, with the policy of a folder."""
+    held = build_sampler(without_mismatch(sampler), policy)
+    tokenizer = load_tokenizer(policy)
+    match params.reading:
+        case WrittenJudgement(max_tokens=max_tokens):
+            return ModelJudge(held, tokenizer, prompt, seed, max_tokens)
+        case LikelierWord(undecided_margin=margin):
+            return WordJudge(held, tokenizer, prompt, margin)
+
+
+def made_pairs(answers: Sequence[str], count: int, seed: int) -> list[tuple[str, str]]:
+    """Pairs of answers, every second one of equal answers; all different answers are equally likely.
+
+    UserError when there is only one answer.
+    """
+    different = sorted(set(answers))
+    if len(different) < 2:
+        raise UserError(
+            f"rl.verifier.teaching.kind made_pairs needs two different answers, and the problems have "
+            f"{len(different)}: set teaching.kind none, or more problems"
+        )
+    rng = random.Random(seed)
+    pairs = (rng.sample(different, 2) for _ in range(count))
+    return [(gold, gold if number % 2 else other) for number, (gold, other) in enumerate(pairs)]
+
+
+def taught_judge(
+    teaching: MadePairs,
+    trainer_params: TorchTrainerParams,
+    prompt: PlainPrompt | ChatPrompt,
+    policy: Path,
+    answers: Sequence[str],
+    scratch: Path,
+    *seed_parts: int | str,
+) -> Path:
+    """The folder of the policy that was taught to judge, under `scratch`; a run that goes on finds it there."""
+    folder = scratch / "judge"
+    if folder.exists():
+        return folder
+    adamw = AdamwParams(
+        kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0
+    )
+    with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, policy)) as trainer:
+        for step in progress(range(teaching.steps), teaching.steps, f"{seed_parts[-1]}: judge", "steps"):
+            pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_parts, "judge", step))
+            lessons = [_lesson(trainer.tokenizer, prompt, pair) for pair in pairs]
+            groups = split_by_tokens([one.tokens for one in lessons], trainer_params.micro_batch_tokens)
+            tokens = sum(len(one.response) for one in lessons)
+            batches = [pack([lessons[index] for index in group]) for group in groups]
+            trainer.update(batches, lambda found, _, count=tokens: (-found.logprobs.sum() / count, {}), 1.0)
+        with replace_folder(folder) as beside:
+            trainer.save_policy(beside)
+    return folder
+
+
+def _lesson(tokenizer, prompt: PlainPrompt | ChatPrompt, pair: tuple[str, str]) -> TokenSequence:
+    gold, prediction = pair
+    word = SAME if gold == prediction else DIFFERENT
+    request = encode_prompt(tokenizer, prompt, same_request(gold, prediction))
+    return TokenSequence(request, encode_response(tokenizer, word))
+
+
+def evaluate_judge(
+    judge: ModelJudge | WordJudge, answers: Sequence[str], *seed_parts: int | str
+) -> dict[str, float]:
+    """How the judge does on new pairs, half of them equal: shares judged right and left undecided.
+
+    Empty where all answers are equal.
+    """
+    if len(set(answers)) < 2:
+        return {}
+    pairs = made_pairs(answers, EVALUATION_PAIRS, derive_seed(*seed_parts, "judge", "examined"))
+    judged = judge.judge([(gold, f"The answer is \\boxed{{{prediction}}}.") for gold, prediction in pairs])
+    right = [
+        one.verdict is (Verdict.CORRECT if gold == prediction else Verdict.WRONG)
+        for one, (gold, prediction) in zip(judged, pairs, strict=True)
+    ]
+    return {
+        "judge/right_fraction": sum(right) / len(right),
+        "judge/undecided_fraction": sum(_mark_judge_failures(one).verdict.is_failure for one in judged)
+        / len(judged),
+    }
+
+
+def forget_judge(scratch: Path) -> None:
+    """Removes what `taught_judge` keeps: the outputs are written."""
+    shutil.rmtree(scratch / "judge", ignore_errors=True)

@@ -1,0 +1,115 @@
+"""From groups to optimizer updates: statistics of the trainer, advantages, minibatches, the policy loss.
+
+Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
+at the start of the update, `policy_logprobs` the current ones, with gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stages.algorithms.trust_region_masking import error_bounds
+from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
+from stages.foundations.seeds import permutation
+from stages.rl_round.params.rl import RlParams
+from stages.rl_round.rollouts.rollouts import Group
+from stages.rl_round.update.advantages import with_advantages
+from stages.rl_round.update.corrections import effective_sample_fraction
+from stages.rl_round.update.losses import policy_loss
+from stages.rl_round.update.recompute_logprobs import (
+    Reference,
+    with_proximal_statistics,
+    with_reference_logprobs,
+)
+from stages.rl_round.update.training_samples import TrainedRollout, make_micro_batches, trainable_rollouts
+
+
+def prepare_rollouts(
+    groups: Sequence[Group],
+    params: RlParams,
+    policy_version: int,
+    micro_batch_tokens: int,
+    trainer: Trainer,
+    reference: Reference | None = None,
+) -> list[TrainedRollout]:
+    """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`."""
+    rollouts = trainable_rollouts(groups, params, policy_version)
+    if not rollouts:
+        return []
+    if params.proximal == "recompute":
+        rollouts = with_proximal_statistics(rollouts, params, micro_batch_tokens, trainer)
+    if reference is not None:
+        rollouts = with_reference_logprobs(rollouts, params, micro_batch_tokens, trainer, reference)
+    return with_advantages(rollouts, params)
+
+
+def update_policy(
+    rollouts: Sequence[TrainedRollout],
+    params: RlParams,
+    micro_batch_tokens: int,
+    learning_rate_scale: float,
+    trainer: Trainer,
+    *seed_parts: int | str,
+) -> list[Update]:
+    """One pass over `rollouts` in `params.minibatches` optimizer updates, in an order that the seed decides.
+
+    FloatingPointError when a loss or gradient is not finite; that update leaves weights and optimizer as they were.
+    """
+    order = permutation(len(rollouts), *seed_parts)
+    size = -(-len(rollouts) // params.minibatches)
+    updates = []
+    for first in range(0, len(rollouts), size):
+        minibatch = [rollouts[index] for index in order[first : first + size]]
+        batches = make_micro_batches(minibatch, params, micro_batch_tokens, trainer)
+        update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
+        updates.append(_finished(update, len(minibatch), params.max_response_tokens))
+    return updates
+
+
+def _finished(update: Update, responses: int, max_response_tokens: int) -> Update:
+    """The update with the diagnostics that are no sums: made of its `sum/` shares, which go.
+
+    Effective sample size as a fraction of the tokens. Variance proxies: the mean squared norm of a response's gradient
+    with respect to the logits, the squared norm of the whole gradient, and (power - signal) / (responses - 1); they
+    leave the network's own Jacobian out of the power, so compare them between runs, not with each other. The trust
+    region's bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from what accepted responses show.
+    """
+    sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
+    shown: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
+    tokens = max(1.0, sums["sum/weighted_tokens"])
+    shown["importance/effective_sample_fraction"] = effective_sample_fraction(sums)
+    shown["importance/weight_mean"] = sums["sum/weights"] / tokens
+    if "sum/capped_tokens" in sums:
+        shown["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
+    power, signal = responses * sums["sum/gradient_power"], update.gradient_norm**2
+    shown["variance_proxy/power"], shown["variance_proxy/signal"] = power, signal
+    shown["variance_proxy/noise"] = (power - signal) / max(1, responses - 1)
+    if "trust_region/acceptance_rate" in shown:
+        accepted = shown["trust_region/acceptance_rate"]
+        shown["trust_region/sequence_divergence"] = (
+            sums["sum/accepted_divergence"] / accepted if accepted else 0.0
+        )
+        shown["trust_region/error_bound"] = error_bounds(
+            max_response_tokens,
+            shown["trust_region/divergence_max"],
+            sequence_kl=shown["trust_region/sequence_divergence"],
+        )["unified"]
+    return replace(update, diagnostics=shown)
+
+
+def summarise(updates: Sequence[Update]) -> dict[str, float]:
+    """One number per diagnostic of a step: the mean over its updates; log-prob gaps are the first update's.
+
+    Only the first update starts from the weights that the step's own rollouts were drawn with.
+    """
+    total: dict[str, float] = {}
+    for update in updates:
+        add_diagnostics(total, update.diagnostics)
+    means = {name: value if name.endswith("_max") else value / len(updates) for name, value in total.items()}
+    means |= {
+        name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")
+    }
+    means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
+    means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
+    return means

@@ -1,0 +1,64 @@
+"""Policies as folders: what does not fit is refused with the remedy; prompts are put as the section says."""
+
+import pytest
+import torch
+
+from stages.engines.policies.policy_folders import (
+    count_policy,
+    decode_response,
+    encode_prompt,
+    encode_response,
+    load_policy,
+)
+from stages.foundations.errors import UserError
+from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
+
+CHAT = ChatPrompt(kind="chat", system="Be brief.", suffix=" Box it.")
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
+    write_tiny_policy(tmp_path, vocab=200)
+    with pytest.raises(UserError, match="has 258 tokens but the model embeds 200"):
+        load_policy(tmp_path, torch.float32)
+
+
+def test_a_folder_that_is_no_policy_is_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a policy"):
+        load_policy(tmp_path, torch.float32)
+    write_tiny_policy(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{")
+    with pytest.raises(UserError, match="holds no usable tokenizer"):
+        load_policy(tmp_path, torch.float32)
+
+
+def test_a_truncated_weights_file_is_refused(tmp_path):
+    write_tiny_policy(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="is not a policy"):
+        load_policy(tmp_path, torch.float32)
+
+
+def test_counts_are_those_of_the_policy(tmp_path):
+    write_tiny_policy(tmp_path)
+    assert count_policy(tmp_path)["policy/vocabulary"] == 258
+
+
+def test_prompts_and_responses_are_tokens_of_the_text():
+    tokenizer = byte_tokenizer()
+    plain = encode_prompt(tokenizer, PlainPrompt(kind="plain", template="Q: {problem}\nA: "), "{1}+1?")
+    assert tokenizer.decode(plain) == "Q: {1}+1?\nA: "
+    response = encode_response(tokenizer, "2")
+    assert response[-1] == tokenizer.eos_token_id and decode_response(tokenizer, response) == "2"
+
+
+def test_chat_prompts_need_a_template_and_use_it():
+    tokenizer = byte_tokenizer()
+    with pytest.raises(UserError, match=r"prompt\.kind: plain"):
+        encode_prompt(tokenizer, CHAT, "1+1?")
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    assert (
+        tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?"))
+        == "<system>Be brief.<user>1+1? Box it.<assistant>"
+    )

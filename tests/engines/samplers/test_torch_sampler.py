@@ -1,0 +1,236 @@
+"""The built-in sampler against transformers' own forward pass and generation."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.engines.samplers import kv_cache
+from stages.engines.samplers.params import NoMismatch, TorchSamplerParams
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import StopReason
+from stages.engines.samplers.torch_sampler import TorchSampler
+from stages.foundations.errors import UserError
+
+PARAMS = TorchSamplerParams(
+    kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16, mismatch=NoMismatch(kind="none")
+)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
+PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11], [12, 13]]
+END = 1
+SIZES = dict(
+    vocab_size=40,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    initializer_range=0.3,
+    pad_token_id=0,
+    eos_token_id=END,
+    bos_token_id=None,
+)
+
+
+def replace_params(**changes):
+    return PARAMS.model_copy(update=changes)
+
+
+def make(kind, **sizes):
+    torch.manual_seed(0)
+    model_class, config_class = {
+        "llama": (LlamaForCausalLM, LlamaConfig),
+        "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+        "qwen3": (Qwen3ForCausalLM, Qwen3Config),
+    }[kind]
+    return model_class(config_class(**{**SIZES, **sizes})).eval()
+
+
+MODELS = [
+    pytest.param("llama", dict(num_key_value_heads=4, tie_word_embeddings=True), id="llama"),
+    pytest.param("llama", dict(num_key_value_heads=2, tie_word_embeddings=False), id="llama-grouped-heads"),
+    pytest.param("qwen2", dict(num_key_value_heads=2), id="qwen2-biases"),
+    pytest.param("qwen3", dict(num_key_value_heads=2, head_dim=16), id="qwen3-query-norms"),
+]
+
+
+def random_biases(model):
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_(0, 0.3)
+    return model
+
+
+def assert_logprobs_are_the_models(model, prompts, drawn, tolerance=2e-5):
+    for prompt, samples in zip(prompts, drawn, strict=True):
+        for sample in samples:
+            ids = torch.tensor([[*prompt, *sample.token_ids]])
+            with torch.no_grad():
+                logprobs = model(ids).logits.float().log_softmax(-1)[0, len(prompt) - 1 : -1]
+            expected = logprobs.gather(-1, torch.tensor(sample.token_ids)[:, None])[:, 0].tolist()
+            assert sample.logprobs == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.parametrize(("kind", "sizes"), MODELS)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, threads):
+    """Long enough for the cache to grow; so many responses that it is compacted and its groups narrowed."""
+    model = random_biases(make(kind, **sizes))
+    sampler = TorchSampler(replace_params(max_sequences=64, threads=threads), model, END)
+    drawn = sampler.sample(PROMPTS, 12, replace(SETTINGS, max_response_tokens=40), seed=1)
+    lengths = [len(sample.token_ids) for samples in drawn for sample in samples]
+    assert min(lengths) < 10 and max(lengths) == 40
+    assert_logprobs_are_the_models(model, PROMPTS, drawn)
+    given = [drawn[0][0].token_ids, drawn[3][1].token_ids]
+    asked = sampler.logprobs([PROMPTS[0], PROMPTS[3]], given)
+    assert asked[0] == pytest.approx(drawn[0][0].logprobs, abs=2e-5)
+    assert asked[1] == pytest.approx(drawn[3][1].logprobs, abs=2e-5)
+
+
+def test_pruned_logprobs_are_the_trainers():
+    model, threshold = make("llama"), -1.5
+    settings = replace(SETTINGS, temperature=0.8, log_threshold=threshold)
+    for prompt, samples in zip(
+        PROMPTS, TorchSampler(PARAMS, model, END).sample(PROMPTS, 4, settings, 2), strict=True
+    ):
+        for sample in samples:
+            with torch.no_grad():
+                logits = (
+                    model(torch.tensor([[*prompt, *sample.token_ids]])).logits[:, len(prompt) - 1 : -1] / 0.8
+                )
+            expected, outside = pruned_logprobs(logits, torch.tensor([sample.token_ids]), threshold)
+            assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=2e-5)
+            assert not outside.any()
+
+
+def test_scaled_rotary_positions_are_the_models():
+    scaling = dict(
+        rope_type="llama3",
+        rope_theta=100.0,
+        factor=4.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=16,
+    )
+    model = make("llama", rope_parameters=scaling)
+    drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0)
+    assert_logprobs_are_the_models(model, PROMPTS, drawn)
+
+
+def test_bfloat16_stays_near_the_models_own_bfloat16():
+    model = make("llama", num_key_value_heads=2).to(torch.bfloat16)
+    drawn = TorchSampler(replace_params(dtype="bfloat16"), model, END).sample(PROMPTS, 4, SETTINGS, seed=1)
+    assert_logprobs_are_the_models(model, PROMPTS, drawn, tolerance=0.25)
+
+
+@pytest.mark.parametrize(("open_share", "spare_places"), [(0.0, 1.0), (1.01, 1.0), (1.01, 3.0)])
+def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
+    sampler = TorchSampler(replace_params(max_sequences=64), make("llama", num_key_value_heads=2), END)
+    settings = replace(SETTINGS, max_response_tokens=40)
+    expected = sampler.sample(PROMPTS, 12, settings, seed=5)
+    monkeypatch.setattr(kv_cache, "OPEN_SHARE", open_share)
+    monkeypatch.setattr(kv_cache, "SPARE_PLACES", spare_places)
+    for samples, others in zip(expected, sampler.sample(PROMPTS, 12, settings, seed=5), strict=True):
+        for sample, other in zip(samples, others, strict=True):
+            assert sample.token_ids == other.token_ids
+            assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_greedy_responses_equal_transformers_generate():
+    model = make("llama", num_key_value_heads=2)
+    drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
+    for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
+        ids = torch.tensor([prompt])
+        generated = model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False
+        )
+        assert sample.token_ids == generated[0, len(prompt) :].tolist()
+
+
+def test_the_seed_decides_and_prompts_come_back_in_order():
+    sampler = TorchSampler(replace_params(max_sequences=6), make("llama"), END)
+    first, again, other = (sampler.sample(PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
+    assert first == again != other
+    assert [len(samples) for samples in first] == [3, 3, 3, 3]
+
+
+def test_lanes_leave_torchs_threads_as_they_were_and_repeat_themselves():
+    sampler = TorchSampler(replace_params(threads=3), make("llama"), END)
+    first = sampler.sample(PROMPTS, 3, SETTINGS, 7)
+    assert torch.get_num_threads() == 3
+    assert first == sampler.sample(PROMPTS, 3, SETTINGS, 7)
+    assert sampler.sample([], 3, SETTINGS, 7) == []
+
+
+def test_broken_weights_are_told():
+    model = make("llama")
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(FloatingPointError, match="weights hold NaN"):
+        TorchSampler(PARAMS, model, END).sample(PROMPTS, 2, SETTINGS, 0)
+
+
+def test_responses_end_with_the_end_token_or_at_the_limit():
+    drawn = TorchSampler(PARAMS, make("llama"), END).sample(PROMPTS, 30, SETTINGS, seed=3)
+    reasons = Counter()
+    for sample in (sample for samples in drawn for sample in samples):
+        assert sample.token_ids.count(END) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
+        assert (len(sample.token_ids) == 12) or sample.token_ids[-1] == END
+        assert sample.is_truncated == (sample.token_ids[-1] != END)
+        reasons[sample.stop_reason] += 1
+    assert len(reasons) == 2
+
+
+def test_new_weights_change_what_it_says():
+    model = make("llama")
+    sampler = TorchSampler(PARAMS, make("llama"), END)
+    before = sampler.logprobs([[3, 4]], [[5, 6]])
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5)
+    sampler.load_weights(((name, weight.detach()) for name, weight in model.named_parameters()), 4)
+    assert sampler.policy_version == 4
+    assert sampler.logprobs([[3, 4]], [[5, 6]])[0] != pytest.approx(before[0], abs=1e-3)
+    with pytest.raises(KeyError, match="no weight nonsense"):
+        sampler.load_weights([("nonsense", torch.zeros(1))], 5)
+
+
+def test_an_unknown_architecture_is_refused_with_the_remedy():
+    model = make("llama")
+    model.config.model_type = "mamba"
+    with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
+        TorchSampler(PARAMS, model, END).sample([[2]], 1, SETTINGS, 0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])
+def test_kept_distributions_are_the_models_and_change_no_response(changes):
+    model, settings = make("llama"), replace(SETTINGS, max_response_tokens=30, **changes)
+    sampler = TorchSampler(replace_params(max_sequences=20), model, END)
+    plain = sampler.sample(PROMPTS, 6, settings, seed=3)
+    kept = sampler.sample(PROMPTS, 6, replace(settings, keeps_distributions=True), seed=3)
+    assert len({len(sample.token_ids) for samples in kept for sample in samples}) > 3
+    for prompt, samples, twins in zip(PROMPTS, kept, plain, strict=True):
+        for sample, twin in zip(samples, twins, strict=True):
+            assert (sample.token_ids, sample.logprobs) == (twin.token_ids, twin.logprobs)
+            rows, ids = sample.distributions, torch.tensor([[*prompt, *sample.token_ids]])
+            assert rows.dtype == torch.float32 and not rows.is_inference()
+            assert rows.untyped_storage().nbytes() == rows.nbytes  # nothing of other responses is held
+            assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == sample.logprobs
+            with torch.no_grad():
+                logits = model(ids).logits[0, len(prompt) - 1 : -1] / settings.temperature
+            if settings.log_threshold is not None:
+                is_safe = safe_vocabulary(logits, settings.log_threshold)
+                assert (is_safe == rows.isfinite()).float().mean() > 0.999  # rounding at the border
+                logits = logits.masked_fill(~rows.isfinite(), -torch.inf)
+            assert torch.allclose(rows.exp(), logits.softmax(-1), atol=2e-5)

@@ -1,0 +1,333 @@
+"""vLLM, for real: log-probs against the trainer's forward pass, weights pushed into the live engine, and bad input."""
+
+import importlib.util
+import math
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+
+import psutil
+import pytest
+import torch
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
+
+from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.samplers import vllm_sampler, vllm_weights
+from stages.engines.samplers.params import VllmSamplerParams
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import StopReason
+from stages.engines.samplers.vllm_sampler import VllmSampler
+from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.foundations.errors import UserError
+from stages.rl_round.loop.weight_sync_check import SyncError, WeightSyncCheck
+from stages.rl_round.params.rl import WeightSyncCheckParams
+from tests.fakes.tiny_policy import write_tiny_policy
+
+PARAMS = VllmSamplerParams(
+    kind="vllm",
+    dtype="float32",
+    max_model_tokens=64,
+    max_sequences=32,
+    memory_fraction=0.5,
+    kv_cache_gib=0.1,
+    tensor_parallel=1,
+    enforce_eager=True,
+)
+TRAINER = TorchTrainerParams(
+    kind="torch",
+    device="cpu",
+    dtype="float32",
+    threads=1,
+    micro_batch_tokens=512,
+    gradient_checkpointing=False,
+)
+ADAMW = AdamwParams(kind="adamw", learning_rate=0.02, beta1=0.9, beta2=0.95, weight_decay=0.0)
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=16, log_threshold=None)
+PROMPTS = [[36, 80, 78], [81], [86, 85, 70, 222, 19, 12]]
+EXACT = 1e-4
+
+
+class Pair:
+    """A live vLLM engine and a trainer of the same policy."""
+
+    def __init__(self, policy):
+        self.sampler = VllmSampler(PARAMS, policy)
+        self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, policy)
+        self.version = 0
+
+    def train_and_sync(self):
+        """A step on random tokens, large enough to be seen, then a sync."""
+        rows = [TokenSequence([5, 6], torch.randint(2, 258, (20,)).tolist()) for _ in range(4)]
+        self.trainer.update([pack(rows)], lambda statistics, _: (-statistics.logprobs.mean(), {}), 1.0)
+        self.version += 1
+        self.sampler.load_weights(self.trainer.named_weights(), self.version)
+
+    def gap(self, prompts, responses, logprobs):
+        """Largest difference between `logprobs` and the trainer's."""
+        batch = pack([TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)])
+        expected = self.trainer.statistics(batch).logprobs[batch.response_mask.bool()]
+        return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
+
+    def gap_of_probe(self):
+        responses = [[7, 8, 9, 10], [11, 12], [200, 100, 50]]
+        return self.gap(PROMPTS, responses, self.sampler.logprobs(PROMPTS, responses))
+
+
+def test_the_process_is_left_as_it_was(tmp_path):
+    threads = torch.get_num_threads()
+    children = len(psutil.Process().children(recursive=True))
+    sampler = VllmSampler(PARAMS, write_tiny_policy(tmp_path / "policy"))
+    torch.set_num_threads(threads + 1)
+    assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
+    torch.set_num_threads(threads)
+    sampler.close()
+    assert not torch.distributed.is_initialized()
+    assert len(psutil.Process().children(recursive=True)) == children
+
+
+def test_a_deepspeed_trainer_in_the_same_process_outlives_the_sampler(tmp_path):
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
+    from tests.engines.deepspeed_ranks import MAX_NORM, deepspeed_params, micro_batches, weighted_loss
+
+    policy = write_tiny_policy(tmp_path / "policy")
+    trainer = DeepspeedTrainer(deepspeed_params(2), ADAMW, MAX_NORM, policy)
+    sampler = VllmSampler(PARAMS, policy)
+    trainer.update(micro_batches(0), weighted_loss, 1.0)
+    sampler.load_weights(trainer.named_weights(), 1)
+    sampler.close()
+    trainer.update(micro_batches(1), weighted_loss, 1.0)
+    trainer.close()
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+def pair(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vllm") / "policy"
+    pair = Pair(write_tiny_policy(folder, seed=3, tie=request.param, initializer_range=0.2))
+    yield pair
+    pair.sampler.close()
+
+
+def flat(drawn):
+    """Prompts and samples, one row for each response."""
+    return [(prompt, sample) for prompt, samples in zip(PROMPTS, drawn, strict=True) for sample in samples]
+
+
+def test_sampled_logprobs_are_the_trainers(pair):
+    rows = flat(pair.sampler.sample(PROMPTS, 5, SETTINGS, seed=1))
+    prompts, responses = [prompt for prompt, _ in rows], [sample.token_ids for _, sample in rows]
+    assert pair.gap(prompts, responses, [sample.logprobs for _, sample in rows]) < EXACT
+    assert pair.gap(prompts, responses, pair.sampler.logprobs(prompts, responses)) < EXACT
+
+
+def test_weights_pushed_into_the_live_engine_are_used(pair):
+    before = pair.sampler.sample(PROMPTS, 4, SETTINGS, seed=2)
+    pair.train_and_sync()
+    assert pair.sampler.policy_version == pair.version
+    assert pair.sampler.sample(PROMPTS, 4, SETTINGS, seed=2) != before
+    assert pair.gap_of_probe() < EXACT
+    pair.train_and_sync()
+    assert pair.gap_of_probe() < EXACT
+
+
+def test_the_engine_keeps_its_own_copy_of_the_weights(pair):
+    pair.train_and_sync()
+    before = pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=3)
+    with torch.no_grad():
+        for weight in pair.trainer.model.parameters():
+            weight.mul_(1.5)
+    assert pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=3) == before
+
+
+def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkeypatch):
+    is_tied = pair.trainer.model.config.tie_word_embeddings
+    with monkeypatch.context() as patched:
+        patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
+        pair.train_and_sync()
+        assert (pair.gap_of_probe() > 100 * EXACT) == is_tied
+    pair.train_and_sync()
+    assert pair.gap_of_probe() < EXACT
+
+
+def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch):
+    params = WeightSyncCheckParams(sequences=3, max_logprob_gap=EXACT)
+    probe = WeightSyncCheck.drawn(params, PROMPTS, 16, pair.sampler, seed=0)
+    pair.train_and_sync()
+    assert probe.check(pair.sampler, probe.trainer_side(pair.trainer)) < EXACT
+    with monkeypatch.context() as patched:
+        patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
+        pair.train_and_sync()
+        is_tied = pair.trainer.model.config.tie_word_embeddings
+        with pytest.raises(SyncError, match="differs by") if is_tied else nullcontext():
+            probe.check(pair.sampler, probe.trainer_side(pair.trainer))
+    pair.train_and_sync()
+    assert probe.check(pair.sampler, probe.trainer_side(pair.trainer)) < EXACT
+
+
+def test_a_partial_sync_is_refused(pair):
+    name, weight = next(pair.trainer.named_weights())
+    with pytest.raises(KeyError, match="missing or unknown"):
+        pair.sampler.load_weights([(name, weight)], 99)
+    assert pair.sampler.policy_version == pair.version
+    pair.train_and_sync()
+    assert pair.gap_of_probe() < EXACT
+
+
+def test_the_seed_decides_and_samples_differ(pair):
+    first, again, other = (pair.sampler.sample(PROMPTS, 6, SETTINGS, seed) for seed in (7, 7, 8))
+    assert first == again != other
+    assert all(len({tuple(sample.token_ids) for sample in samples}) > 1 for samples in first)
+
+
+def test_logprobs_are_those_of_the_cut_and_heated_distribution(pair):
+    cut = replace(SETTINGS, temperature=2.0, top_k=2, max_response_tokens=1)
+    drawn = pair.sampler.sample(PROMPTS[:1], 40, cut, seed=4)[0]
+    shares = {sample.token_ids[0]: math.exp(sample.logprobs[0]) for sample in drawn}
+    assert len(shares) == 2
+    assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
+    raw = pair.sampler.logprobs(PROMPTS[:1] * 2, [[token] for token in shares])
+    heated = [math.exp(row[0] / 2.0) for row in raw]
+    assert list(shares.values()) == pytest.approx([value / sum(heated) for value in heated], abs=1e-5)
+
+
+def test_pruned_logprobs_are_the_trainers(pair):
+    threshold, temperature = -1.5, 0.8
+    settings = replace(SETTINGS, temperature=temperature, log_threshold=threshold)
+    drawn = pair.sampler.sample(PROMPTS, 8, settings, seed=11)
+    assert drawn != pair.sampler.sample(PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
+    for prompt, sample in flat(drawn):
+        with torch.no_grad():
+            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+        heated = logits[:, len(prompt) - 1 : -1] / temperature
+        expected, outside = pruned_logprobs(heated, torch.tensor([sample.token_ids]), threshold)
+        assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
+        assert not outside.any()
+
+
+def test_greedy_takes_the_most_probable_token(pair):
+    drawn = pair.sampler.sample(PROMPTS, 2, replace(SETTINGS, temperature=0.0), seed=5)
+    for prompt, (sample, twin) in zip(PROMPTS, drawn, strict=True):
+        assert sample == twin
+        ids = torch.tensor([[*prompt, *sample.token_ids]])
+        with torch.no_grad():
+            best = pair.trainer.model(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
+        assert best.tolist() == sample.token_ids
+
+
+def test_responses_end_at_the_end_token_or_at_the_limit(pair):
+    end = pair.sampler.end_token
+    ended = [
+        sample
+        for samples in pair.sampler.sample(
+            PROMPTS, 60, replace(SETTINGS, max_response_tokens=40, temperature=2.0), 6
+        )
+        for sample in samples
+    ]
+    assert {sample.stop_reason for sample in ended} == set(StopReason)
+    for sample in ended:
+        assert len(sample.logprobs) == len(sample.token_ids) <= 40
+        assert end not in sample.token_ids[:-1]
+        assert (sample.token_ids[-1] == end) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
+        assert sample.is_truncated == (sample.token_ids[-1] != end)
+        assert len(sample.token_ids) == 40 or not sample.is_truncated
+
+
+def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
+    monkeypatch.setattr("stages.observe.progress.SECONDS_BETWEEN_LINES", 0.0)
+    pair.sampler.sample(PROMPTS, 1, SETTINGS, seed=1)
+    assert capsys.readouterr().err == ""
+    pair.sampler.sample(PROMPTS, 1, SETTINGS, seed=1, label="draws")
+    assert "draws: 0 of 3 responses" in capsys.readouterr().err
+
+
+def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
+    with pytest.raises(UserError, match=r"60 tokens .*max_model_tokens = 64"):
+        pair.sampler.sample([[5] * 60], 1, SETTINGS, seed=1)
+    assert pair.sampler.logprobs([[5] * 10], [[6] * 54])[0][0] < 0, (
+        "the longest sequence itself can be scored"
+    )
+
+
+def test_settings_that_vllm_refuses_are_the_users_mistake(pair):
+    with pytest.raises(UserError, match="temperature must be in"):
+        pair.sampler.sample(PROMPTS, 1, replace(SETTINGS, temperature=2.5), seed=1)
+
+
+def test_responses_may_be_empty_or_none_at_all(pair):
+    assert pair.sampler.logprobs([[5, 6]], [[]]) == [[]]
+    assert pair.sampler.sample([], 4, SETTINGS, seed=1) == []
+
+
+@pytest.mark.slow
+def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    policy = write_tiny_policy(tmp_path / "policy", seed=3)
+    pair = Pair(policy)
+    assert "RETRACE_SAMPLER_OWNER" not in os.environ
+    before = pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=2)
+    monkeypatch.setattr("stages.engines.samplers.vllm_sampler.SHARD_BYTES", 50_000)
+    pair.train_and_sync()
+    assert pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=2) != before
+    assert pair.gap_of_probe() < EXACT
+    processes = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
+    assert processes
+    pair.sampler.close()
+    assert psutil.wait_procs(processes, timeout=20)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"), [({"vocab": 200}, "258 tokens but the model embeds 200"), ({}, "has 512 positions")]
+)
+def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
+    policy = write_tiny_policy(tmp_path / "policy", **sizes)
+    params = PARAMS if sizes else PARAMS.model_copy(update={"max_model_tokens": 513})
+    with pytest.raises(UserError, match=said):
+        VllmSampler(params, policy)
+
+
+def test_a_folder_without_a_policy_is_refused(tmp_path):
+    with pytest.raises(UserError, match="dvc repro base"):
+        VllmSampler(PARAMS, tmp_path)
+
+
+def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="make repro RECIPE"):
+        VllmSampler(PARAMS, tmp_path)
+
+
+def test_many_long_prompts_at_once_are_answered(tmp_path):
+    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU."""
+    sampler = VllmSampler(
+        PARAMS.model_copy(update={"max_model_tokens": 400}), write_tiny_policy(tmp_path / "policy")
+    )
+    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
+    answers = sampler.sample(prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
+    sampler.close()
+    assert [len(samples) for samples in answers] == [1] * 32
+
+
+def test_kept_distributions_are_the_trainers(pair):
+    settings = replace(SETTINGS, temperature=0.8, log_threshold=-1.5, keeps_distributions=True)
+    for prompt, sample in flat(pair.sampler.sample(PROMPTS, 3, settings, seed=12)):
+        rows = sample.distributions
+        assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(
+            sample.logprobs, abs=1e-6
+        )
+        with torch.no_grad():
+            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+        heated = logits[0, len(prompt) - 1 : -1] / 0.8
+        assert (safe_vocabulary(heated, -1.5) == rows.isfinite()).float().mean() > 0.999
+        expected = heated.masked_fill(~rows.isfinite(), -torch.inf).log_softmax(-1)
+        assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
+
+
+def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
+    monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
+    with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
+        pair.sampler.sample(PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)

@@ -1,0 +1,191 @@
+"""DeepSpeed, for real, on CPU: one process, and two ranks of torchrun over gloo, against the torch trainer."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stages.engines.trainers.params import MuonParams, TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.foundations.errors import UserError
+from tests.fakes.tiny_policy import write_tiny_policy
+
+pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+
+from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
+from tests.engines.deepspeed_ranks import (
+    ADAMW,
+    MAX_NORM,
+    UPDATES,
+    deepspeed_params,
+    is_same,
+    micro_batches,
+    snapshot,
+    weighted_loss,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCH = TorchTrainerParams(
+    kind="torch",
+    device="cpu",
+    dtype="float32",
+    threads=1,
+    micro_batch_tokens=64,
+    gradient_checkpointing=False,
+)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return write_tiny_policy(tmp_path_factory.mktemp("deepspeed") / "policy", tie=False)
+
+
+@pytest.fixture(scope="module")
+def reference(policy):
+    """Updates and final weights of the torch trainer in one process."""
+    trainer = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy)
+    updates = []
+    for step in range(UPDATES):
+        batches = [batch for batch in micro_batches(step) if batch.response_mask.any()]
+        updates.append(trainer.update(batches, weighted_loss, 1.0))
+    assert max(update.gradient_norm for update in updates) > MAX_NORM, (
+        "clipping is to be part of the comparison"
+    )
+    return updates, snapshot(trainer)
+
+
+@pytest.fixture(scope="module")
+def two_ranks(policy, tmp_path_factory):
+    """Reports of both ranks and the folder they wrote to."""
+    out = tmp_path_factory.mktemp("two-ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    script = [str(ROOT / "tests/engines/deepspeed_ranks.py"), str(policy), str(out)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "RETRACE_TRACKING": "off"}
+    done = subprocess.run(
+        command + script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in (0, 1)], out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_two_ranks_train_like_one_process(two_ranks, reference, zero_stage):
+    (report, other_rank), out = two_ranks
+    updates, weights = reference
+    entry = report[str(zero_stage)]
+    assert entry["losses"] == pytest.approx([update.loss for update in updates], abs=2e-6)
+    assert entry["norms"] == pytest.approx([update.gradient_norm for update in updates], rel=2e-6)
+    for shown, update in zip(entry["diagnostics"], updates, strict=True):
+        assert shown == pytest.approx(update.diagnostics, rel=1e-5)
+    trained = load_file(out / f"weights-{zero_stage}.safetensors")
+    assert trained.keys() == weights.keys()
+    gaps = torch.cat([(trained[name] - weight).abs().flatten() for name, weight in weights.items()])
+    # Adam turns the rounding of gradients that are all but zero into steps of some size: few, and small beside 3e-3.
+    assert gaps.max() < 1e-4
+    assert gaps.mean() < 1e-7
+    for name in ("losses", "norms", "diagnostics"):
+        assert entry[name] == other_rank[str(zero_stage)][name], "ranks must report the same"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("promise", ["resumes_exactly", "refuses_broken_loss", "refuses_uneven_counts"])
+def test_two_ranks_keep_their_promises(two_ranks, zero_stage, promise):
+    reports, _ = two_ranks
+    assert [report[str(zero_stage)][promise] for report in reports] == [True, True]
+
+
+@pytest.mark.slow
+def test_ranks_talk_to_each_other(two_ranks):
+    for report in two_ranks[0]:
+        assert report["2"]["sum_over_ranks"] == [3.0]
+        assert report["2"]["gathered"] == [0, 1]
+        assert report["2"]["broadcast"] == "first"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+def test_the_policy_that_two_ranks_save_is_the_one_they_trained(two_ranks, zero_stage):
+    _, out = two_ranks
+    saved = load_file(out / f"policy-{zero_stage}" / "model.safetensors")
+    assert is_same(load_file(out / f"weights-{zero_stage}.safetensors"), saved)
+    assert (out / f"policy-{zero_stage}" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "bfloat16")])
+def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
+    updates, weights = reference
+    trainer = DeepspeedTrainer(deepspeed_params(zero_stage, dtype), ADAMW, MAX_NORM, policy)
+    own = [trainer.update(micro_batches(step), weighted_loss, 1.0) for step in range(UPDATES)]
+    exactness = 1e-5 if dtype == "float32" else 0.02
+    assert [update.loss for update in own] == pytest.approx(
+        [update.loss for update in updates], abs=exactness
+    )
+    for name, weight in snapshot(trainer).items():
+        torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
+    trainer.close()
+    assert not torch.distributed.is_initialized()
+
+
+def test_learning_rate_scale_and_broken_losses_at_zero_0(policy):
+    trainer = DeepspeedTrainer(deepspeed_params(0), ADAMW, MAX_NORM, policy)
+    before = snapshot(trainer)
+    trainer.update(micro_batches(0), weighted_loss, 0.0)
+    assert is_same(before, snapshot(trainer))
+
+    def broken(statistics, batch):
+        loss, shown = weighted_loss(statistics, batch)
+        return loss + float("nan"), shown
+
+    with pytest.raises(FloatingPointError, match="loss nan"):
+        trainer.update(micro_batches(0), broken, 1.0)
+    assert is_same(before, snapshot(trainer))
+    trainer.close()
+
+
+def test_statistics_are_those_of_the_torch_trainer(policy):
+    batch = micro_batches(3)[4]
+    theirs = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy).statistics(batch)
+    trainer = DeepspeedTrainer(deepspeed_params(3), ADAMW, MAX_NORM, policy)
+    ours = trainer.statistics(batch)
+    trainer.close()
+    for name in ("logprobs", "entropy", "sum_squared_probs"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+MUON = MuonParams(
+    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.95, weight_decay=0.0
+)
+
+
+@pytest.mark.parametrize(
+    ("params", "optimizer", "said"),
+    [
+        (deepspeed_params(2), MUON, "trainer.kind: torch"),
+        (deepspeed_params(0, "bfloat16"), ADAMW, "zero_stage: 1"),
+        (
+            deepspeed_params(0).model_copy(update={"offload_optimizer": True}),
+            ADAMW,
+            "zero_stage to 1, 2 or 3",
+        ),
+    ],
+)
+def test_what_deepspeed_cannot_do_is_refused_with_a_remedy(policy, params, optimizer, said):
+    with pytest.raises(UserError, match=said):
+        DeepspeedTrainer(params, optimizer, MAX_NORM, policy)
+
+
+def test_a_checkpoint_of_another_layout_is_refused(policy, tmp_path):
+    trainer = DeepspeedTrainer(deepspeed_params(2), ADAMW, MAX_NORM, policy)
+    trainer.save_checkpoint(tmp_path)
+    trainer.close()
+    other = DeepspeedTrainer(deepspeed_params(1), ADAMW, MAX_NORM, policy)
+    with pytest.raises(UserError, match="delete the checkpoint"):
+        other.load_checkpoint(tmp_path)
+    other.close()

@@ -1,0 +1,112 @@
+"""Responses that attack: no time, no memory, no file, no verdict `correct`, and a pool at full strength afterwards."""
+
+import multiprocessing
+import resource
+import threading
+import time
+
+import psutil
+
+from benchmarks.hostile_answers import GOLDS, hostile_pairs
+from stages.engines.distributed.ray_session import ray_session
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
+
+PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
+SLOW = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
+HANG = r"\boxed{\lfloor 9^{9^{99}} \rfloor}"
+
+
+def judge_hostile(count, directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    with Verifier(PARAMS) as verifier:
+        verifier.judge([SLOW, (SLOW[0], SLOW[1] + "+0")])
+        started = time.monotonic()
+        judged = verifier.judge(hostile_pairs(count, seed=11))
+        seconds = time.monotonic() - started
+        deadline = time.monotonic() + 20
+        while len(verifier.worker_pids()) < PARAMS.workers and time.monotonic() < deadline:
+            time.sleep(0.05)
+        workers = len(verifier.worker_pids())
+        assert verifier.judge([SLOW])[0].verdict == "correct"
+    assert workers == PARAMS.workers
+    assert "correct" not in {one.verdict for one in judged}
+    assert not list(directory.iterdir())
+    return judged, seconds
+
+
+def test_hostile_responses_cost_little(tmp_path, monkeypatch):
+    before = psutil.Process().memory_info().rss
+    judged, _ = judge_hostile(150, tmp_path, monkeypatch)
+    assert sum(one.path == "math_verify" for one in judged) < 75
+    assert psutil.Process().memory_info().rss - before < 300 * 2**20
+
+
+def test_the_generator_draws_every_gold_answer():
+    assert {gold for gold, _ in hostile_pairs(500, seed=1)} == set(GOLDS)
+    assert hostile_pairs(20, seed=3) == hostile_pairs(20, seed=3)
+
+
+def judge_elsewhere(answers):
+    with Verifier(PARAMS) as verifier:
+        answers.put([one.verdict.value for one in verifier.judge([("x+1", HANG), SLOW])])
+
+
+def test_limits_hold_in_a_spawned_process_and_in_a_thread():
+    """As in a Ray actor: a process that another program started, and there perhaps not its main thread."""
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    process = context.Process(target=judge_elsewhere, args=(answers,))
+    process.start()
+    assert answers.get(timeout=100) == ["timed_out", "correct"]
+    process.join()
+    thread = threading.Thread(target=judge_elsewhere, args=(answers,))
+    thread.start()
+    assert answers.get(timeout=60) == ["timed_out", "correct"]
+    thread.join()
+
+
+class Grader:
+    """What runs in the actor: a verifier, asked from the actor's own thread and from another."""
+
+    def __init__(self):
+        self.verifier = Verifier(PARAMS.model_copy(update={"timeout_seconds": 5.0}))
+
+    def judge(self, pairs):
+        found = [one.verdict.value for one in self.verifier.judge(pairs)]
+        more = []
+        thread = threading.Thread(target=lambda: more.extend(self.verifier.judge(pairs)))
+        thread.start()
+        thread.join()
+        return found + [one.verdict.value for one in more]
+
+    def workers(self):
+        return {pid: resource.prlimit(pid, resource.RLIMIT_AS) for pid in self.verifier.worker_pids()}
+
+
+def test_limits_hold_in_a_ray_actor():
+    """A real one: its process belongs to Ray, its methods run where Ray likes, and its end ends the workers."""
+    with ray_session(processes=1):
+        import ray
+
+        grader = ray.remote(num_cpus=1)(Grader).remote()
+        assert ray.get(grader.judge.remote([("x+1", HANG), SLOW])) == ["timed_out", "correct"] * 2
+        deadline = time.monotonic() + 30
+        while True:  # the worker in the place of the killed one confines itself before it takes a question
+            workers = ray.get(grader.workers.remote())
+            if set(workers.values()) == {(PARAMS.memory_mib << 20,) * 2} or time.monotonic() > deadline:
+                break
+        assert set(workers.values()) == {(PARAMS.memory_mib << 20,) * 2}
+        ray.kill(grader)
+        deadline = time.monotonic() + 30
+        while any(map(is_at_work, workers)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(map(is_at_work, workers))
+
+
+def is_at_work(pid):
+    """False for one that has ended and whose parent has not noticed yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,72 @@
+"""The shell of stage commands: exit codes, messages, and no orphans."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.paths import parse_paths
+
+
+def run(body):
+    main = textwrap.indent(body, "    ")
+    code = f"from stages.observe.command import run_stage\ndef main():\n{main}\nrun_stage(main)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "told"),
+    [
+        ("pass", 0, ""),
+        (
+            "from stages.foundations.errors import UserError\nraise UserError('rows: 0, give more')",
+            2,
+            "error: rows: 0",
+        ),
+        ("import errno\nraise OSError(errno.ENOSPC, 'full', '/data/x')", 1, "no disk space left at /data/x"),
+        (
+            "raise RuntimeError('I/O error: No space left on device (os error 28)')",
+            1,
+            "no disk space left at",
+        ),
+        (
+            "import errno\nraise OSError(errno.EROFS, 'ro', '/data/x')",
+            1,
+            "/data/x lies on a read-only file system",
+        ),
+        ("open('/proc/1/no', 'w')", 1, "Traceback"),
+        ("import errno\nraise PermissionError(errno.EACCES, 'no', '/data/x')", 1, "change its permissions"),
+        (
+            "import os, sys\nos.mkdir(sys.executable + '/state/locks')",
+            1,
+            " is a file, and a folder is needed there",
+        ),
+        (
+            "import os, sys\nos.mkdir(sys.executable)",
+            1,
+            " is a file, and a folder is needed there: move it away",
+        ),
+        ("import os\nos.mkdir('/proc')", 1, "Traceback"),
+        ("raise ZeroDivisionError('oops')", 1, "Traceback"),
+        ("raise KeyboardInterrupt", 130, "goes on from the last checkpoint"),
+    ],
+)
+def test_exit_codes_and_messages(body, code, told):
+    done = run(body)
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    assert ("Traceback" in done.stderr) == (told == "Traceback")
+
+
+def test_a_missing_input_is_told_before_any_work(tmp_path):
+    argv = ["--params", "p.yaml", "--train-rows", str(tmp_path / "none"), "--out", "o"]
+    with pytest.raises(UserError, match=r"--train-rows .*none does not exist"):
+        parse_paths("sft", argv, "doc", inputs=["train_rows"], outputs=["out"])
+
+
+def test_flags_become_paths(tmp_path):
+    paths = parse_paths(
+        "sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"]
+    )
+    assert (paths.out.name, paths.round) == ("o", "rl_1")

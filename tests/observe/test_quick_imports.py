@@ -1,0 +1,51 @@
+"""Imports without garbage collection and without what no stage uses: everything is as before afterwards."""
+
+import gc
+import importlib
+import importlib.util
+import sys
+
+import pytest
+
+from stages.observe import quick_imports as module
+from stages.observe.quick_imports import quick_imports
+
+
+@pytest.fixture
+def colorsys_unused(monkeypatch):
+    """A module of the standard library in the place of what is left out."""
+    monkeypatch.setattr(module, "UNUSED", ("colorsys",))
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+
+
+def test_what_is_left_out_seems_not_to_be_installed_inside_only(colorsys_unused):
+    with quick_imports():
+        assert importlib.util.find_spec("colorsys") is None
+        with pytest.raises(ImportError):
+            importlib.import_module("colorsys")
+    assert importlib.import_module("colorsys").rgb_to_hsv(0, 0, 0) == (0, 0, 0)
+
+
+def test_what_is_loaded_already_stays(colorsys_unused):
+    loaded = importlib.import_module("colorsys")
+    with quick_imports():
+        assert importlib.import_module("colorsys") is loaded
+    assert sys.modules["colorsys"] is loaded
+
+
+def test_garbage_is_collected_again_also_after_a_failed_import(colorsys_unused):
+    assert gc.isenabled()
+    with pytest.raises(ImportError), quick_imports():
+        assert not gc.isenabled()
+        importlib.import_module("no_such_module_at_all")
+    assert gc.isenabled() and "colorsys" not in sys.modules
+
+
+def test_collection_that_was_off_stays_off():
+    gc.disable()
+    try:
+        with quick_imports():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

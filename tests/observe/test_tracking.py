@@ -1,0 +1,319 @@
+"""Tracking against real MLflow stores: SQLite, a server that is down, a server that goes away, kills."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from pipelines.runtime.process_group import end_groups, supervised
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.observe.stage_timings import latest_runs
+from stages.observe.tracking import recipe_name, track
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory):
+    """An empty MLflow database, made once: creating its tables takes four seconds."""
+    from mlflow.tracking import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def state(empty_state, database):
+    """A project folder of its own with an empty MLflow database; returns its state folder."""
+    empty_state.mkdir()
+    shutil.copy(database, empty_state / "mlflow.db")
+    return empty_state
+
+
+@pytest.fixture
+def empty_state(tmp_path, monkeypatch):
+    """A project folder of its own, without a state folder yet."""
+    for name in ("RETRACE_TRACKING", "MLFLOW_TRACKING_URI", "DVC_STAGE", "DVC_ROOT", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.jsonl").write_text('{"problem": "1+1"}\n')
+    return tmp_path / "state"
+
+
+def runs_in(state: Path):
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{state / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("retrace")
+    return client, client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"])
+
+
+def run_once(values=((0, {"loss/train": 2.0}), (1, {"loss/train": 1.0})), **changes):
+    settings = {
+        "stage": "sft",
+        "params": {"learning_rate": 0.1, "sampler": {"kind": "torch"}},
+        "inputs": {"train": Path("train.jsonl")},
+        "seed": 3,
+        "policy": "sft",
+    } | changes
+    with track(**settings) as run:
+        for step, row in values:
+            with run.phase("update"):
+                time.sleep(0.01)
+            run.log(row, step)
+        run.summary({"rows/kept": 5})
+    return run
+
+
+def test_a_finished_run_has_curves_params_inputs_tags_and_a_ledger_line(state):
+    run = run_once(params={"learning_rate": 0.1, "sampler": {"kind": "torch"}, "texts": ["x" * 9000]})
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED"
+    history = client.get_metric_history(recorded.info.run_id, "loss/train")
+    assert [(point.step, point.value) for point in history] == [(0, 2.0), (1, 1.0)]
+    assert recorded.data.metrics["rows/kept"] == 5
+    assert recorded.data.metrics["time/update_seconds"] >= 0.02
+    assert recorded.data.params["sampler.kind"] == "torch"
+    assert recorded.data.params["texts"] == "see params.json"
+    (artifact,) = client.list_artifacts(recorded.info.run_id)
+    assert artifact.path == "params.json"
+    (dataset,) = recorded.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("train", dvc_md5(Path("train.jsonl")))
+    tags = recorded.data.tags
+    assert (tags["stage"], tags["policy"], tags["seed"], tags["ablation"]) == ("sft", "sft", "3", "none")
+    assert tags["stage_hash"] == run.stage_hash
+    (line,) = latest_runs(state / "ledger.jsonl")
+    assert (line["name"], line["run_id"]) == ("sft@sft", recorded.info.run_id)
+    assert line["phases"]["update"] >= 0.02 and line["seconds"] >= 0.02
+    timings = (state.parent / "reports" / "timings.js").read_text()
+    assert json.loads(timings.removeprefix("window.RETRACE_TIMINGS = ").rstrip(";\n")) == [line]
+    assert not list(run.scratch.glob("*.jsonl"))
+
+
+def test_an_exception_fails_the_run_and_the_next_attempt_goes_on_with_it(state):
+    with pytest.raises(ZeroDivisionError), track("sft", {}, {}, seed=1) as run:
+        run.log({"loss/train": 1.0}, 0)
+        raise ZeroDivisionError
+    assert runs_in(state)[1][0].info.status == "FAILED"
+    with track("sft", {}, {}, seed=1) as run:
+        run.log({"loss/train": 0.5}, 1)
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED" and recorded.data.tags["attempts"] == "2"
+    assert len(client.get_metric_history(recorded.info.run_id, "loss/train")) == 2
+    with track("sft", {}, {}, seed=1):
+        pass
+    assert len(runs_in(state)[1]) == 2, "a finished run is not continued"
+
+
+STAGE = """
+import sys, time
+from stages.observe.tracking import track
+with track("rl_round", {}, {}, policy=sys.argv[4], round="rl_1") as run:
+    for step in range(int(sys.argv[1]), int(sys.argv[2])):
+        run.log({"reward/mean": step}, step)
+    print("logged", flush=True)
+    time.sleep(float(sys.argv[3]))
+"""
+
+
+def start_stage(first, last, seconds, policy="rl_1"):
+    command = [sys.executable, "-c", STAGE, str(first), str(last), str(seconds), policy]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
+    )
+
+
+@pytest.mark.parametrize("whole_group", [False, True])
+def test_a_killed_run_is_continued(state, whole_group):
+    stage = start_stage(0, 10, 60)
+    assert stage.stdout.readline() == "logged\n"
+    time.sleep(0.2)
+    (os.killpg if whole_group else os.kill)(stage.pid, signal.SIGKILL)
+    stage.wait()
+    (scratch,) = (state / "scratch").iterdir()
+    with open(scratch / "tracking.jsonl", "ab") as log:
+        log.write(b'{"kind": "values", "cut o')
+    again = start_stage(10, 20, 0)
+    assert again.wait(60) == 0
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED"
+    history = client.get_metric_history(recorded.info.run_id, "reward/mean")
+    assert sorted(point.value for point in history) == list(range(20))
+
+
+def test_a_delivery_that_is_killed_while_it_makes_the_run_leaves_no_second_one(state, monkeypatch):
+    from stages.observe.mlflow_store import MlflowStore
+
+    store = MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
+    inputs = {"train": {"path": "train.jsonl", "digest": dvc_md5(Path("train.jsonl"))}}
+    message = {
+        "ms": 1_700_000_000_123,
+        "name": "sft",
+        "params": {"steps": 7},
+        "inputs": inputs,
+        "tags": {"stage": "sft", "stage_hash": "ab" * 32},
+    }
+    with monkeypatch.context() as killed:
+        killed.setattr(store, "_write_params", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            store.start(message, "")
+    run_id = store.start(message, "")
+    assert store.start(message, "") == run_id
+    client, (recorded,) = runs_in(state)
+    assert (recorded.info.run_id, recorded.data.params) == (run_id, {"steps": "7"})
+    assert len(client.get_run(run_id).inputs.dataset_inputs) == 1 and "attempts" not in recorded.data.tags
+    assert store.start({**message, "ms": message["ms"] + 1}, "") != run_id, "another execution is another run"
+
+
+def test_a_killed_stage_is_marked_killed(state):
+    stage = start_stage(0, 10, 60)
+    stage.stdout.readline()
+    os.kill(stage.pid, signal.SIGKILL)
+    stage.wait()
+    wait_until(lambda: list((state / "scratch").glob("*/tracking_state.json")), 20)
+    wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"], 20)
+
+
+def test_nan_is_left_out_and_counted(state):
+    run_once(
+        values=[(0, {"loss/train": float("nan"), "reward/mean": 1.0}), (1, {"loss/train": float("inf")})]
+    )
+    _, (recorded,) = runs_in(state)
+    assert recorded.data.metrics["nan_steps"] == 2
+    assert "loss/train" not in recorded.data.metrics and recorded.data.metrics["reward/mean"] == 1.0
+
+
+def test_a_refused_name_is_told_and_the_rest_arrives(state, capfd):
+    run_once(values=[(0, {"reward/mean": 1.0, "what?": 2.0})])
+    assert "not everything reached MLflow" in capfd.readouterr().err
+    assert runs_in(state)[1][0].data.metrics["reward/mean"] == 1.0
+
+
+@pytest.mark.slow
+def test_many_stages_may_make_the_database_at_once(empty_state):
+    stages = [start_stage(n, n + 1, 0, policy=f"rl_{n}") for n in range(3)]
+    assert [stage.wait(90) for stage in stages] == [0, 0, 0]
+    assert [run.info.status for run in runs_in(empty_state)[1]] == ["FINISHED"] * 3
+
+
+def test_a_server_that_is_down_is_refused_before_any_work(state, monkeypatch, unused_port):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{unused_port}")
+    started = time.monotonic()
+    with pytest.raises(
+        UserError, match=rf"127.0.0.1:{unused_port} does not answer.*unset MLFLOW_TRACKING_URI"
+    ):
+        run_once()
+    assert time.monotonic() - started < 6
+
+
+@pytest.fixture
+def unused_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, capfd):
+    uri = f"http://127.0.0.1:{unused_port}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    server = serve(state, unused_port)
+    with track("sft", {"a": 1}, {}, seed=1) as run:
+        run.log({"loss/train": 3.0}, 0)
+        wait_until(lambda: (run.scratch / "tracking_state.json").exists())
+        stop(server)
+        run.log({"loss/train": 2.0}, 1)
+    assert "not everything reached MLflow" in capfd.readouterr().err
+    server = serve(state, unused_port)
+    command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(run.scratch)]
+    project = Path(__file__).resolve().parents[2]
+    subprocess.run(command, check=True, cwd=project, stdin=subprocess.DEVNULL)
+    stop(server)
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED"
+    assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [3.0, 2.0]
+
+
+def serve(state: Path, port: int):
+    command = [
+        sys.executable,
+        "-m",
+        "mlflow",
+        "server",
+        "--port",
+        str(port),
+        "--workers",
+        "1",
+        "--backend-store-uri",
+        f"sqlite:///{state / 'mlflow.db'}",
+    ]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    settings = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # no jobs run here
+    server = subprocess.Popen(
+        supervised(command), start_new_session=True, env=settings, **silent
+    )  # it ends with the tests
+    wait_until(lambda: is_up(port))
+    return server
+
+
+def stop(server):
+    end_groups([server])
+
+
+def is_up(port):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status == 200
+    except OSError:
+        return False
+
+
+def wait_until(condition, seconds=60):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.2)
+
+
+def test_switched_off_it_writes_nothing_but_the_scratch_folder(state, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    run = run_once()
+    assert sorted(path.name for path in state.iterdir()) == ["mlflow.db", "scratch"]
+    assert list(run.scratch.iterdir()) == []
+
+
+def test_the_scratch_folder_follows_params_inputs_and_seed(state, monkeypatch):
+    monkeypatch.setenv("RETRACE_TRACKING", "off")
+    first = run_once()
+    assert run_once().scratch == first.scratch
+    Path("train.jsonl").write_text("other\n")
+    others = [run_once(), run_once(seed=4), run_once(params={"learning_rate": 0.2}), run_once(policy="rl_1")]
+    assert len({run.scratch for run in [first, *others]}) == 5
+
+
+def test_inside_dvc_the_digest_is_the_one_of_the_lock(state, monkeypatch):
+    Path("dvc.lock").write_text("stages:\n  curate:\n    outs:\n    - path: train.jsonl\n      md5: abc\n")
+    monkeypatch.setenv("DVC_STAGE", "sft")
+    run_once()
+    _, (recorded,) = runs_in(state)
+    assert recorded.inputs.dataset_inputs[0].dataset.digest == "abc"
+    assert recorded.info.run_name.split()[0] == "sft"
+
+
+def test_recipe_name_says_when_params_were_edited(tmp_path):
+    (tmp_path / "pipelines/recipes").mkdir(parents=True)
+    (tmp_path / "pipelines/recipes/laptop.yaml").write_text("seed: 1\n")
+    assert recipe_name(tmp_path) == ""
+    (tmp_path / "params.yaml").write_text("seed: 1\n")
+    assert recipe_name(tmp_path) == "laptop"
+    (tmp_path / "params.yaml").write_text("seed: 2\n")
+    assert recipe_name(tmp_path) == "laptop+changes"
