@@ -13,13 +13,13 @@ from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams, without_mismatch
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Sample
+from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.seeds import derive_seed
 
 
 def sample_demonstrations(
@@ -30,10 +30,13 @@ def sample_demonstrations(
     tokenizer = load_tokenizer(policy)
     prompts = [encode_prompt(tokenizer, prompt, problem["problem"]) for problem in problems]
     settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
-    seed = derive_seed(load_value(params_path, "seed"), "demonstrate", "rejection_sampled")
+    names = [problem["problem_id"] for problem in problems]
+    seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
     sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
     with closing(build_sampler(sampler_params, policy)) as sampler:
-        sampled = sampler.sample(prompts, source.samples, settings, seed, "rejection sampling")
+        sampled = sample_prompts(
+            sampler, prompts, names, source.samples, settings, *seed, label="rejection sampling"
+        )
     responses = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in sampled]
     judgements = _judge(problems, responses, sampled, params_path)
     rows: Rows = []

@@ -15,6 +15,7 @@ from stages.engines.policies.policy_folders import decode_response, encode_promp
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams, without_mismatch
 from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
@@ -65,11 +66,12 @@ def _judge(
     verifier_params = load_section(params_path, "verifier", VerifierParams)
     tokenizer = load_tokenizer(policy)
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
+    names = [row["candidate_id"] for row in rows]
     settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens, None)
     sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
     with closing(build_sampler(sampler_params, policy)) as sampler:
-        sampled = sampler.sample(
-            prompts, params.samples, settings, derive_seed(seed, "filter_web"), "agreement"
+        sampled = sample_prompts(
+            sampler, prompts, names, params.samples, settings, seed, "filter_web", label="agreement"
         )
     pairs, truncated = [], []
     for row, samples in zip(rows, sampled, strict=True):

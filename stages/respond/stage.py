@@ -13,10 +13,10 @@ from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams, without_mismatch
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample
+from stages.engines.samplers.sampling import sample_prompts
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.seeds import derive_seed
 from stages.foundations.tables.benchmark import BENCHMARK
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, require_rows, write_table
@@ -71,11 +71,7 @@ def respond(
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
-            write_table(
-                _respond_to(piece, params, prompt, derive_seed(seed, "respond", start), sampler, tokenizer),
-                place,
-                RESPONSE,
-            )
+            write_table(_respond_to(piece, params, prompt, seed, sampler, tokenizer), place, RESPONSE)
         run.log({"progress/problems": start + len(piece)}, step=number)
     return pandas.concat([read_table(place, RESPONSE) for place in _pieces(run.scratch)], ignore_index=True)
 
@@ -93,13 +89,15 @@ def _respond_to(
     tokenizer,
 ) -> list[dict]:
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in piece]
+    names = [f"{row['benchmark']}/{row['problem_id']}" for row in piece]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
     greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
     modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
-        for problem, samples in zip(piece, sampler.sample(prompts, count, settings, seed), strict=True):
+        drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
+        for problem, samples in zip(piece, drawn, strict=True):
             rows += [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
     return rows
 

@@ -28,9 +28,12 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.observe.tracking import Run, track
-from stages.rl_round.loop.state import RolloutLog, RoundState
-from stages.rl_round.loop.synchronous import Learner, learn
+from stages.observe.tracking import track
+from stages.rl_round.loop.batch_source import ReceivedBatches, RolloutParts, SampledBatches
+from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.round_log import RolloutLog, SilentLog
+from stages.rl_round.loop.synchronous import run_synchronous_round
+from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
@@ -38,18 +41,20 @@ from stages.rl_round.params.verifier import MadePairs, ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.judging import (
     CheckedJudge,
+    RoundVerifier,
     build_judge,
     evaluate_judge,
     forget_judge,
     taught_judge,
 )
 from stages.rl_round.rollouts.prompt_selection import (
+    PassCount,
     count_passes,
     forget_passes,
     select_by_pass_rate,
     selection_metrics,
 )
-from stages.rl_round.rollouts.rollouts import Problem
+from stages.rl_round.rollouts.records import Problem
 
 BYTES_OF_A_LOGPROB = 4
 
@@ -61,8 +66,8 @@ def run_rl_round(paths: Namespace) -> None:
     sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
     _refuse_contradictions(paths, params, sections["sampler"])
     seed = load_value(paths.params, "seed")
-    shown = {"rl": params.model_dump(), "round": this_round.model_dump()}
-    shown |= {name: section.model_dump() for name, section in sections.items()}
+    settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
+    settings |= {name: section.model_dump() for name, section in sections.items()}
     inputs = {"policy": paths.policy, "problems": paths.problems}
     tokenizer = load_tokenizer(paths.policy)
     problems = _problems_of_round(paths, params, this_round, sections["prompt"], tokenizer, seed)
@@ -73,38 +78,75 @@ def run_rl_round(paths: Namespace) -> None:
             closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
         )
         run = stack.enter_context(
-            track("rl_round", shown, inputs, seed=seed, policy=paths.round, round=paths.round)
+            track("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
         )
-        sampler = verifier = reference = None
-        known: dict[str, float] = {}
+        reference = None
         if not isinstance(params.reference_kl, NoReferenceKl):
             reference = stack.enter_context(
                 closing(ReferencePolicy.from_folder(paths.policy, trainer_params.dtype, trainer.device))
             )
-        if trainer.rank == 0:
-            sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
-            verifier = stack.enter_context(Verifier(sections["verifier"]))
-            if isinstance(params.verifier, ModelVerifier):
-                judge, known = _make_judge(paths, params.verifier, sections, problems, run.scratch, seed)
-                verifier = stack.enter_context(CheckedJudge(judge, verifier))
-                run.log(known, step=0)
-        learner = Learner(
-            params,
-            this_round,
-            paths.round,
-            seed,
-            trainer_params.micro_batch_tokens,
-            sections["verifier"].abort_undecided_fraction,
-            problems,
-            trainer,
-            sampler,
-            verifier,
-            tokenizer,
-            run,
-            reference,
+        tokens = trainer_params.micro_batch_tokens
+        context = RoundContext(
+            params, this_round, paths.round, seed, tokens, trainer, reference, run.scratch, run
         )
-        learner, selected = _with_selected_problems(learner)
-        _write(paths, trainer, learn(learner), run, known | selected)
+        if trainer.rank == 0:
+            _lead(stack, paths, context, sections, problems, tokenizer)
+        else:
+            _follow(paths, context, problems)
+
+
+def _lead(
+    stack: ExitStack,
+    paths: Namespace,
+    context: RoundContext,
+    sections: Mapping[str, Any],
+    problems: Sequence[Problem],
+    tokenizer: object,
+) -> None:
+    """Rank 0's side: it samples, judges, keeps the rollouts, and writes what the round has made."""
+    params, run, known = context.params, context.run, dict[str, float]()
+    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
+    verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
+    if isinstance(params.verifier, ModelVerifier):
+        judge, known = _make_judge(paths, params.verifier, sections, problems, context.scratch, context.seed)
+        verifier = stack.enter_context(CheckedJudge(judge, verifier))
+        run.log(known, step=0)
+    parts = RolloutParts(
+        problems, sampler, verifier, tokenizer, sections["verifier"].abort_undecided_fraction
+    )
+    if isinstance(context.round.prompt_selection, PassRateSelection):
+        kept, selected = _select(context, problems, _count_passes(context, parts))
+        parts, known = replace(parts, problems=kept), known | selected
+        run.log(selected, step=0)
+    log = RolloutLog(context.scratch, run)
+    source, weights = SampledBatches(context, parts), SamplerSync(context, sampler, parts.problems)
+    state = run_synchronous_round(context, source, weights, log)
+    _save_policy(paths, context.trainer)
+    frame = log.frame()
+    metrics = round_metrics(state.curve) | known
+    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
+    write_table(frame, paths.rollouts, ROLLOUT)
+    write_curves(paths.curves, state.curve)
+    run.summary(metrics)
+    write_metrics(paths.metrics, metrics)
+    Checkpoints(context.scratch).clear()
+    log.clear()
+    forget_passes(context.scratch)
+    forget_judge(context.scratch)
+
+
+def _follow(paths: Namespace, context: RoundContext, problems: Sequence[Problem]) -> None:
+    """The side of every other rank: it trains its share."""
+    if isinstance(context.round.prompt_selection, PassRateSelection):
+        _select(context, problems, counts=None)
+    source, weights = ReceivedBatches(context), SyncWithRankZero(context)
+    run_synchronous_round(context, source, weights, SilentLog())
+    _save_policy(paths, context.trainer)
+
+
+def _save_policy(paths: Namespace, trainer: Trainer) -> None:
+    with replace_folder_together(trainer, paths.out) as folder:
+        trainer.save_policy(folder)
 
 
 _SHARED = {
@@ -178,54 +220,34 @@ def _make_judge(
     return judge, evaluate_judge(judge, answers, *names)
 
 
-def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]]:
-    """The learner on the problems that `prompt_selection` keeps, and what is to be told about them; collective.
+def _count_passes(context: RoundContext, parts: RolloutParts) -> list[PassCount]:
+    """Asks the policy that the sampler was built with: it must come before learning."""
+    with context.run.phase("select"):
+        return count_passes(
+            parts.problems,
+            context.round.prompt_selection.samples,
+            context.params,
+            parts.sampler,
+            parts.verifier,
+            parts.tokenizer,
+            context.scratch,
+            context.seed,
+            context.name,
+        )
 
-    Must come before learning: it asks the policy that the sampler was built with.
+
+def _select(
+    context: RoundContext, problems: Sequence[Problem], counts: list[PassCount] | None
+) -> tuple[list[Problem], dict[str, float]]:
+    """The problems that `prompt_selection` keeps, and what is to be told about them; collective.
+
+    Rank 0 brings the counts. Every rank selects, so that all of them stop where too few problems are left.
     """
-    selection, params = learner.round.prompt_selection, learner.params
-    if not isinstance(selection, PassRateSelection):
-        return learner, {}
-    counts = None
-    if learner.sampler is not None:
-        with learner.run.phase("select"):
-            counts = count_passes(
-                learner.problems,
-                selection.samples,
-                params,
-                learner.sampler,
-                learner.verifier,
-                learner.tokenizer,
-                learner.run.scratch,
-                learner.seed,
-                learner.name,
-            )
-    counts = learner.trainer.broadcast(counts)
-    kept = select_by_pass_rate(learner.problems, counts, selection, params.problems_per_step)
-    metrics = selection_metrics(counts, len(kept))
-    learner.run.log(metrics, step=0)
-    return replace(learner, problems=kept), metrics
-
-
-def _write(
-    paths: Namespace, trainer: Trainer, state: RoundState, run: Run, selected: dict[str, float]
-) -> None:
-    with replace_folder_together(trainer, paths.out) as folder:
-        trainer.save_policy(folder)
-    if trainer.rank != 0:
-        return
-    rollouts = RolloutLog(run.scratch)
-    frame = rollouts.frame()
-    metrics = round_metrics(state.curve) | selected
-    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
-    write_table(frame, paths.rollouts, ROLLOUT)
-    write_curves(paths.curves, state.curve)
-    run.summary(metrics)
-    write_metrics(paths.metrics, metrics)
-    Checkpoints(run.scratch).clear()
-    rollouts.clear()
-    forget_passes(run.scratch)
-    forget_judge(run.scratch)
+    counts = context.trainer.broadcast(counts)
+    kept = select_by_pass_rate(
+        problems, counts, context.round.prompt_selection, context.params.problems_per_step
+    )
+    return kept, selection_metrics(counts, len(kept))
 
 
 MEAN_DIAGNOSTICS = (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
-from stages.engines.samplers.samples import Sample
+from stages.engines.samplers.samples import Sample, Trajectory
 
 
 @dataclass(frozen=True)
@@ -44,17 +44,13 @@ class Sampler(Protocol):
     policy_version: int
     """Version of the weights in use, as given to `load_weights`; 0 at first."""
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        samples_per_prompt: int,
-        settings: SamplingSettings,
-        seed: int,
-        label: str = "",
-    ) -> list[list[Sample]]:
-        """Responses by prompt. Log-probs are those of the distribution sampled from (temperature and cuts applied).
+    def stream(
+        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
+    ) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory as it ends, in whatever order that is.
 
-        The same weights, prompts, settings and seed give the same responses. A non-empty `label` shows progress.
+        Log-probs are those of the distribution sampled from (temperature and cuts applied). Equal prompts should stand
+        together: they are read once. A caller that stops early ends what is still being drawn.
         """
 
     def logprobs(

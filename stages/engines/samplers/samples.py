@@ -1,7 +1,8 @@
-"""The records that cross between samplers, the verifier and trainers."""
+"""What is asked of a sampler and what it gives: trajectories in, samples out."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -16,6 +17,20 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
+class Trajectory:
+    """A response that is still to be drawn: its prompt, and where its random numbers come from.
+
+    The random number at a position is a function of the seed and the position alone, so the same trajectory is drawn
+    whatever is drawn beside it, and wherever and whenever that happens.
+    """
+
+    prompt: Sequence[int]
+    """Token ids, at least one."""
+    seed: int
+    """63 bits, from `derive_seed` of all that tells this trajectory from others."""
+
+
+@dataclass(frozen=True)
 class Sample:
     """One sampled response."""
 
@@ -24,6 +39,8 @@ class Sample:
     logprobs: list[float]
     """Log-probability of each token under the distribution that it was sampled from."""
     stop_reason: StopReason
+    policy_version: int
+    """Version of the weights that drew it."""
 
     @property
     def is_truncated(self) -> bool:

@@ -9,12 +9,12 @@ from stages.algorithms.vocabulary_pruning import safe_vocabulary
 from stages.engines.samplers.protocol import SamplingSettings
 
 
-def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def draw(logits: Tensor, settings: SamplingSettings, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """One token per row of `logits` [sequences, vocab] and its log-prob in the distribution drawn from.
 
-    Greedy (temperature 0) reports the log-prob at temperature 1. Drawing inverts the distribution function, summed in
-    float64 over the vocabulary: one uniform number a row, and a token of probability 0 is never drawn. Logits that are
-    not finite numbers give log-probs that are not.
+    `uniform` [sequences, 1] are float64 numbers in [0, 1), one a row: drawing inverts the distribution function, summed
+    in float64 over the vocabulary, and a token of probability 0 is never drawn. Greedy (temperature 0) needs none and
+    reports the log-prob at temperature 1. Logits that are not finite numbers give log-probs that are not.
     """
     if settings.temperature == 0:
         logprobs = torch.log_softmax(logits, dim=-1)
@@ -22,7 +22,6 @@ def draw(logits: Tensor, settings: SamplingSettings, generator: torch.Generator)
         return token, logprobs.gather(-1, token[:, None])[:, 0]
     cut, highest, mass = _cut_and_mass(logits, settings)
     total = mass[:, -1:]
-    uniform = torch.rand(total.shape, generator=generator, dtype=torch.float64, device=logits.device)
     # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
     target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
     token = torch.searchsorted(mass, target, right=True).clamp_(

@@ -6,9 +6,11 @@ step. For small policies this is quicker than an inference server, and it needs 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
 from pathlib import Path
+from queue import SimpleQueue
 
 import torch
 from torch import Tensor
@@ -19,11 +21,10 @@ from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
 from stages.engines.samplers.params import NoMismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import FullSample, SamplingSettings
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.random_numbers import RandomNumbers
+from stages.engines.samplers.samples import Sample, StopReason, Trajectory
 from stages.engines.samplers.token_sampling import distribution, draw
 from stages.engines.samplers.weight_mismatch import PastWeights, rounded
-from stages.foundations.seeds import derive_seed
-from stages.observe.progress import progress
 
 SMALL_POLICY = 8_000_000
 """Up to this many parameters a policy is decoded on a CPU in lanes: a batch for each thread, instead of one batch whose
@@ -58,38 +59,28 @@ class TorchSampler:
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
         return cls(params, model, tokenizer.eos_token_id)
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        samples_per_prompt: int,
-        settings: SamplingSettings,
-        seed: int,
-        label: str = "",
-    ) -> list[list[Sample]]:
-        """Responses by prompt; see the protocol."""
-        lanes = self._lanes(samples_per_prompt)
-        at_once = min(self.params.max_sequences // (lanes * samples_per_prompt), -(-len(prompts) // lanes))
-        at_once = max(1, at_once)
-        order = sorted(range(len(prompts)), key=lambda index: (len(prompts[index]), index))
-        batches = [order[start : start + at_once] for start in range(0, len(order), at_once)]
+    def stream(
+        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
+    ) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory as it ends; see the protocol."""
         decoder = Decoder(self.model)
 
         @torch.inference_mode()
-        def answer(number: int) -> list[list[Sample]]:
-            generator = torch.Generator(self.device).manual_seed(derive_seed(seed, number))
-            chosen = [prompts[index] for index in batches[number]]
-            loop = _DecodingLoop(decoder, chosen, samples_per_prompt, settings, self.end_token, generator)
-            return loop.run()
+        def decode(batch: _Batch) -> Iterator[tuple[int, Sample]]:
+            yield from _DecodingLoop(
+                decoder, trajectories, batch, settings, self.end_token, self.policy_version
+            ).run()
 
-        numbers = range(len(batches))
-        answers = map(answer, numbers) if lanes == 1 else _in_lanes(answer, numbers, lanes)
-        if label:
-            answers = progress(answers, label=label, unit="batches", total=len(batches))
-        answered: list[list[Sample]] = [[] for _ in prompts]
-        for batch, responses in zip(batches, answers, strict=True):
-            for index, samples in zip(batch, responses, strict=True):
-                answered[index] = samples
-        return answered
+        groups = _equal_prompts(trajectories)
+        widest = max(map(len, groups), default=1)
+        lanes = self._lanes(widest)
+        at_once = min(self.params.max_sequences // (lanes * widest), -(-len(groups) // lanes))
+        batches = _batches(groups, trajectories, max(1, at_once))
+        if lanes == 1:
+            for batch in batches:
+                yield from decode(batch)
+        else:
+            yield from _in_lanes(decode, batches, lanes)
 
     def _lanes(self, samples_per_prompt: int) -> int:
         """Batches decoded at the same time, within `max_sequences`."""
@@ -151,65 +142,120 @@ class TorchSampler:
         del self.model, self.weights, self.past
 
 
+_Batch = list[list[int]]
+"""Indices of trajectories that are decoded together, by prompt; every prompt has the same number of them."""
+
+
+def _equal_prompts(trajectories: Sequence[Trajectory]) -> _Batch:
+    """Runs of neighbours with the same prompt."""
+    runs = groupby(range(len(trajectories)), key=lambda index: tuple(trajectories[index].prompt))
+    return [list(run) for _, run in runs]
+
+
+def _batches(groups: _Batch, trajectories: Sequence[Trajectory], at_once: int) -> list[_Batch]:
+    """At most `at_once` groups together: those of one size, prompts of similar length beside each other."""
+    order = sorted(groups, key=lambda group: (-len(group), len(trajectories[group[0]].prompt), group[0]))
+    batches: list[_Batch] = []
+    for _, same in groupby(order, key=len):
+        alike = list(same)
+        batches += [alike[start : start + at_once] for start in range(0, len(alike), at_once)]
+    return batches
+
+
 def _in_lanes(
-    answer: Callable[[int], list[list[Sample]]], numbers: Sequence[int], lanes: int
-) -> Iterator[list[list[Sample]]]:
-    """The answers in order, from as many threads as there are lanes; torch's own threads are shared out among them."""
+    decode: Callable[[_Batch], Iterator[tuple[int, Sample]]], batches: Sequence[_Batch], lanes: int
+) -> Iterator[tuple[int, Sample]]:
+    """What `decode` yields, from as many threads as there are lanes; torch's own threads are shared out among them."""
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(lanes, initializer=torch.set_num_threads, initargs=(max(1, threads // lanes),))
+    waiting, is_over = iter(batches), threading.Event()
+    taking = threading.Lock()
+    ended: SimpleQueue[tuple[int, Sample] | BaseException | None] = SimpleQueue()
+
+    def next_batch() -> _Batch | None:
+        with taking:
+            return None if is_over.is_set() else next(waiting, None)
+
+    def work() -> None:
+        torch.set_num_threads(max(1, threads // lanes))
+        try:
+            while batch := next_batch():
+                for item in decode(batch):
+                    ended.put(item)
+                    if is_over.is_set():
+                        return
+        except BaseException as error:  # handed to the thread that asked, which raises it
+            ended.put(error)
+        finally:
+            ended.put(None)
+
+    workers = [threading.Thread(target=work, name=f"lane-{number}", daemon=True) for number in range(lanes)]
+    for worker in workers:
+        worker.start()
     try:
-        yield from pool.map(answer, numbers)
+        working = lanes
+        while working:
+            item = ended.get()
+            if isinstance(item, BaseException):
+                raise item
+            if item is None:
+                working -= 1
+            else:
+                yield item
     finally:
-        pool.shutdown(cancel_futures=True)
+        is_over.set()
+        for worker in workers:
+            worker.join()
         torch.set_num_threads(threads)  # a lane's setting also holds for threads to come
 
 
 class _DecodingLoop:
-    """Decodes one batch of prompts to the end."""
+    """Decodes one batch to the end and hands over each response as it ends."""
 
     def __init__(
         self,
         decoder: Decoder,
-        prompts: Sequence[Sequence[int]],
-        samples_per_prompt: int,
+        trajectories: Sequence[Trajectory],
+        batch: _Batch,
         settings: SamplingSettings,
         end_token: int,
-        generator: torch.Generator,
+        policy_version: int,
     ) -> None:
-        self.decoder, self.settings, self.end_token, self.generator = decoder, settings, end_token, generator
-        self.prompts, self.repeats = prompts, samples_per_prompt
-        self.device = generator.device
-        self.distributions: list[Tensor] = []
-        """Of each step's open sequences, where they are kept."""
-        self.rows: list[Tensor] = []
+        self.decoder, self.settings, self.end_token = decoder, settings, end_token
+        self.policy_version = policy_version
+        self.indices = [index for group in batch for index in group]
+        self.prompts, self.repeats = [trajectories[group[0]].prompt for group in batch], len(batch[0])
+        self.numbers = RandomNumbers([trajectories[index].seed for index in self.indices], decoder.device)
+        self.distributions: list[list[Tensor]] = [[] for _ in self.indices]
+        """Of each sequence's tokens so far, where they are kept."""
 
-    def run(self) -> list[list[Sample]]:
-        """Samples by prompt."""
+    def run(self) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory of the batch."""
         logits, cache = self._read_prompts()
-        count, limit = len(logits), self.settings.max_response_tokens
-        tokens = torch.zeros(count, limit, dtype=torch.long, device=self.device)
-        logprobs = torch.zeros(count, limit, device=self.device)
-        lengths = torch.full((count,), limit, device=self.device)
-        rows = torch.arange(count, device=self.device)
+        count, limit, device = len(logits), self.settings.max_response_tokens, logits.device
+        tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
+        logprobs = torch.zeros(count, limit, device=device)
+        rows = torch.arange(count, device=device)
         for step in range(limit):
             if self.settings.keeps_distributions:
-                self.distributions.append(distribution(logits, self.settings).cpu())
-                self.rows.append(rows.cpu())
-            token, logprob = draw(logits, self.settings, self.generator)
+                self._keep_distributions(logits, rows)
+            token, logprob = draw(logits, self.settings, self.numbers.at(step, rows))
             tokens[rows, step] = token
             logprobs[rows, step] = logprob
-            is_open = token != self.end_token
+            is_open = (
+                token != self.end_token if step < limit - 1 else torch.zeros_like(token, dtype=torch.bool)
+            )
             kept = is_open.nonzero()[:, 0]
             if len(kept) < len(rows):
-                lengths[rows[~is_open]] = step + 1
+                ended = rows[~is_open]
+                yield from self._samples(
+                    ended.tolist(), tokens[ended, : step + 1], logprobs[ended, : step + 1]
+                )
                 rows, token = rows[kept], token[kept]
-            if len(rows) == 0 or step == limit - 1:
-                break
-            if len(kept) < len(is_open):
+                if len(rows) == 0:
+                    return
                 cache.keep(kept)
             cache.add_column()
             logits = self.decoder.logits(self.decoder.hidden(token, cache.attend))
-        return self._collect(tokens.cpu(), logprobs.cpu(), lengths.cpu())
 
     def _read_prompts(self) -> tuple[Tensor, KeyValueCache]:
         """Logits [sequences, vocab] after the prompts, each repeated for its responses, and their cache."""
@@ -218,33 +264,33 @@ class _DecodingLoop:
         for row, prompt in zip(ids, self.prompts, strict=True):
             row[: len(prompt)] = torch.tensor(prompt)
         reading = PromptReading(self.decoder, *ids.shape)
-        hidden = self.decoder.hidden(ids.to(self.device).flatten(), reading.attend).view(*ids.shape, -1)
+        hidden = self.decoder.hidden(ids.to(self.decoder.device).flatten(), reading.attend).view(
+            *ids.shape, -1
+        )
         last = hidden[torch.arange(len(lengths)), torch.tensor(lengths) - 1]
         logits = self.decoder.logits(last).repeat_interleave(self.repeats, dim=0)
         limit = self.settings.max_response_tokens
         return logits, KeyValueCache(reading, lengths, self.repeats, limit)
 
-    def _collect(self, tokens: Tensor, logprobs: Tensor, lengths: Tensor) -> list[list[Sample]]:
+    def _keep_distributions(self, logits: Tensor, rows: Tensor) -> None:
+        whole = distribution(logits, self.settings).cpu()
+        for row, logprobs in zip(rows.tolist(), whole, strict=True):
+            self.distributions[row].append(logprobs)
+
+    def _samples(
+        self, ended: Sequence[int], tokens: Tensor, logprobs: Tensor
+    ) -> Iterator[tuple[int, Sample]]:
+        """Of the sequences `ended`, with their tokens and log-probs [ended, response tokens]."""
         if not logprobs.isfinite().all():
             raise FloatingPointError(
                 "the policy's probabilities are not numbers: its weights hold NaN or infinity"
             )
-        samples: list[Sample] = []
-        for length, ids, values in zip(lengths.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
-            is_ended = ids[length - 1] == self.end_token
+        for row, ids, values in zip(ended, tokens.tolist(), logprobs.tolist(), strict=True):
+            is_ended = ids[-1] == self.end_token
             reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
-            samples.append(Sample(ids[:length], values[:length], reason))
-        if self.settings.keeps_distributions:
-            by_sample = self._distributions_by_sample(lengths.tolist())
-            samples = [
-                FullSample(**vars(one), distributions=rows)
-                for one, rows in zip(samples, by_sample, strict=True)
-            ]
-        return [samples[start : start + self.repeats] for start in range(0, len(samples), self.repeats)]
-
-    def _distributions_by_sample(self, lengths: list[int]) -> list[Tensor]:
-        """Log-probs [tokens, vocab] of each sequence, each with memory of its own: most are let go before others."""
-        order = torch.cat(self.rows).argsort(stable=True)
-        together = torch.cat(self.distributions)
-        with torch.inference_mode(False):
-            return [together[places] for places in order.split(lengths)]
+            sample = Sample(ids, values, reason, self.policy_version)
+            if self.settings.keeps_distributions:
+                with torch.inference_mode(False):  # a loss will read them
+                    sample = FullSample(**vars(sample), distributions=torch.stack(self.distributions[row]))
+                self.distributions[row] = []
+            yield self.indices[row], sample

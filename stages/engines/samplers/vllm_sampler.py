@@ -30,13 +30,11 @@ from torch import Tensor
 
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import FullSample, SamplingSettings
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.samples import Sample, StopReason, Trajectory
 from stages.engines.samplers.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.seeds import derive_seed
-from stages.observe.progress import progress
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -118,15 +116,10 @@ class VllmSampler:
                 **memory,
             )
 
-    def sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        samples_per_prompt: int,
-        settings: SamplingSettings,
-        seed: int,
-        label: str = "",
-    ) -> list[list[Sample]]:
-        """Responses by prompt; see the protocol. Each response has a random stream of its own.
+    def stream(
+        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
+    ) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory as it ends; see the protocol.
 
         UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
         """
@@ -136,19 +129,11 @@ class VllmSampler:
                 f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
                 "rl.rollout_correction.divergence sampled and rl.rollout_distributions.kind sampled_tokens"
             )
-        self._check_lengths(prompts, settings.max_response_tokens)
+        self._check_lengths([one.prompt for one in trajectories], settings.max_response_tokens)
         self._llm.reset_prefix_cache()
-        requests = [
-            (prompt, self._sampling_params(settings, derive_seed(seed, prompt_index, sample_index)))
-            for prompt_index, prompt in enumerate(prompts)
-            for sample_index in range(samples_per_prompt)
-        ]
-        outputs = self._answer(requests, label)
-        samples = [self._sample_of(output, settings.keeps_distributions) for output in outputs]
-        return [
-            samples[start : start + samples_per_prompt]
-            for start in range(0, len(samples), samples_per_prompt)
-        ]
+        requests = [(one.prompt, self._sampling_params(settings, one.seed)) for one in trajectories]
+        for index, output in self._answer(requests):
+            yield index, self._sample_of(output, settings.keeps_distributions)
 
     @property
     def _can_keep_distributions(self) -> bool:
@@ -185,10 +170,12 @@ class VllmSampler:
         asked = SamplingParams(max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False)
         pairs = list(zip(prompts, responses, strict=True))
         self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
-        outputs = self._answer([([*prompt, *response], asked) for prompt, response in pairs], "")
+        outputs = dict(self._answer([([*prompt, *response], asked) for prompt, response in pairs]))
         return [
-            _first_logprobs(output.prompt_logprobs)[len(prompt) - 1 :]  # a first token has no log-prob
-            for output, (prompt, _) in zip(outputs, pairs, strict=True)
+            _first_logprobs(outputs[index].prompt_logprobs)[
+                len(prompt) - 1 :
+            ]  # a first token has no log-prob
+            for index, (prompt, _) in enumerate(pairs)
         ]
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
@@ -236,23 +223,20 @@ class VllmSampler:
             torch.cuda.empty_cache()
 
     def _answer(
-        self, requests: Sequence[tuple[Sequence[int], SamplingParams]], label: str
-    ) -> list[RequestOutput]:
-        """Runs the engine until every request is answered; requests left over by an exception are dropped."""
+        self, requests: Sequence[tuple[Sequence[int], SamplingParams]]
+    ) -> Iterator[tuple[int, RequestOutput]]:
+        """Index and answer of each request as it ends; requests left over when the caller stops are dropped."""
         engine = self._llm.llm_engine
-        order: dict[str, int] = {}
-        answers: dict[str, RequestOutput] = {}
+        waiting: dict[str, int] = {}
         try:
-            for token_ids, asked in requests:
+            for index, (token_ids, asked) in enumerate(requests):
                 request_id = str(next(self._request_numbers))
-                order[request_id] = len(order)
+                waiting[request_id] = index
                 engine.add_request(request_id, {"prompt_token_ids": list(token_ids)}, asked)
-            finished = _finished(engine)
-            for output in progress(finished, len(order), label, "responses") if label else finished:
-                answers[output.request_id] = output
+            for output in _finished(engine):
+                yield waiting.pop(output.request_id), output
         finally:
-            engine.abort_request([request_id for request_id in order if request_id not in answers])
-        return sorted(answers.values(), key=lambda output: order[output.request_id])
+            engine.abort_request(list(waiting))
 
     def _check_lengths(self, prompts: Sequence[Sequence[int]], more_tokens: int) -> None:
         longest = max(map(len, prompts), default=0)
@@ -267,7 +251,7 @@ class VllmSampler:
         (answer,) = output.outputs
         token_ids = list(answer.token_ids)
         reason = StopReason.END_OF_SEQUENCE if token_ids[-1] == self.end_token else StopReason.MAX_TOKENS
-        sample = Sample(token_ids, _first_logprobs(answer.logprobs), reason)
+        sample = Sample(token_ids, _first_logprobs(answer.logprobs), reason, self.policy_version)
         if not keeps_distributions:
             return sample
         return FullSample(**vars(sample), distributions=_all_logprobs(answer.logprobs, self.vocabulary))

@@ -157,7 +157,7 @@ class DeepspeedTrainer:
         return sum(share for share, _ in shares), summed
 
     @torch.no_grad()
-    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
+    def evaluate(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics without gradient; under ZeRO 3 every rank must call it the same number of times."""
         return self._statistics(micro_batch.to(self.device))
 

@@ -63,7 +63,7 @@ class Trainer(Protocol):
         FloatingPointError when the loss or the gradient norm is not finite: the weights are then untouched.
         """
 
-    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
+    def evaluate(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics [responses, tokens] without gradient, at the batch's temperature and safe vocabulary."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -67,7 +67,7 @@ class TorchTrainer:
         return Update(total, norm, diagnostics)
 
     @torch.no_grad()
-    def statistics(self, micro_batch: ResponseBatch) -> PolicyStatistics:
+    def evaluate(self, micro_batch: ResponseBatch) -> PolicyStatistics:
         """Token statistics without gradient."""
         return policy_statistics(self.model, micro_batch.to(self.device))
 

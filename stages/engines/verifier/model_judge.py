@@ -21,6 +21,7 @@ from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.policy_folders import decode_response, encode_prompt, encode_response
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
+from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.verifier.judgement import Judgement
 from stages.foundations.prompts import ChatPrompt, PlainPrompt
 
@@ -79,7 +80,9 @@ class ModelJudge:
         """
         requests = list(dict.fromkeys(judge_request(*pair) for pair in pairs))
         prompts = [encode_prompt(self._tokenizer, self._prompt, request) for request in requests]
-        drawn = self._sampler.sample(prompts, 1, self._settings, self._seed, "judge") if prompts else []
+        drawn = sample_prompts(
+            self._sampler, prompts, requests, 1, self._settings, self._seed, "judge", label="judge"
+        )
         outputs = [decode_response(self._tokenizer, samples[0].token_ids) for samples in drawn]
         judgements = dict(zip(requests, map(read_judgement, outputs), strict=True))
         return [judgements[judge_request(*pair)] for pair in pairs]

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import torch
-
-from stages.engines.verifier.verifier import Verdict
+from stages.algorithms.answers.verdicts import Verdict
 from stages.rl_round.params.rewards import CosineReward, NgramPenalty, VerdictReward
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState
-from stages.rl_round.rollouts.rollouts import Rollout, verdict_reward
-from stages.rl_round.update.training_samples import TrainedRollout
+from stages.rl_round.rollouts.dynamic_sampling import Batch
+from stages.rl_round.rollouts.records import Rollout
+from stages.rl_round.rollouts.scoring import verdict_reward
+from stages.rl_round.update.training_samples import TrainingSamples
 
 
-def batch_metrics(
-    batch: Batch, trained: Sequence[TrainedRollout], drawing: DrawState, params: RlParams
-) -> dict[str, float]:
+def step_metrics(batch: Batch, trained: TrainingSamples, params: RlParams) -> dict[str, float]:
     """Rewards, accuracy and lengths of everything drawn in the step (an unbiased view of the policy), and what was
     trained on. A step that drew nothing, because surplus filled the batch, reports the batch instead.
     """
@@ -36,38 +32,40 @@ def batch_metrics(
         "length/punished_fraction": _mean([float(_is_punished(rollout, params)) for rollout in rollouts]),
         "groups/drawn": len(batch.drawn),
         "groups/trained": len(batch.groups),
-        "groups/carried": len(drawing.carried),
+        "groups/carried": batch.carried,
         "groups/too_stale": batch.too_stale,
         "groups/draws": batch.draws,
-        "groups/signal_fraction": drawing.signal_fraction,
+        "groups/signal_fraction": batch.signal_fraction,
         **_advantage_metrics(trained),
         **_penalty_metrics(trained, params),
         "tokens/sampled": sum(len(r.sample.token_ids) for group in batch.drawn for r in group.rollouts),
-        "tokens/trained": sum(item.response_tokens for item in trained),
+        "tokens/trained": int(trained.response_mask.sum()),
+        **batch.agreement,
     }
 
 
-def _advantage_metrics(trained: Sequence[TrainedRollout]) -> dict[str, float]:
-    """Mean size by response, and the variance over all tokens that the batch holds."""
-    tokens = torch.tensor([value for item in trained for value in item.advantages], dtype=torch.float64)
+def _advantage_metrics(trained: TrainingSamples) -> dict[str, float]:
+    """Mean size by response, and the variance over all tokens that the batch holds; 0 without samples."""
+    if not len(trained):
+        return {"advantage/abs_mean": 0.0, "advantage/variance": 0.0}
+    advantages, mask = trained.advantages.double(), trained.response_mask
+    by_response = (advantages.abs() * mask).sum(-1) / mask.sum(-1).clamp_min(1)
     return {
-        "advantage/abs_mean": _mean(
-            [math.fsum(map(abs, item.advantages)) / max(1, item.response_tokens) for item in trained]
-        ),
-        "advantage/variance": float(tokens.var(correction=0)) if len(tokens) else 0.0,
+        "advantage/abs_mean": float(by_response.mean()),
+        "advantage/variance": float(advantages[mask.bool()].var(correction=0)),
     }
 
 
-def _penalty_metrics(trained: Sequence[TrainedRollout], params: RlParams) -> dict[str, float]:
+def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, float]:
     """How much repetition was punished, where it is."""
     if not isinstance(params.repetition_penalty, NgramPenalty):
         return {}
-    tokens = sum(item.response_tokens for item in trained)
-    penalised = sum(item.penalised_tokens for item in trained)
+    penalised = int(trained.penalised.sum())
+    responses = max(1, len(trained))
     return {
-        "repetition/token_fraction": penalised / max(1, tokens),
-        "repetition/response_fraction": _mean([float(item.penalised_tokens > 0) for item in trained]),
-        "repetition/penalty_mean": params.repetition_penalty.penalty * penalised / max(1, len(trained)),
+        "repetition/token_fraction": penalised / max(1, int(trained.response_mask.sum())),
+        "repetition/response_fraction": int(trained.penalised.any(-1).sum()) / responses,
+        "repetition/penalty_mean": params.repetition_penalty.penalty * penalised / responses,
     }
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
+from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.trainers.protocol import Trainer
 from stages.rl_round.params.rl import WeightSyncCheckParams
 
@@ -44,13 +45,14 @@ class WeightSyncCheck:
         """A probe on one response of `sampler` to each of the first `params.sequences` prompts."""
         chosen = prompts[: params.sequences]
         settings = SamplingSettings(1.0, 1.0, 0, max_response_tokens, None)
-        drawn = sampler.sample(chosen, 1, settings, seed)
+        names = [str(number) for number in range(len(chosen))]
+        drawn = sample_prompts(sampler, chosen, names, 1, settings, seed)
         return cls(params, chosen, [samples[0].token_ids for samples in drawn])
 
     def trainer_side(self, trainer: Trainer) -> list[float]:
         """The trainer's log-probs of the batch, one after another; collective."""
         batch = pack([TokenSequence(*pair) for pair in zip(self.prompts, self.responses, strict=True)])
-        return trainer.statistics(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
+        return trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
 
     def check(self, sampler: Sampler, from_trainer: list[float]) -> float:
         """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still.

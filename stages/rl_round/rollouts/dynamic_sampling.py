@@ -8,12 +8,13 @@ version stamp instead of being discarded; 2. a draw is sized by the share of gro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stages.foundations.seeds import permutation
+from stages.foundations.seeds import endless_order, permutation
 from stages.rl_round.params.drawing import DynamicSampling, NoDynamicSampling, ProblemSlice
-from stages.rl_round.rollouts.rollouts import Group, Problem
+from stages.rl_round.rollouts.records import Group, Problem
+from stages.rl_round.rollouts.sampling import ProblemDraw
 
 SMALLEST_SIGNAL_FRACTION = 0.25
 """A draw is at most 4 times what is missing, however few groups had signal."""
@@ -44,12 +45,28 @@ class Batch:
     draws: int
     too_stale: int
     """Surplus groups that waited too long."""
+    carried: int
+    """Surplus groups that wait for the next step."""
+    signal_fraction: float
+    """Share of groups with signal, of the last step that drew any."""
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    """How a model's verdicts compare with those of the rules; empty where the rules decide."""
 
 
 def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
     """Part `index` of `count` of the problems in the order of the run's seed; parts are disjoint and cover all."""
     order = permutation(len(problems), seed, "problem_slice")
     return [problems[index] for index in order[part.index :: part.count]]
+
+
+def problems_in_order(
+    problems: Sequence[Problem], first: int, count: int, *seed_parts: int | str
+) -> list[ProblemDraw]:
+    """Draws `first` to `first + count` of the round: all problems in random order, then all again in another."""
+    order = endless_order(first, first + count, len(problems), *seed_parts, "problems")
+    return [
+        ProblemDraw(problems[index], (first + place) // len(problems)) for place, index in enumerate(order)
+    ]
 
 
 def draw_size(missing: int, signal_fraction: float) -> int:
@@ -64,23 +81,23 @@ def draw_batch(
     state: DrawState,
     draw: Callable[[int, int], list[Group]],
 ) -> Batch:
-    """Fills a batch of `wanted` groups; `draw(count, number)` gives the next groups. Moves `state` on."""
+    """Fills a batch of `wanted` groups; `draw(first, count)` gives those of the next problems. Moves `state` on."""
     if isinstance(sampling, NoDynamicSampling):
-        groups = draw(wanted, 0)
+        groups = draw(state.cursor, wanted)
         state.cursor += wanted
-        return Batch(groups, groups, [], 1, 0)
-    fresh = [
-        group for group in state.carried if policy_version - group.policy_version <= sampling.max_staleness
-    ]
-    stale = [
-        group for group in state.carried if policy_version - group.policy_version > sampling.max_staleness
-    ]
+        return Batch(groups, groups, [], 1, 0, 0, state.signal_fraction)
+
+    def is_stale(group: Group) -> bool:
+        return policy_version - group.oldest_version > sampling.max_staleness
+
+    fresh = [group for group in state.carried if not is_stale(group)]
+    stale = [group for group in state.carried if is_stale(group)]
     drawn: list[Group] = []
     draws = 0
     while len(fresh) < wanted and draws < sampling.max_draws:
         fraction = sum(group.has_signal for group in drawn) / len(drawn) if drawn else state.signal_fraction
         size = draw_size(wanted - len(fresh), fraction)
-        groups = draw(size, draws)
+        groups = draw(state.cursor, size)
         state.cursor += size
         draws += 1
         drawn += groups
@@ -89,4 +106,6 @@ def draw_batch(
         state.signal_fraction = sum(group.has_signal for group in drawn) / len(drawn)
     state.carried = fresh[wanted:]
     left_out = stale + [group for group in drawn if not group.has_signal]
-    return Batch(fresh[:wanted], drawn, left_out, draws, len(stale))
+    return Batch(
+        fresh[:wanted], drawn, left_out, draws, len(stale), len(state.carried), state.signal_fraction
+    )

@@ -15,13 +15,14 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import SampledTokensOnly
+from stages.rl_round.rollouts.grouping import draw_groups
 from stages.rl_round.rollouts.judging import RoundVerifier
-from stages.rl_round.rollouts.rollouts import Group, Problem, draw_groups
+from stages.rl_round.rollouts.records import Group, Problem
+from stages.rl_round.rollouts.sampling import ProblemDraw
 
 PROBLEMS_AT_ONCE = 128
 """Problems of a piece; at most this many are sampled again after a kill."""
@@ -55,12 +56,12 @@ def count_passes(
     file = scratch / "pass_counts.json"
     counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
     starts = range(len(counts), len(problems), PROBLEMS_AT_ONCE)
-    only_verdicts = {"rollout_distributions": SampledTokensOnly(kind="sampled_tokens")}
-    group_params = params.model_copy(update={"group_size": samples, **only_verdicts})
+    params = params.model_copy(update={"rollout_distributions": SampledTokensOnly(kind="sampled_tokens")})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
-        piece = problems[start : start + PROBLEMS_AT_ONCE]
-        seed = derive_seed(*seed_parts, "pass_rates", start)
-        groups = draw_groups(piece, sampler, verifier, tokenizer, group_params, seed)
+        piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
+        groups = draw_groups(
+            piece, sampler, verifier, tokenizer, params, *seed_parts, "pass_rates", group_size=samples
+        )
         counts += [_count(group) for group in groups]
         write_json(file, [[count.correct, count.decided] for count in counts])
     return counts

@@ -10,7 +10,6 @@ that the baseline is taken from.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -30,95 +29,66 @@ from stages.rl_round.params.update import (
     OptimalTokenBaseline,
     PlainReward,
 )
-from stages.rl_round.update.training_samples import TrainedRollout, rows
+from stages.rl_round.update.training_samples import TrainingSamples, rows
 
 
-def with_advantages(rollouts: Sequence[TrainedRollout], params: RlParams) -> list[TrainedRollout]:
-    """The rollouts with their advantages; for the optimal token baseline they must have trainer statistics."""
-    if not rollouts:
-        return []
-    rewards = torch.tensor([item.rollout.reward for item in rollouts])
-    group_ids = torch.tensor([item.group for item in rollouts])
+def with_advantages(samples: TrainingSamples, params: RlParams) -> TrainingSamples:
+    """The samples with their advantages; for the optimal token baseline they must have trainer statistics."""
+    rewards, group_ids, mask = samples.rewards, samples.group_ids, samples.response_mask
+    penalties = _penalties(samples, params)
+    samples = replace(samples, penalised=penalties != 0)
     match params.advantage:
         case GroupNormalized(divide_by_std=divide_by_std):
             whole = group_normalized(rewards, group_ids, divide_by_std=divide_by_std)
         case LeaveOneOut():
             whole = leave_one_out(rewards, group_ids)
         case LengthWeighted():
-            lengths = torch.tensor([item.response_tokens for item in rollouts])
-            whole = length_weighted(rewards, lengths, group_ids)
+            whole = length_weighted(rewards, torch.tensor(samples.response_tokens), group_ids)
         case PlainReward():
             whole = rewards
         case OptimalTokenBaseline():
-            return _with_token_baseline(rollouts, rewards, group_ids, params)
-    if params.reward_discount == 1 and not isinstance(params.repetition_penalty, NgramPenalty):
-        return [
-            replace(item, advantages=[advantage] * item.response_tokens)
-            for item, advantage in zip(rollouts, whole.tolist(), strict=True)
-        ]
-    mask = _response_mask(rollouts)
-    penalties = _penalties(rollouts, params, mask)
+            return replace(samples, advantages=_beyond_token_baseline(samples, params, penalties))
     per_token = _to_go_of_outcome(whole, mask, params) + _to_go_of_penalties(penalties, mask, params)
-    return _spread(rollouts, per_token, penalties)
+    return replace(samples, advantages=per_token)
 
 
-def _with_token_baseline(
-    rollouts: Sequence[TrainedRollout], rewards: Tensor, group_ids: Tensor, params: RlParams
-) -> list[TrainedRollout]:
-    mask = _response_mask(rollouts)
-    penalties = _penalties(rollouts, params, mask)
-    returns = _to_go_of_outcome(rewards, mask, params) + _to_go_of_penalties(penalties, mask, params)
-    proximal = rows((item.proximal_logprobs for item in rollouts), mask)
-    squares = rows((item.sum_squared_probs for item in rollouts), mask)
+def _beyond_token_baseline(samples: TrainingSamples, params: RlParams, penalties: Tensor) -> Tensor:
+    mask, proximal = samples.response_mask, samples.proximal_logprobs
+    returns = _to_go_of_outcome(samples.rewards, mask, params) + _to_go_of_penalties(penalties, mask, params)
     weights = None
     if params.advantage.is_importance_weighted and isinstance(params.rollout_correction, ImportanceWeights):
-        sampled = rows((item.rollout.sample.logprobs for item in rollouts), mask)
         correction = params.rollout_correction
-        weights = importance_weights(proximal, sampled, mask, correction.level, correction.cap)
+        weights = importance_weights(
+            proximal, samples.rollout_logprobs, mask, correction.level, correction.cap
+        )
+    proxy = logit_gradient_proxy(proximal, samples.sum_squared_probs)
     baseline = optimal_token_baseline(
-        returns, mask, logit_gradient_proxy(proximal, squares), group_ids, weights, params.advantage.lone_tail
+        returns, mask, proxy, samples.group_ids, weights, params.advantage.lone_tail
     )
-    return _spread(rollouts, (returns - baseline) * mask, penalties)
-
-
-def _response_mask(rollouts: Sequence[TrainedRollout]) -> Tensor:
-    lengths = torch.tensor([item.response_tokens for item in rollouts])
-    return (torch.arange(int(lengths.max()))[None] < lengths[:, None]).float()
+    return (returns - baseline) * mask
 
 
 def _to_go_of_outcome(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     """outcome * discount^(T - 1 - t) at token t of a response of T tokens: (responses, tokens)."""
+    if params.reward_discount == 1:
+        return outcomes[:, None] * mask
     is_last = mask - torch.nn.functional.pad(mask, (0, 1))[:, 1:]
     return discounted_to_go(outcomes[:, None] * is_last, mask, params.reward_discount)
 
 
-def _penalties(rollouts: Sequence[TrainedRollout], params: RlParams, mask: Tensor) -> Tensor:
+def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
+    """The repetition penalty of each token: (responses, tokens)."""
     penalty = params.repetition_penalty
     if not isinstance(penalty, NgramPenalty):
-        return torch.zeros_like(mask)
-    return rows(
-        (
-            ngram_repetition_penalty(item.rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
-            for item in rollouts
-        ),
-        mask,
+        return torch.zeros_like(samples.response_mask)
+    found = (
+        ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
+        for rollout in samples.rollouts
     )
+    return rows(found, samples.response_mask)
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:
     if not isinstance(params.repetition_penalty, NgramPenalty):
         return penalties
     return discounted_to_go(penalties, mask, params.repetition_penalty.discount)
-
-
-def _spread(
-    rollouts: Sequence[TrainedRollout], advantages: Tensor, penalties: Tensor
-) -> list[TrainedRollout]:
-    return [
-        replace(
-            item,
-            advantages=row[: item.response_tokens].tolist(),
-            penalised_tokens=int(penalty.count_nonzero()),
-        )
-        for item, row, penalty in zip(rollouts, advantages, penalties, strict=True)
-    ]

@@ -47,7 +47,7 @@ class Selection:
     """1 where a token gives gradient, [responses, tokens]."""
     weights: Tensor | None
     """Importance weights, [responses, tokens]; None where they are all 1."""
-    shown: Shares
+    metrics: Shares
 
 
 def select_tokens(
@@ -56,18 +56,18 @@ def select_tokens(
     """Overlong filtering, vocabulary pruning and rollout correction, in this order, each counted by itself."""
     policy_logprobs = statistics.logprobs.detach()
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
-    shown = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
+    metrics = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
     if isinstance(params.vocabulary_pruning, SafeSet):
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
-        shown |= counted
+        metrics |= counted
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
-        shown |= counted
+        metrics |= counted
     weights, weighed = _weights(policy_logprobs, batch, mask, params)
-    shown |= weighed
-    shown["mask/fraction_dropped"] = _emptied(response_mask, mask) / totals.responses
-    shown["mask/token_fraction_dropped"] = (response_mask.sum() - mask.sum()) / totals.tokens
-    return Selection(mask, weights, shown)
+    metrics |= weighed
+    metrics["mask/fraction_dropped"] = _emptied(response_mask, mask) / totals.responses
+    metrics["mask/token_fraction_dropped"] = (response_mask.sum() - mask.sum()) / totals.tokens
+    return Selection(mask, weights, metrics)
 
 
 def _emptied(before: Tensor, after: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ does not give the others more weight.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -30,17 +30,17 @@ from stages.rl_round.params.update import (
     Reinforce,
 )
 from stages.rl_round.update.corrections import Shares, Totals, select_tokens, shares_by_token
-from stages.rl_round.update.training_samples import TrainedRollout
+from stages.rl_round.update.training_samples import TrainingSamples
 
 LOG_RATIO_LIMIT = 20.0
 
 
-def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFunction:
+def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
     """The loss of one optimizer update on `minibatch`, as trainers take it: one micro-batch's share at a time."""
     totals = Totals(
         responses=len(minibatch),
-        tokens=sum(item.response_tokens for item in minibatch),
-        fresh_tokens=sum(item.response_tokens for item in minibatch if item.is_fresh),
+        tokens=int(minibatch.response_mask.sum()),
+        fresh_tokens=int(minibatch.response_mask[minibatch.is_fresh].sum()),
     )
     divisor = {
         "token_mean": totals.tokens,
@@ -54,17 +54,19 @@ def policy_loss(minibatch: Sequence[TrainedRollout], params: RlParams) -> LossFu
     ) -> tuple[Tensor, Mapping[str, Tensor | float]]:
         selection = select_tokens(statistics, batch, params, totals)
         mask, fields = selection.mask, batch.fields
-        token_loss, shown = surrogate(
+        token_loss, metrics = surrogate(
             params.policy_loss, statistics.logprobs, fields["proximal_logprobs"], fields["advantages"], mask
         )
         advantages = fields["advantages"]
         if selection.weights is not None:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
-        diagnostics = {**selection.shown, **_shares(shown, mask, totals)}
+        diagnostics = {**selection.metrics, **_shares(metrics, mask, totals)}
         if not isinstance(params.reference_kl, NoReferenceKl):
-            pull, pulled = _pull(params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask)
+            pull, k3 = _reference_kl(
+                params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask
+            )
             token_loss = token_loss + params.reference_kl.coefficient * pull
-            diagnostics["reference_kl/k3"] = pulled.sum() / totals.tokens
+            diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
         diagnostics["entropy/mean"] = (statistics.entropy.detach() * mask).sum() / totals.tokens
         diagnostics |= logprob_gap(
             statistics.logprobs.detach(),
@@ -103,15 +105,15 @@ def surrogate(
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
 
 
-def _shares(shown: Mapping[str, Tensor], mask: Tensor, totals: Totals) -> Shares:
+def _shares(metrics: Mapping[str, Tensor], mask: Tensor, totals: Totals) -> Shares:
     """Means over a micro-batch's tokens as shares of the minibatch's; a maximum stays one."""
     share = mask.sum() / totals.tokens
-    return {name: value * share for name, value in shown.items() if name != "ratio/max"} | {
-        "ratio/token_max": shown["ratio/max"]
+    return {name: value * share for name, value in metrics.items() if name != "ratio/max"} | {
+        "ratio/token_max": metrics["ratio/max"]
     }
 
 
-def _pull(
+def _reference_kl(
     params: ReferenceKlParams, policy_logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The estimate of KL(policy || reference) at each token with gradient, and k3 without; 0 outside the mask."""

@@ -13,7 +13,7 @@ from stages.algorithms.trust_region_masking import error_bounds
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
 from stages.foundations.seeds import permutation
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.rollouts import Group
+from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.corrections import effective_sample_fraction
 from stages.rl_round.update.losses import policy_loss
@@ -22,45 +22,51 @@ from stages.rl_round.update.recompute_logprobs import (
     with_proximal_statistics,
     with_reference_logprobs,
 )
-from stages.rl_round.update.training_samples import TrainedRollout, make_micro_batches, trainable_rollouts
+from stages.rl_round.update.training_samples import TrainingSamples, make_micro_batches, training_samples
 
 
-def prepare_rollouts(
+def prepare_samples(
     groups: Sequence[Group],
     params: RlParams,
-    policy_version: int,
+    newest_version: int | None,
     micro_batch_tokens: int,
     trainer: Trainer,
     reference: Reference | None = None,
-) -> list[TrainedRollout]:
-    """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`."""
-    rollouts = trainable_rollouts(groups, params, policy_version)
-    if not rollouts:
-        return []
+) -> TrainingSamples:
+    """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`.
+
+    Empty when no rollout is decided.
+    """
+    samples = training_samples(groups, params, newest_version)
+    if not len(samples):
+        return samples
     if params.proximal == "recompute":
-        rollouts = with_proximal_statistics(rollouts, params, micro_batch_tokens, trainer)
+        samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer)
     if reference is not None:
-        rollouts = with_reference_logprobs(rollouts, params, micro_batch_tokens, trainer, reference)
-    return with_advantages(rollouts, params)
+        samples = with_reference_logprobs(samples, params, micro_batch_tokens, trainer, reference)
+    return with_advantages(samples, params)
 
 
 def update_policy(
-    rollouts: Sequence[TrainedRollout],
+    samples: TrainingSamples,
     params: RlParams,
     micro_batch_tokens: int,
     learning_rate_scale: float,
     trainer: Trainer,
     *seed_parts: int | str,
 ) -> list[Update]:
-    """One pass over `rollouts` in `params.minibatches` optimizer updates, in an order that the seed decides.
+    """One pass over `samples` in `params.minibatches` optimizer updates, in an order that the seed decides.
 
-    FloatingPointError when a loss or gradient is not finite; that update leaves weights and optimizer as they were.
+    No update where there is no sample. FloatingPointError when a loss or gradient is not finite; that update leaves
+    weights and optimizer as they were.
     """
-    order = permutation(len(rollouts), *seed_parts)
-    size = -(-len(rollouts) // params.minibatches)
+    if not len(samples):
+        return []
+    order = permutation(len(samples), *seed_parts)
+    size = -(-len(samples) // params.minibatches)
     updates = []
-    for first in range(0, len(rollouts), size):
-        minibatch = [rollouts[index] for index in order[first : first + size]]
+    for first in range(0, len(samples), size):
+        minibatch = samples.select(order[first : first + size])
         batches = make_micro_batches(minibatch, params, micro_batch_tokens, trainer)
         update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))
@@ -76,26 +82,26 @@ def _finished(update: Update, responses: int, max_response_tokens: int) -> Updat
     region's bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from what accepted responses show.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
-    shown: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
+    metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
     tokens = max(1.0, sums["sum/weighted_tokens"])
-    shown["importance/effective_sample_fraction"] = effective_sample_fraction(sums)
-    shown["importance/weight_mean"] = sums["sum/weights"] / tokens
+    metrics["importance/effective_sample_fraction"] = effective_sample_fraction(sums)
+    metrics["importance/weight_mean"] = sums["sum/weights"] / tokens
     if "sum/capped_tokens" in sums:
-        shown["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
+        metrics["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
     power, signal = responses * sums["sum/gradient_power"], update.gradient_norm**2
-    shown["variance_proxy/power"], shown["variance_proxy/signal"] = power, signal
-    shown["variance_proxy/noise"] = (power - signal) / max(1, responses - 1)
-    if "trust_region/acceptance_rate" in shown:
-        accepted = shown["trust_region/acceptance_rate"]
-        shown["trust_region/sequence_divergence"] = (
+    metrics["variance_proxy/power"], metrics["variance_proxy/signal"] = power, signal
+    metrics["variance_proxy/noise"] = (power - signal) / max(1, responses - 1)
+    if "trust_region/acceptance_rate" in metrics:
+        accepted = metrics["trust_region/acceptance_rate"]
+        metrics["trust_region/sequence_divergence"] = (
             sums["sum/accepted_divergence"] / accepted if accepted else 0.0
         )
-        shown["trust_region/error_bound"] = error_bounds(
+        metrics["trust_region/error_bound"] = error_bounds(
             max_response_tokens,
-            shown["trust_region/divergence_max"],
-            sequence_kl=shown["trust_region/sequence_divergence"],
+            metrics["trust_region/divergence_max"],
+            sequence_kl=metrics["trust_region/sequence_divergence"],
         )["unified"]
-    return replace(update, diagnostics=shown)
+    return replace(update, diagnostics=metrics)
 
 
 def summarise(updates: Sequence[Update]) -> dict[str, float]:

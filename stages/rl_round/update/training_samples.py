@@ -1,9 +1,13 @@
-"""Rollouts on their way through the update, and how a minibatch of them becomes a rank's micro-batches."""
+"""What one step trains on: rollouts beside padded tensors of their tokens, and how ranks share them out.
+
+Every tensor [responses, tokens] is padded with 0 on the right; `response_mask` says where a token stands. Log-probs
+stay so from the pass that computes them to the loss.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -13,93 +17,129 @@ from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.rollouts import Group, Rollout
+from stages.rl_round.rollouts.records import Group, Rollout
 
-NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS)
+NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
 NO_DISTRIBUTIONS = torch.zeros(0, 0)
 
 
 @dataclass(frozen=True)
-class TrainedRollout:
-    """A decided rollout of the batch, with what the update has found out about it so far."""
+class TrainingSamples:
+    """The decided rollouts of a batch, with what is known about their tokens so far."""
 
-    problem_id: str
-    prompt: list[int]
-    group: int
-    """Number of its group in the batch."""
-    rollout: Rollout
-    is_masked: bool
-    """True when it gives no gradient (overlong filtering); the divisors still count it."""
-    is_fresh: bool
-    """True when it was drawn in this step; false for surplus of earlier steps."""
-    advantages: Sequence[float] = ()
-    """Of each response token."""
-    penalised_tokens: int = 0
-    """Response tokens that the repetition penalty fell on."""
-    proximal_logprobs: Sequence[float] | None = None
-    """From the trainer; None takes the sampler's."""
-    sum_squared_probs: Sequence[float] | None = None
-    """Sum of the squared probabilities at each token under the proximal weights."""
-    reference_logprobs: Sequence[float] | None = None
+    prompts: list[list[int]]
+    rollouts: list[Rollout]
+    group_ids: Tensor
+    """Number of each one's group in the batch, [responses]."""
+    is_kept: Tensor
+    """False for those that give no gradient (overlong filtering); the divisors still count them, [responses]."""
+    is_fresh: Tensor
+    """True for those that the newest weights have sampled, false for surplus of earlier steps, [responses]."""
+    response_mask: Tensor
+    """1 where a response token stands, float, [responses, tokens]."""
+    rollout_logprobs: Tensor
+    proximal_logprobs: Tensor
+    """The sampler's own until `with_proximal_statistics` puts the trainer's in their place."""
+    advantages: Tensor
+    """0 until `with_advantages`."""
+    penalised: Tensor
+    """True on tokens that the repetition penalty fell on."""
+    sum_squared_probs: Tensor | None = None
+    """Sum of the squared probabilities at each token under the proximal weights, where an estimator needs it."""
+    reference_logprobs: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.rollouts)
 
     @property
-    def tokens(self) -> int:
-        """Prompt and response tokens."""
-        return len(self.prompt) + len(self.rollout.sample.token_ids)
+    def rewards(self) -> Tensor:
+        """Of each rollout, [responses]."""
+        return torch.tensor([rollout.reward for rollout in self.rollouts])
 
     @property
-    def response_tokens(self) -> int:
-        """Response tokens."""
-        return len(self.rollout.sample.token_ids)
+    def response_tokens(self) -> list[int]:
+        """Response tokens of each rollout."""
+        return [len(rollout.sample.token_ids) for rollout in self.rollouts]
+
+    @property
+    def sequences(self) -> list[TokenSequence]:
+        """Prompt and response of each rollout."""
+        pairs = zip(self.prompts, self.rollouts, strict=True)
+        return [TokenSequence(prompt, rollout.sample.token_ids) for prompt, rollout in pairs]
+
+    def select(self, indices: Sequence[int]) -> TrainingSamples:
+        """Those at `indices`, in that order."""
+        place = torch.tensor(indices, dtype=torch.long)
+        chosen = {
+            entry.name: [value[index] for index in indices] if isinstance(value, list) else value[place]
+            for entry in fields(self)
+            if (value := getattr(self, entry.name)) is not None
+        }
+        return replace(self, **chosen)
+
+    def without_response(self) -> TrainingSamples:
+        """The first prompt with an empty response: it takes part in the same forward passes and counts nowhere."""
+        first = self.select([0])
+        emptied = {
+            entry.name: torch.zeros_like(value)
+            for entry in fields(self)
+            if isinstance(value := getattr(first, entry.name), Tensor)
+        }
+        return replace(first, rollouts=[replace(first.rollouts[0], sample=NO_RESPONSE)], **emptied)
 
 
-def trainable_rollouts(
-    groups: Sequence[Group], params: RlParams, policy_version: int
-) -> list[TrainedRollout]:
+def training_samples(
+    groups: Sequence[Group], params: RlParams, newest_version: int | None
+) -> TrainingSamples:
     """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
 
-    Those drawn with `policy_version` are fresh.
+    Those that `newest_version` has sampled are fresh; with None none is.
     """
-    return [
-        TrainedRollout(
-            group.problem_id,
-            group.prompt,
-            number,
-            rollout,
-            is_masked=params.overlong_filtering and rollout.sample.is_truncated,
-            is_fresh=group.policy_version == policy_version,
-        )
+    chosen = [
+        (group.prompt, rollout, number)
         for number, group in enumerate(groups)
         for rollout in group.rollouts
         if rollout.is_decided
     ]
+    rollouts = [rollout for _, rollout, _ in chosen]
+    lengths = torch.tensor([len(rollout.sample.token_ids) for rollout in rollouts], dtype=torch.long)
+    mask = (torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]).float()
+    logprobs = rows((rollout.sample.logprobs for rollout in rollouts), mask)
+    truncated = torch.tensor([rollout.sample.is_truncated for rollout in rollouts], dtype=torch.bool)
+    return TrainingSamples(
+        prompts=[prompt for prompt, _, _ in chosen],
+        rollouts=rollouts,
+        group_ids=torch.tensor([number for _, _, number in chosen], dtype=torch.long),
+        is_kept=~truncated if params.overlong_filtering else torch.ones_like(truncated),
+        is_fresh=torch.tensor(
+            [rollout.sample.policy_version == newest_version for rollout in rollouts], dtype=torch.bool
+        ),
+        response_mask=mask,
+        rollout_logprobs=logprobs,
+        proximal_logprobs=logprobs,
+        advantages=torch.zeros_like(mask),
+        penalised=torch.zeros_like(mask, dtype=torch.bool),
+    )
 
 
-def shares(rollouts: Sequence[TrainedRollout], micro_batch_tokens: int, trainer: Trainer) -> list[list[int]]:
-    """Indices of the rollouts in each of this rank's micro-batches; every rank has the same number of them."""
-    groups = split_by_tokens([rollout.tokens for rollout in rollouts], micro_batch_tokens, trainer.world_size)
-    return groups[trainer.rank :: trainer.world_size]
-
-
-def make_micro_batches(
-    rollouts: Sequence[TrainedRollout], params: RlParams, micro_batch_tokens: int, trainer: Trainer
-) -> list[ResponseBatch]:
-    """This rank's micro-batches, with what the loss needs as fields [responses, tokens]."""
-    return [
-        _with_fields([rollouts[index] for index in group] or [_without_response(rollouts[0])], params)
-        for group in shares(rollouts, micro_batch_tokens, trainer)
+def micro_batch_indices(
+    samples: TrainingSamples, micro_batch_tokens: int, trainer: Trainer
+) -> list[list[int]]:
+    """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
+    lengths = [sequence.tokens for sequence in samples.sequences]
+    return split_by_tokens(lengths, micro_batch_tokens, trainer.world_size)[
+        trainer.rank :: trainer.world_size
     ]
 
 
-def pack_rollouts(
-    rollouts: Sequence[TrainedRollout], temperature: float, log_threshold: float | None
-) -> ResponseBatch:
-    """Prompts and responses in rows, for statistics at `temperature` over the safe vocabulary."""
-    return pack(
-        [TokenSequence(item.prompt, item.rollout.sample.token_ids) for item in rollouts],
-        temperature,
-        log_threshold=log_threshold,
-    )
+def make_micro_batches(
+    samples: TrainingSamples, params: RlParams, micro_batch_tokens: int, trainer: Trainer
+) -> list[ResponseBatch]:
+    """This rank's micro-batches, with what the loss needs as fields [responses, tokens]."""
+    return [
+        _with_fields(samples.select(indices) if indices else samples.without_response(), params)
+        for indices in micro_batch_indices(samples, micro_batch_tokens, trainer)
+    ]
 
 
 def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
@@ -108,38 +148,23 @@ def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
     return torch.zeros(response_mask.shape).masked_scatter_(response_mask.bool(), torch.tensor(flat))
 
 
-def _without_response(item: TrainedRollout) -> TrainedRollout:
-    """Takes part in the same forward passes and counts nowhere."""
-    return replace(
-        item,
-        rollout=replace(item.rollout, sample=NO_RESPONSE),
-        advantages=(),
-        proximal_logprobs=None,
-        sum_squared_probs=None,
-        reference_logprobs=None if item.reference_logprobs is None else (),
-    )
-
-
-def _with_fields(rollouts: Sequence[TrainedRollout], params: RlParams) -> ResponseBatch:
-    batch = pack_rollouts(rollouts, params.temperature, params.log_threshold)
+def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
+    batch = pack(samples.sequences, params.temperature, log_threshold=params.log_threshold)
     mask = batch.response_mask
-    kept = torch.tensor([float(not item.is_masked) for item in rollouts])[:, None]
-    fresh = torch.tensor([float(item.is_fresh) for item in rollouts])[:, None]
-    fields = {
-        "rollout_logprobs": rows((item.rollout.sample.logprobs for item in rollouts), mask),
-        "proximal_logprobs": rows(
-            (item.proximal_logprobs or item.rollout.sample.logprobs for item in rollouts), mask
-        ),
-        "advantages": rows((item.advantages for item in rollouts), mask),
-        "loss_mask": mask * kept,
-        "fresh_mask": mask * fresh,
+    width = mask.shape[1]
+    tokens = {
+        "rollout_logprobs": samples.rollout_logprobs,
+        "proximal_logprobs": samples.proximal_logprobs,
+        "advantages": samples.advantages,
+        "reference_logprobs": samples.reference_logprobs,
     }
-    if rollouts[0].reference_logprobs is not None:
-        fields["reference_logprobs"] = rows((item.reference_logprobs for item in rollouts), mask)
+    loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
+    loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
+    loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
     distributions = None
     if params.keeps_distributions:
-        distributions = tuple(_distributions(item.rollout.sample) for item in rollouts)
-    return replace(batch, fields=fields, rollout_distributions=distributions)
+        distributions = tuple(_distributions(rollout.sample) for rollout in samples.rollouts)
+    return replace(batch, fields=loss_fields, rollout_distributions=distributions)
 
 
 def _distributions(sample: Sample) -> Tensor:

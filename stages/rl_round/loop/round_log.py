@@ -1,0 +1,101 @@
+"""What a round leaves to be read: every rollout with its fate, and the curve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pandas
+
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table, write_table
+from stages.observe.tracking import Run
+from stages.rl_round.rollouts.dynamic_sampling import Batch
+from stages.rl_round.rollouts.records import Group
+
+
+class RoundLog(Protocol):
+    """Takes down each step."""
+
+    def resume(self, step: int) -> None:
+        """Forgets what was taken down after `step`: those steps are done again."""
+
+    def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
+        """A step has ended, after `seconds`, with the curve's `row`."""
+
+    def finish(self, step: int, leftover: Sequence[Group]) -> None:
+        """The round has ended after `step`; `leftover` are finished groups that no step has taken."""
+
+
+class SilentLog:
+    """Of every rank but 0."""
+
+    def resume(self, step: int) -> None:
+        """Nothing."""
+
+    def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
+        """Nothing."""
+
+    def finish(self, step: int, leftover: Sequence[Group]) -> None:
+        """Nothing."""
+
+
+class RolloutLog:
+    """Of rank 0: rollouts go to one file a step in the scratch folder until the round ends, numbers to tracking."""
+
+    def __init__(self, scratch: Path, run: Run) -> None:
+        self.folder, self._run = scratch / "rollouts", run
+
+    def resume(self, step: int) -> None:
+        """See the protocol."""
+        for file in self.folder.glob("*.parquet"):
+            if int(file.stem) > step:
+                file.unlink()
+
+    def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
+        """Keeps the rollouts whose fate the step decided, each once; `policy_version` says what sampled them."""
+        self._keep(step, batch.groups, batch.left_out)
+        rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
+        self._run.log({**rates, **row}, step=step)
+
+    def finish(self, step: int, leftover: Sequence[Group]) -> None:
+        """See the protocol."""
+        self._keep(step + 1, [], leftover)
+
+    def frame(self) -> pandas.DataFrame:
+        """All rollouts in the order of their steps."""
+        files = sorted(self.folder.glob("*.parquet"))
+        return pandas.concat([read_table(file, ROLLOUT) for file in files], ignore_index=True)
+
+    def clear(self) -> None:
+        """Removes the files: the rollouts table is written."""
+        for file in self.folder.glob("*.parquet"):
+            file.unlink()
+
+    def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group]) -> None:
+        fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
+        rows = [
+            _row(step, group, index, is_used)
+            for group, is_used in fates
+            for index in range(len(group.rollouts))
+        ]
+        write_table(rows, self.folder / f"{step:09d}.parquet", ROLLOUT)
+
+
+def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
+    rollout = group.rollouts[index]
+    return {
+        "problem_id": group.problem_id,
+        "step": step,
+        "policy_version": rollout.sample.policy_version,
+        "sample_index": index,
+        "response": rollout.response,
+        "response_tokens": len(rollout.sample.token_ids),
+        "token_ids": rollout.sample.token_ids,
+        "rollout_logprobs": rollout.sample.logprobs,
+        "reward": rollout.reward,
+        "verdict": rollout.verdict.value,
+        "is_truncated": rollout.sample.is_truncated,
+        "is_trained": is_used and rollout.is_decided,
+    }

@@ -1,0 +1,82 @@
+"""How the trainer's weights reach the sampler in the synchronous loop, and the check that they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from safetensors.torch import load_file, save_file
+
+from stages.engines.samplers.protocol import Sampler
+from stages.engines.trainers.protocol import Trainer
+from stages.foundations.seeds import derive_seed
+from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
+from stages.rl_round.rollouts.records import Problem
+
+
+class WeightSync(Protocol):
+    """Brings the trainer's weights to whatever samples. All methods are collective."""
+
+    def push(self, policy_version: int) -> float:
+        """Makes the trainer's present weights that version of the policy; the check's largest gap of a log-prob.
+
+        SyncError when sampler and trainer disagree.
+        """
+
+    def save(self, folder: Path) -> None:
+        """Writes what `load` needs beside the trainer's weights into a checkpoint's folder."""
+
+    def load(self, folder: Path) -> None:
+        """Takes back what `save` wrote, before the first `push`."""
+
+
+class SamplerSync:
+    """Rank 0: it holds the sampler."""
+
+    def __init__(self, context: RoundContext, sampler: Sampler, problems: Sequence[Problem]) -> None:
+        self._trainer, self._sampler = context.trainer, sampler
+        check = WeightSyncCheck.drawn(
+            context.params.weight_sync_check,
+            [problem.prompt for problem in problems],
+            context.params.max_response_tokens,
+            sampler,
+            derive_seed(context.seed, context.name, "probe"),
+        )
+        self._check: WeightSyncCheck = context.trainer.broadcast(check)
+
+    def push(self, policy_version: int) -> float:
+        """See the protocol."""
+        from_trainer = self._check.trainer_side(self._trainer)
+        self._sampler.load_weights(self._trainer.named_weights(), policy_version)
+        return self._check.check(self._sampler, from_trainer)
+
+    def save(self, folder: Path) -> None:
+        """The older weights that a sampler which is stale on purpose still serves; empty for others."""
+        save_file(self._sampler.kept_weights(), folder / "sampler.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """See the protocol."""
+        self._sampler.restore_weights(load_file(folder / "sampler.safetensors"))
+
+
+class SyncWithRankZero:
+    """Every other rank: it takes part in gathering the weights and keeps nothing."""
+
+    def __init__(self, context: RoundContext) -> None:
+        self._trainer: Trainer = context.trainer
+        self._check: WeightSyncCheck = context.trainer.broadcast(None)
+
+    def push(self, policy_version: int) -> float:
+        """See the protocol; 0."""
+        self._check.trainer_side(self._trainer)
+        for _ in self._trainer.named_weights():  # gathering the weights is collective
+            continue
+        return 0.0
+
+    def save(self, folder: Path) -> None:
+        """Nothing to keep."""
+
+    def load(self, folder: Path) -> None:
+        """Nothing was kept."""
