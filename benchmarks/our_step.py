@@ -22,14 +22,15 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PromptParams
-from stages.foundations.seeds import derive_seed
-from stages.rl_round.loop.step_metrics import batch_metrics
+from stages.rl_round.loop.step_metrics import step_metrics
 from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
 from stages.rl_round.params.drawing import NoDynamicSampling
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState
-from stages.rl_round.rollouts.rollouts import Problem, draw_groups
-from stages.rl_round.update.policy_update import prepare_rollouts, summarise, update_policy
+from stages.rl_round.rollouts.dynamic_sampling import Batch
+from stages.rl_round.rollouts.grouping import draw_groups
+from stages.rl_round.rollouts.records import Problem
+from stages.rl_round.rollouts.sampling import ProblemDraw
+from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}
 
@@ -83,16 +84,17 @@ class OurStep:
         """One step; seconds by phase and what it worked on."""
         started = time.perf_counter()
         groups = draw_groups(
-            of_turn(self.problems, turn, self.settings),
+            [ProblemDraw(problem, turn) for problem in of_turn(self.problems, turn, self.settings)],
             self.sampler,
             self.verifier,
             self.tokenizer,
             self.params,
-            derive_seed(self.settings.seed, turn),
+            self.settings.seed,
+            "benchmark",
         )
         drawn = time.perf_counter()
         version = self.sampler.policy_version
-        trained = prepare_rollouts(groups, self.params, version, self.micro_batch_tokens, self.trainer)
+        trained = prepare_samples(groups, self.params, version, self.micro_batch_tokens, self.trainer)
         updates = update_policy(
             trained,
             self.params,
@@ -109,7 +111,7 @@ class OurStep:
         self.sampler.load_weights(self.trainer.named_weights(), version + 1)
         gap = self.probe.check(self.sampler, from_trainer)
         synced = time.perf_counter()
-        row |= batch_metrics(Batch(groups, groups, [], 1, 0), trained, DrawState(), self.params)
+        row |= step_metrics(Batch(groups, groups, [], 1, 0, 0, 1.0), trained, self.params)
         return {
             "responses": len(trained),
             "tokens": row["tokens/sampled"],

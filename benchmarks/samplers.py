@@ -13,6 +13,7 @@ from stages.engines.policies.policy_folders import encode_prompt, load_policy, l
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import NoMismatch, TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
+from stages.engines.samplers.sampling import sample_prompts
 from stages.foundations.params import load_section
 from stages.foundations.prompts import PromptParams
 from stages.foundations.seeds import derive_seed
@@ -55,8 +56,10 @@ def play_torch(settings: Settings, channel: Channel) -> None:
 
 def _play_sampler(task: Task, sampler: Sampler, channel: Channel) -> None:
     def turn(number: int) -> dict[str, Any]:
-        seed = derive_seed(task.settings.seed, number)
-        drawn = sampler.sample(task.of_turn(number), task.group_size, task.sampling, seed)
+        prompts = task.of_turn(number)
+        names = [str(place) for place in range(len(prompts))]
+        seed = task.settings.seed, number
+        drawn = sample_prompts(sampler, prompts, names, task.group_size, task.sampling, *seed)
         samples = [sample for group in drawn for sample in group]
         assert all(len(sample.logprobs) == len(sample.token_ids) for sample in samples)
         return {"responses": len(samples), "tokens": sum(len(sample.token_ids) for sample in samples)}

@@ -27,7 +27,7 @@ from stages.foundations.params import load_section
 from stages.foundations.prompts import PlainPrompt, PromptParams, format_problem
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import GroupNormalized
-from stages.rl_round.rollouts.rollouts import make_rollout
+from stages.rl_round.rollouts.scoring import make_rollout
 
 
 def play(settings: Settings, channel: Channel) -> None:
@@ -115,7 +115,7 @@ def make_reward(rl: RlParams, verifier: Verifier, end_token: int) -> Callable[..
         completions: list[str], completion_ids: list[list[int]], answer: list[str], **_: Any
     ) -> list[float]:
         samples = [
-            Sample(ids, [], StopReason.END_OF_SEQUENCE if ids[-1] == end_token else StopReason.MAX_TOKENS)
+            Sample(ids, [], StopReason.END_OF_SEQUENCE if ids[-1] == end_token else StopReason.MAX_TOKENS, 0)
             for ids in completion_ids
         ]
         truncated = [sample.is_truncated for sample in samples]

@@ -10,7 +10,7 @@ from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 
 
-def sample(
+def sample_trajectories(
     sampler: Sampler, trajectories: Sequence[Trajectory], settings: SamplingSettings, label: str = ""
 ) -> list[Sample]:
     """The sample of each trajectory, in their order. A non-empty `label` shows progress."""
@@ -40,5 +40,5 @@ def sample_prompts(
         for prompt, name in zip(prompts, names, strict=True)
         for number in range(count)
     ]
-    samples = sample(sampler, trajectories, settings, label)
+    samples = sample_trajectories(sampler, trajectories, settings, label)
     return [samples[start : start + count] for start in range(0, len(samples), count)]

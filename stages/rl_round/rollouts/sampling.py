@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample, Trajectory
-from stages.engines.samplers.sampling import sample
+from stages.engines.samplers.sampling import sample_trajectories
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Problem
@@ -51,5 +51,5 @@ def sample_draws(
 ) -> list[list[Sample]]:
     """`group_size` samples of each draw, by draw."""
     trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_parts)]
-    samples = sample(sampler, trajectories, sampling_settings(params))
+    samples = sample_trajectories(sampler, trajectories, sampling_settings(params))
     return [samples[start : start + group_size] for start in range(0, len(samples), group_size)]

@@ -7,14 +7,21 @@ import pytest
 import torch
 
 from stages.algorithms.vocabulary_pruning import pruned_logprobs
+from stages.engines.samplers import token_sampling
 from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.token_sampling import distribution, draw
+from stages.engines.samplers.token_sampling import distribution
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1, log_threshold=None)
 
 
 def seeded():
     return torch.Generator().manual_seed(0)
+
+
+def draw(logits, settings, generator=None):
+    """`token_sampling.draw` with random numbers of a generator."""
+    numbers = torch.rand(len(logits), 1, generator=generator or seeded(), dtype=torch.float64)
+    return token_sampling.draw(logits, settings, numbers)
 
 
 def test_tokens_are_drawn_with_their_probabilities():
@@ -74,11 +81,11 @@ def test_pruning_comes_before_the_other_cuts():
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
-def test_no_random_number_draws_a_token_without_probability(number, monkeypatch):
+def test_no_random_number_draws_a_token_without_probability(number):
     none = -torch.inf
     logits = torch.tensor([[none, none, 0.0, none, 0.0, none], [0.0, none, none, none, none, none]])
-    monkeypatch.setattr(torch, "rand", lambda shape, **_: torch.full(shape, number, dtype=torch.float64))
-    token, logprob = draw(logits, SETTINGS, seeded())
+    numbers = torch.full((2, 1), number, dtype=torch.float64)
+    token, logprob = token_sampling.draw(logits, SETTINGS, numbers)
     assert token.tolist() == ([2, 0] if number == 0 else [4, 0])
     assert logprob.exp().tolist() == pytest.approx([0.5, 1.0])
 

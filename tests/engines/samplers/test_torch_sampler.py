@@ -1,5 +1,6 @@
 """The built-in sampler against transformers' own forward pass and generation."""
 
+import threading
 from collections import Counter
 from dataclasses import replace
 
@@ -16,11 +17,14 @@ from transformers import (
 
 from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
 from stages.engines.samplers import kv_cache
+from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import NoMismatch, TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import StopReason
+from stages.engines.samplers.samples import StopReason, Trajectory
+from stages.engines.samplers.sampling import sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
+from tests.fakes.drawing import sample_numbered
 
 PARAMS = TorchSamplerParams(
     kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16, mismatch=NoMismatch(kind="none")
@@ -88,7 +92,7 @@ def test_sampled_logprobs_are_those_of_the_models_forward_pass(kind, sizes, thre
     """Long enough for the cache to grow; so many responses that it is compacted and its groups narrowed."""
     model = random_biases(make(kind, **sizes))
     sampler = TorchSampler(replace_params(max_sequences=64, threads=threads), model, END)
-    drawn = sampler.sample(PROMPTS, 12, replace(SETTINGS, max_response_tokens=40), seed=1)
+    drawn = sample_numbered(sampler, PROMPTS, 12, replace(SETTINGS, max_response_tokens=40), seed=1)
     lengths = [len(sample.token_ids) for samples in drawn for sample in samples]
     assert min(lengths) < 10 and max(lengths) == 40
     assert_logprobs_are_the_models(model, PROMPTS, drawn)
@@ -102,7 +106,7 @@ def test_pruned_logprobs_are_the_trainers():
     model, threshold = make("llama"), -1.5
     settings = replace(SETTINGS, temperature=0.8, log_threshold=threshold)
     for prompt, samples in zip(
-        PROMPTS, TorchSampler(PARAMS, model, END).sample(PROMPTS, 4, settings, 2), strict=True
+        PROMPTS, sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 4, settings, 2), strict=True
     ):
         for sample in samples:
             with torch.no_grad():
@@ -124,13 +128,17 @@ def test_scaled_rotary_positions_are_the_models():
         original_max_position_embeddings=16,
     )
     model = make("llama", rope_parameters=scaling)
-    drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0)
+    drawn = sample_numbered(
+        TorchSampler(PARAMS, model, END), PROMPTS, 2, replace(SETTINGS, max_response_tokens=40), 0
+    )
     assert_logprobs_are_the_models(model, PROMPTS, drawn)
 
 
 def test_bfloat16_stays_near_the_models_own_bfloat16():
     model = make("llama", num_key_value_heads=2).to(torch.bfloat16)
-    drawn = TorchSampler(replace_params(dtype="bfloat16"), model, END).sample(PROMPTS, 4, SETTINGS, seed=1)
+    drawn = sample_numbered(
+        TorchSampler(replace_params(dtype="bfloat16"), model, END), PROMPTS, 4, SETTINGS, seed=1
+    )
     assert_logprobs_are_the_models(model, PROMPTS, drawn, tolerance=0.25)
 
 
@@ -138,10 +146,12 @@ def test_bfloat16_stays_near_the_models_own_bfloat16():
 def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
     sampler = TorchSampler(replace_params(max_sequences=64), make("llama", num_key_value_heads=2), END)
     settings = replace(SETTINGS, max_response_tokens=40)
-    expected = sampler.sample(PROMPTS, 12, settings, seed=5)
+    expected = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
     monkeypatch.setattr(kv_cache, "OPEN_SHARE", open_share)
     monkeypatch.setattr(kv_cache, "SPARE_PLACES", spare_places)
-    for samples, others in zip(expected, sampler.sample(PROMPTS, 12, settings, seed=5), strict=True):
+    for samples, others in zip(
+        expected, sample_numbered(sampler, PROMPTS, 12, settings, seed=5), strict=True
+    ):
         for sample, other in zip(samples, others, strict=True):
             assert sample.token_ids == other.token_ids
             assert sample.logprobs == pytest.approx(other.logprobs, abs=1e-5)
@@ -149,7 +159,9 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
 
 def test_greedy_responses_equal_transformers_generate():
     model = make("llama", num_key_value_heads=2)
-    drawn = TorchSampler(PARAMS, model, END).sample(PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0)
+    drawn = sample_numbered(
+        TorchSampler(PARAMS, model, END), PROMPTS, 1, replace(SETTINGS, temperature=0.0), seed=0
+    )
     for prompt, (sample,) in zip(PROMPTS, drawn, strict=True):
         ids = torch.tensor([prompt])
         generated = model.generate(
@@ -160,17 +172,17 @@ def test_greedy_responses_equal_transformers_generate():
 
 def test_the_seed_decides_and_prompts_come_back_in_order():
     sampler = TorchSampler(replace_params(max_sequences=6), make("llama"), END)
-    first, again, other = (sampler.sample(PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
+    first, again, other = (sample_numbered(sampler, PROMPTS, 3, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert [len(samples) for samples in first] == [3, 3, 3, 3]
 
 
 def test_lanes_leave_torchs_threads_as_they_were_and_repeat_themselves():
     sampler = TorchSampler(replace_params(threads=3), make("llama"), END)
-    first = sampler.sample(PROMPTS, 3, SETTINGS, 7)
+    first = sample_numbered(sampler, PROMPTS, 3, SETTINGS, 7)
     assert torch.get_num_threads() == 3
-    assert first == sampler.sample(PROMPTS, 3, SETTINGS, 7)
-    assert sampler.sample([], 3, SETTINGS, 7) == []
+    assert first == sample_numbered(sampler, PROMPTS, 3, SETTINGS, 7)
+    assert sample_numbered(sampler, [], 3, SETTINGS, 7) == []
 
 
 def test_broken_weights_are_told():
@@ -178,11 +190,11 @@ def test_broken_weights_are_told():
     with torch.no_grad():
         model.model.norm.weight[0] = torch.nan
     with pytest.raises(FloatingPointError, match="weights hold NaN"):
-        TorchSampler(PARAMS, model, END).sample(PROMPTS, 2, SETTINGS, 0)
+        sample_numbered(TorchSampler(PARAMS, model, END), PROMPTS, 2, SETTINGS, 0)
 
 
 def test_responses_end_with_the_end_token_or_at_the_limit():
-    drawn = TorchSampler(PARAMS, make("llama"), END).sample(PROMPTS, 30, SETTINGS, seed=3)
+    drawn = sample_numbered(TorchSampler(PARAMS, make("llama"), END), PROMPTS, 30, SETTINGS, seed=3)
     reasons = Counter()
     for sample in (sample for samples in drawn for sample in samples):
         assert sample.token_ids.count(END) == (sample.stop_reason is StopReason.END_OF_SEQUENCE)
@@ -210,15 +222,15 @@ def test_an_unknown_architecture_is_refused_with_the_remedy():
     model = make("llama")
     model.config.model_type = "mamba"
     with pytest.raises(UserError, match=r"sampler\.kind: vllm"):
-        TorchSampler(PARAMS, model, END).sample([[2]], 1, SETTINGS, 0)
+        sample_numbered(TorchSampler(PARAMS, model, END), [[2]], 1, SETTINGS, 0)
 
 
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "log_threshold": -1.5}])
 def test_kept_distributions_are_the_models_and_change_no_response(changes):
     model, settings = make("llama"), replace(SETTINGS, max_response_tokens=30, **changes)
     sampler = TorchSampler(replace_params(max_sequences=20), model, END)
-    plain = sampler.sample(PROMPTS, 6, settings, seed=3)
-    kept = sampler.sample(PROMPTS, 6, replace(settings, keeps_distributions=True), seed=3)
+    plain = sample_numbered(sampler, PROMPTS, 6, settings, seed=3)
+    kept = sample_numbered(sampler, PROMPTS, 6, replace(settings, keeps_distributions=True), seed=3)
     assert len({len(sample.token_ids) for samples in kept for sample in samples}) > 3
     for prompt, samples, twins in zip(PROMPTS, kept, plain, strict=True):
         for sample, twin in zip(samples, twins, strict=True):
@@ -234,3 +246,91 @@ def test_kept_distributions_are_the_models_and_change_no_response(changes):
                 assert (is_safe == rows.isfinite()).float().mean() > 0.999  # rounding at the border
                 logits = logits.masked_fill(~rows.isfinite(), -torch.inf)
             assert torch.allclose(rows.exp(), logits.softmax(-1), atol=2e-5)
+
+
+def trajectories(count, first=0):
+    numbers = range(first, first + count)
+    return [
+        Trajectory(prompt, 1000 * place + number)
+        for place, prompt in enumerate(PROMPTS)
+        for number in numbers
+    ]
+
+
+def by_identity(sampler, asked, settings=SETTINGS):
+    samples = sample_trajectories(sampler, asked, settings)
+    return {(tuple(one.prompt), one.seed): drawn for one, drawn in zip(asked, samples, strict=True)}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_trajectory_is_drawn_the_same_wherever_and_whenever_it_runs(threads):
+    """Alone, beside others, in another order, in batches of another size, and on as many lanes as there are."""
+    settings = replace(SETTINGS, max_response_tokens=40)
+    model = make("llama", num_key_value_heads=2)
+    together = by_identity(
+        TorchSampler(replace_params(max_sequences=64, threads=threads), model, END), trajectories(6), settings
+    )
+    small = TorchSampler(replace_params(max_sequences=5, threads=1), model, END)
+    backwards = by_identity(small, trajectories(6)[::-1], settings)
+    few = by_identity(small, trajectories(2, first=3), settings)
+    (alone,) = by_identity(small, trajectories(6)[8:9], settings).items()
+    for name, one in [*backwards.items(), *few.items(), alone]:
+        assert one.token_ids == together[name].token_ids
+        assert one.logprobs == pytest.approx(together[name].logprobs, abs=1e-5)
+    assert len({tuple(one.token_ids) for one in together.values()}) > 20
+
+
+def test_responses_are_handed_over_as_they_end_and_a_caller_may_stop(monkeypatch):
+    model = make("llama")
+    sampler = TorchSampler(replace_params(max_sequences=64), model, END)
+    steps = []
+    hidden = Decoder.hidden
+    monkeypatch.setattr(Decoder, "hidden", lambda *given: (steps.append(1), hidden(*given))[1])
+    settings = replace(SETTINGS, max_response_tokens=40)
+    whole = [(len(one.token_ids), len(steps)) for _, one in sampler.stream(trajectories(6), settings)]
+    assert whole == sorted(whole) and all(
+        tokens == made for tokens, made in whole
+    )  # none waited for a longer one
+    steps.clear()
+    stream = sampler.stream(trajectories(6), settings)
+    _, first = next(stream)
+    stream.close()
+    assert len(steps) == len(first.token_ids) < 40
+
+
+def test_lanes_end_when_the_caller_stops_or_one_of_them_fails():
+    model = make("llama")
+    sampler = TorchSampler(replace_params(threads=3), model, END)
+    before = threading.active_count()
+    stream = sampler.stream(trajectories(3), SETTINGS)
+    next(stream)
+    stream.close()
+    assert threading.active_count() == before and torch.get_num_threads() == 3
+    with torch.no_grad():
+        model.model.norm.weight[0] = torch.nan
+    with pytest.raises(FloatingPointError, match="weights hold NaN"):
+        list(sampler.stream(trajectories(3), SETTINGS))
+    assert threading.active_count() == before
+
+
+def test_prompts_with_different_numbers_of_responses_may_be_asked_for_together():
+    asked = [
+        Trajectory([3, 4, 5], 1),
+        Trajectory([6], 2),
+        Trajectory([6], 3),
+        Trajectory([6], 4),
+        Trajectory([3, 4, 5], 5),
+    ]
+    sampler = TorchSampler(replace_params(max_sequences=2), make("llama"), END)
+    together = by_identity(sampler, asked)
+    for one in asked:
+        assert (
+            by_identity(sampler, [one])[tuple(one.prompt), one.seed].token_ids
+            == together[tuple(one.prompt), one.seed].token_ids
+        )
+
+
+def test_samples_know_the_version_that_drew_them():
+    sampler = TorchSampler(PARAMS, make("llama"), END)
+    sampler.load_weights([], 7)
+    assert {one.policy_version for one in sample_trajectories(sampler, trajectories(1), SETTINGS)} == {7}

@@ -15,6 +15,7 @@ from stages.engines.samplers.params import (
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.samplers.weight_mismatch import rounded
+from tests.fakes.drawing import sample_numbered
 
 END = 1
 NONE, BFLOAT16, INT8 = (
@@ -109,7 +110,7 @@ def test_the_sampler_uses_the_rounded_weights_from_the_start_and_after_a_sync(mi
     assert sampler.policy_version == 1
     assert scored(sampler) == scores(perturbed(make(1, tie)))
     assert scored(sampler) != scores(make(1, tie))
-    sample = sampler.sample([PROMPT], 1, SETTINGS, seed=0)[0][0]
+    sample = sample_numbered(sampler, [PROMPT], 1, SETTINGS, seed=0)[0][0]
     assert sampler.logprobs([PROMPT], [sample.token_ids])[0] == pytest.approx(sample.logprobs, abs=2e-5)
 
 

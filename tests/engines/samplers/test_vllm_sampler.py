@@ -18,13 +18,15 @@ from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers import vllm_sampler, vllm_weights
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import StopReason
+from stages.engines.samplers.samples import StopReason, Trajectory
+from stages.engines.samplers.sampling import sample_trajectories
 from stages.engines.samplers.vllm_sampler import VllmSampler
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync_check import SyncError, WeightSyncCheck
 from stages.rl_round.params.rl import WeightSyncCheckParams
+from tests.fakes.drawing import sample_numbered
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PARAMS = VllmSamplerParams(
@@ -69,7 +71,7 @@ class Pair:
     def gap(self, prompts, responses, logprobs):
         """Largest difference between `logprobs` and the trainer's."""
         batch = pack([TokenSequence(*pair) for pair in zip(prompts, responses, strict=True)])
-        expected = self.trainer.statistics(batch).logprobs[batch.response_mask.bool()]
+        expected = self.trainer.evaluate(batch).logprobs[batch.response_mask.bool()]
         return float((torch.tensor([value for row in logprobs for value in row]) - expected).abs().max())
 
     def gap_of_probe(self):
@@ -119,17 +121,17 @@ def flat(drawn):
 
 
 def test_sampled_logprobs_are_the_trainers(pair):
-    rows = flat(pair.sampler.sample(PROMPTS, 5, SETTINGS, seed=1))
+    rows = flat(sample_numbered(pair.sampler, PROMPTS, 5, SETTINGS, seed=1))
     prompts, responses = [prompt for prompt, _ in rows], [sample.token_ids for _, sample in rows]
     assert pair.gap(prompts, responses, [sample.logprobs for _, sample in rows]) < EXACT
     assert pair.gap(prompts, responses, pair.sampler.logprobs(prompts, responses)) < EXACT
 
 
 def test_weights_pushed_into_the_live_engine_are_used(pair):
-    before = pair.sampler.sample(PROMPTS, 4, SETTINGS, seed=2)
+    before = sample_numbered(pair.sampler, PROMPTS, 4, SETTINGS, seed=2)
     pair.train_and_sync()
     assert pair.sampler.policy_version == pair.version
-    assert pair.sampler.sample(PROMPTS, 4, SETTINGS, seed=2) != before
+    assert sample_numbered(pair.sampler, PROMPTS, 4, SETTINGS, seed=2) != before
     assert pair.gap_of_probe() < EXACT
     pair.train_and_sync()
     assert pair.gap_of_probe() < EXACT
@@ -137,11 +139,11 @@ def test_weights_pushed_into_the_live_engine_are_used(pair):
 
 def test_the_engine_keeps_its_own_copy_of_the_weights(pair):
     pair.train_and_sync()
-    before = pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=3)
+    before = sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3)
     with torch.no_grad():
         for weight in pair.trainer.model.parameters():
             weight.mul_(1.5)
-    assert pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=3) == before
+    assert sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3) == before
 
 
 def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkeypatch):
@@ -179,14 +181,34 @@ def test_a_partial_sync_is_refused(pair):
 
 
 def test_the_seed_decides_and_samples_differ(pair):
-    first, again, other = (pair.sampler.sample(PROMPTS, 6, SETTINGS, seed) for seed in (7, 7, 8))
+    first, again, other = (sample_numbered(pair.sampler, PROMPTS, 6, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert all(len({tuple(sample.token_ids) for sample in samples}) > 1 for samples in first)
 
 
+def test_a_trajectory_is_drawn_the_same_alone_and_beside_others(pair):
+    asked = [
+        Trajectory(prompt, 10 * place + number) for place, prompt in enumerate(PROMPTS) for number in range(3)
+    ]
+    together = sample_trajectories(pair.sampler, asked, SETTINGS)
+    backwards = sample_trajectories(pair.sampler, asked[::-1], SETTINGS)[::-1]
+    assert [one.token_ids for one in together] == [one.token_ids for one in backwards]
+    assert sample_trajectories(pair.sampler, asked[4:5], SETTINGS)[0].token_ids == together[4].token_ids
+    assert {one.policy_version for one in together} == {pair.version}
+
+
+def test_a_caller_may_stop_in_the_middle_of_a_stream(pair):
+    asked = [Trajectory(PROMPTS[0], number) for number in range(8)]
+    whole = sample_trajectories(pair.sampler, asked, SETTINGS)
+    stream = pair.sampler.stream(asked, SETTINGS)
+    index, first = next(stream)
+    stream.close()
+    assert first == whole[index] and sample_trajectories(pair.sampler, asked, SETTINGS) == whole
+
+
 def test_logprobs_are_those_of_the_cut_and_heated_distribution(pair):
     cut = replace(SETTINGS, temperature=2.0, top_k=2, max_response_tokens=1)
-    drawn = pair.sampler.sample(PROMPTS[:1], 40, cut, seed=4)[0]
+    drawn = sample_numbered(pair.sampler, PROMPTS[:1], 40, cut, seed=4)[0]
     shares = {sample.token_ids[0]: math.exp(sample.logprobs[0]) for sample in drawn}
     assert len(shares) == 2
     assert sum(shares.values()) == pytest.approx(1.0, abs=1e-5)
@@ -198,8 +220,8 @@ def test_logprobs_are_those_of_the_cut_and_heated_distribution(pair):
 def test_pruned_logprobs_are_the_trainers(pair):
     threshold, temperature = -1.5, 0.8
     settings = replace(SETTINGS, temperature=temperature, log_threshold=threshold)
-    drawn = pair.sampler.sample(PROMPTS, 8, settings, seed=11)
-    assert drawn != pair.sampler.sample(PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
+    drawn = sample_numbered(pair.sampler, PROMPTS, 8, settings, seed=11)
+    assert drawn != sample_numbered(pair.sampler, PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
     for prompt, sample in flat(drawn):
         with torch.no_grad():
             logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
@@ -210,7 +232,7 @@ def test_pruned_logprobs_are_the_trainers(pair):
 
 
 def test_greedy_takes_the_most_probable_token(pair):
-    drawn = pair.sampler.sample(PROMPTS, 2, replace(SETTINGS, temperature=0.0), seed=5)
+    drawn = sample_numbered(pair.sampler, PROMPTS, 2, replace(SETTINGS, temperature=0.0), seed=5)
     for prompt, (sample, twin) in zip(PROMPTS, drawn, strict=True):
         assert sample == twin
         ids = torch.tensor([[*prompt, *sample.token_ids]])
@@ -223,8 +245,8 @@ def test_responses_end_at_the_end_token_or_at_the_limit(pair):
     end = pair.sampler.end_token
     ended = [
         sample
-        for samples in pair.sampler.sample(
-            PROMPTS, 60, replace(SETTINGS, max_response_tokens=40, temperature=2.0), 6
+        for samples in sample_numbered(
+            pair.sampler, PROMPTS, 60, replace(SETTINGS, max_response_tokens=40, temperature=2.0), 6
         )
         for sample in samples
     ]
@@ -239,15 +261,15 @@ def test_responses_end_at_the_end_token_or_at_the_limit(pair):
 
 def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
     monkeypatch.setattr("stages.observe.progress.SECONDS_BETWEEN_LINES", 0.0)
-    pair.sampler.sample(PROMPTS, 1, SETTINGS, seed=1)
+    sample_numbered(pair.sampler, PROMPTS, 1, SETTINGS, seed=1)
     assert capsys.readouterr().err == ""
-    pair.sampler.sample(PROMPTS, 1, SETTINGS, seed=1, label="draws")
+    sample_numbered(pair.sampler, PROMPTS, 1, SETTINGS, seed=1, label="draws")
     assert "draws: 0 of 3 responses" in capsys.readouterr().err
 
 
 def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
     with pytest.raises(UserError, match=r"60 tokens .*max_model_tokens = 64"):
-        pair.sampler.sample([[5] * 60], 1, SETTINGS, seed=1)
+        sample_numbered(pair.sampler, [[5] * 60], 1, SETTINGS, seed=1)
     assert pair.sampler.logprobs([[5] * 10], [[6] * 54])[0][0] < 0, (
         "the longest sequence itself can be scored"
     )
@@ -255,12 +277,12 @@ def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
 
 def test_settings_that_vllm_refuses_are_the_users_mistake(pair):
     with pytest.raises(UserError, match="temperature must be in"):
-        pair.sampler.sample(PROMPTS, 1, replace(SETTINGS, temperature=2.5), seed=1)
+        sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, temperature=2.5), seed=1)
 
 
 def test_responses_may_be_empty_or_none_at_all(pair):
     assert pair.sampler.logprobs([[5, 6]], [[]]) == [[]]
-    assert pair.sampler.sample([], 4, SETTINGS, seed=1) == []
+    assert sample_numbered(pair.sampler, [], 4, SETTINGS, seed=1) == []
 
 
 @pytest.mark.slow
@@ -269,10 +291,10 @@ def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
     policy = write_tiny_policy(tmp_path / "policy", seed=3)
     pair = Pair(policy)
     assert "RETRACE_SAMPLER_OWNER" not in os.environ
-    before = pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=2)
+    before = sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=2)
     monkeypatch.setattr("stages.engines.samplers.vllm_sampler.SHARD_BYTES", 50_000)
     pair.train_and_sync()
-    assert pair.sampler.sample(PROMPTS, 2, SETTINGS, seed=2) != before
+    assert sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=2) != before
     assert pair.gap_of_probe() < EXACT
     processes = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
     assert processes
@@ -307,14 +329,14 @@ def test_many_long_prompts_at_once_are_answered(tmp_path):
         PARAMS.model_copy(update={"max_model_tokens": 400}), write_tiny_policy(tmp_path / "policy")
     )
     prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
-    answers = sampler.sample(prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
+    answers = sample_numbered(sampler, prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
     sampler.close()
     assert [len(samples) for samples in answers] == [1] * 32
 
 
 def test_kept_distributions_are_the_trainers(pair):
     settings = replace(SETTINGS, temperature=0.8, log_threshold=-1.5, keeps_distributions=True)
-    for prompt, sample in flat(pair.sampler.sample(PROMPTS, 3, settings, seed=12)):
+    for prompt, sample in flat(sample_numbered(pair.sampler, PROMPTS, 3, settings, seed=12)):
         rows = sample.distributions
         assert rows[torch.arange(len(rows)), sample.token_ids].tolist() == pytest.approx(
             sample.logprobs, abs=1e-6
@@ -330,4 +352,4 @@ def test_kept_distributions_are_the_trainers(pair):
 def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
     monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
     with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
-        pair.sampler.sample(PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)
+        sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)

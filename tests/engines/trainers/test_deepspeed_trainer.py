@@ -151,9 +151,9 @@ def test_learning_rate_scale_and_broken_losses_at_zero_0(policy):
 
 def test_statistics_are_those_of_the_torch_trainer(policy):
     batch = micro_batches(3)[4]
-    theirs = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy).statistics(batch)
+    theirs = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy).evaluate(batch)
     trainer = DeepspeedTrainer(deepspeed_params(3), ADAMW, MAX_NORM, policy)
-    ours = trainer.statistics(batch)
+    ours = trainer.evaluate(batch)
     trainer.close()
     for name in ("logprobs", "entropy", "sum_squared_probs"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name

@@ -109,4 +109,4 @@ def test_a_saved_policy_gives_the_same_statistics(policy, tmp_path):
     trainer.update(BATCHES, likelihood, 1.0)
     trainer.save_policy(tmp_path / "saved")
     again = make(tmp_path / "saved")
-    assert torch.equal(trainer.statistics(BATCHES[0]).logprobs, again.statistics(BATCHES[0]).logprobs)
+    assert torch.equal(trainer.evaluate(BATCHES[0]).logprobs, again.evaluate(BATCHES[0]).logprobs)

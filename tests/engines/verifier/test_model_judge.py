@@ -31,11 +31,13 @@ class ScriptedSampler:
     def __init__(self, answer):
         self.answer, self.asked, self.settings, self.is_closed = answer, [], None, False
 
-    def sample(self, prompts, samples_per_prompt, settings, seed, label=""):
+    def stream(self, trajectories, settings):
         self.settings = settings
-        self.asked += ["".join(map(chr, prompt)) for prompt in prompts]
-        outputs = [[ord(letter) for letter in self.answer("".join(map(chr, prompt)))] for prompt in prompts]
-        return [[Sample(output, [0.0] * len(output), StopReason.END_OF_SEQUENCE)] for output in outputs]
+        prompts = ["".join(map(chr, one.prompt)) for one in trajectories]
+        self.asked += prompts
+        for index, prompt in enumerate(prompts):
+            output = [ord(letter) for letter in self.answer(prompt)]
+            yield index, Sample(output, [0.0] * len(output), StopReason.END_OF_SEQUENCE, 0)
 
     def close(self):
         self.is_closed = True

@@ -5,16 +5,22 @@ import pytest
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.rl_round.params.drawing import DynamicSampling, NoDynamicSampling, ProblemSlice
-from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, draw_size, slice_problems
-from stages.rl_round.rollouts.rollouts import Group, Problem, Rollout
+from stages.rl_round.rollouts.dynamic_sampling import (
+    DrawState,
+    draw_batch,
+    draw_size,
+    problems_in_order,
+    slice_problems,
+)
+from stages.rl_round.rollouts.records import Group, Problem, Rollout
 
 SAMPLING = DynamicSampling(kind="dynamic", max_draws=3, max_staleness=1)
-SAMPLE = Sample([5], [-0.5], StopReason.END_OF_SEQUENCE)
 
 
 def group(name, verdicts="cw", version=0):
     kinds = {"c": Verdict.CORRECT, "w": Verdict.WRONG, "u": Verdict.UNPARSED, "t": Verdict.TIMED_OUT}
-    return Group(name, [1], version, tuple(Rollout(SAMPLE, "", kinds[v], 0.0) for v in verdicts))
+    sample = Sample([5], [-0.5], StopReason.END_OF_SEQUENCE, version)
+    return Group(name, [1], tuple(Rollout(sample, "", kinds[v], 0.0) for v in verdicts))
 
 
 @pytest.mark.parametrize(
@@ -38,9 +44,9 @@ def scripted(*draws):
     """A draw function that hands out the given groups and records what it was asked for."""
     asked = []
 
-    def draw(count, number):
-        asked.append((count, number))
-        return list(draws[number])
+    def draw(first, count):
+        asked.append((first, count))
+        return list(draws[len(asked) - 1])
 
     return draw, asked
 
@@ -54,7 +60,7 @@ def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     assert [g.problem_id for g in batch.groups] == ["a", "d", "e"]
     assert [g.problem_id for g in state.carried] == ["f"]
     assert [g.problem_id for g in batch.left_out] == ["b", "c"]
-    assert asked == [(3, 0), (6, 1)]  # two are missing and one of three had signal: 2 / (1/3)
+    assert asked == [(0, 3), (3, 6)]  # two are missing and one of three had signal: 2 / (1/3)
     assert state.cursor == 9 and state.signal_fraction == pytest.approx(4 / 6)
 
 
@@ -64,7 +70,7 @@ def test_surplus_is_used_first_and_left_out_when_stale():
     batch = draw_batch(SAMPLING, 2, 5, state, draw)
     assert [g.problem_id for g in batch.groups] == ["young", "new"]
     assert (batch.too_stale, [g.problem_id for g in batch.left_out]) == (1, ["old"])
-    assert asked == [(1, 0)]
+    assert asked == [(0, 1)]
 
 
 def test_a_batch_filled_by_surplus_draws_nothing():
@@ -97,3 +103,21 @@ def test_slices_are_disjoint_and_cover_all():
     names = [problem.problem_id for part in parts for problem in part]
     assert sorted(names) == sorted(str(i) for i in range(10))
     assert names != [str(i) for i in range(10)]
+
+
+def test_every_problem_is_drawn_once_before_any_is_drawn_again_and_the_second_draw_is_told():
+    problems = [Problem(str(i), [1], "1") for i in range(5)]
+    draws = problems_in_order(problems, 0, 12, 0, "rl_1")
+    for number in (0, 1):
+        part = draws[5 * number : 5 * number + 5]
+        assert sorted(one.problem.problem_id for one in part) == ["0", "1", "2", "3", "4"]
+        assert {one.number for one in part} == {number}
+    assert draws[3:8] == problems_in_order(problems, 3, 5, 0, "rl_1")
+    assert [one.number for one in draws[10:]] == [2, 2]
+
+
+def test_a_group_of_several_versions_is_as_stale_as_its_oldest_sample():
+    old, new = group("a", "c", version=3).rollouts, group("a", "w", version=5).rollouts
+    state = DrawState(carried=[Group("a", [1], (*new, *old))])
+    draw, _ = scripted([group("b", version=5)])
+    assert draw_batch(SAMPLING, 1, 5, state, draw).too_stale == 1

@@ -1,5 +1,7 @@
 """Advantages per token: two streams with their own discounts, and every estimator from its parameters."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,9 +9,9 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.rollouts import Group, Rollout
+from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.training_samples import TrainedRollout, trainable_rollouts
+from stages.rl_round.update.training_samples import rows, training_samples
 from tests.fakes.taught_policy import PARAMS
 
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "return", "is_importance_weighted": False}
@@ -21,13 +23,17 @@ def params(**changes):
 
 
 def rollout(tokens, reward):
-    sample = Sample(tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE)
+    sample = Sample(tokens, [-1.0] * len(tokens), StopReason.END_OF_SEQUENCE, 0)
     return Rollout(sample, "", Verdict.CORRECT if reward > 0 else Verdict.WRONG, reward)
 
 
+def by_response(values, samples):
+    return [row[:tokens].tolist() for row, tokens in zip(values, samples.response_tokens, strict=True)]
+
+
 def advantages(rollouts, **changes):
-    trainable = trainable_rollouts([Group("a", [1], 0, tuple(rollouts))], params(**changes), 0)
-    return [list(item.advantages) for item in with_advantages(trainable, params(**changes))]
+    samples = training_samples([Group("a", [1], tuple(rollouts))], params(**changes), 0)
+    return by_response(with_advantages(samples, params(**changes)).advantages, samples)
 
 
 @pytest.mark.parametrize(
@@ -67,16 +73,22 @@ def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
 
 def test_repeated_tokens_are_counted():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 1.0}
-    group = Group("a", [1], 0, (rollout([5, 6, 5, 6], 1.0), rollout([7, 8], -1.0)))
+    group = Group("a", [1], (rollout([5, 6, 5, 6], 1.0), rollout([7, 8], -1.0)))
     choice = params(repetition_penalty=penalty)
-    found = with_advantages(trainable_rollouts([group], choice, 0), choice)
-    assert [item.penalised_tokens for item in found] == [2, 0]
+    found = with_advantages(training_samples([group], choice, 0), choice)
+    assert found.penalised.tolist() == [[False, False, True, True], [False] * 4]
 
 
-def trained(group, tokens, reward, probs, squares):
-    item = TrainedRollout("a", [1], group, rollout(tokens, reward), False, True)
-    logprobs = torch.tensor(probs).log().tolist()
-    return TrainedRollout(**{**vars(item), "proximal_logprobs": logprobs, "sum_squared_probs": squares})
+def trained(*groups):
+    """Samples of groups of (tokens, reward, probabilities, sums of squared probabilities), as the trainer sees them."""
+    made = [
+        Group("a", [1], tuple(rollout(tokens, reward) for tokens, reward, _, _ in group)) for group in groups
+    ]
+    samples = training_samples(made, params(), 0)
+    probs, squares = ([row[place] for group in groups for row in group] for place in (2, 3))
+    logprobs = rows([torch.tensor(row).log().tolist() for row in probs], samples.response_mask)
+    squared = rows(squares, samples.response_mask)
+    return replace(samples, proximal_logprobs=logprobs, sum_squared_probs=squared)
 
 
 def test_the_optimal_token_baseline_worked_by_hand():
@@ -84,33 +96,32 @@ def test_the_optimal_token_baseline_worked_by_hand():
 
     Proxies 1 - 2p + q: p = 0.5, q = 0.5 gives 0.5; p = 0.25, q = 0.4 gives 0.9. Baseline 0.5 / 1.4 at that token.
     """
-    rollouts = [trained(0, [5], 1.0, [0.5], [0.5]), trained(0, [6], 0.0, [0.25], [0.4])]
-    found = with_advantages(rollouts, params(advantage=OTB))
-    assert [item.advantages for item in found] == [pytest.approx([1 - 5 / 14]), pytest.approx([-5 / 14])]
+    samples = trained([([5], 1.0, [0.5], [0.5]), ([6], 0.0, [0.25], [0.4])])
+    found = with_advantages(samples, params(advantage=OTB)).advantages
+    assert found[:, 0].tolist() == pytest.approx([1 - 5 / 14, -5 / 14])
 
 
 @pytest.mark.parametrize(("lone_tail", "tail"), [("return", [1.0, 1.0]), ("zero", [0.0, 0.0])])
 def test_the_lone_tail_follows_its_rule(lone_tail, tail):
-    rollouts = [
-        trained(0, [5, 6, 7], 1.0, [0.5] * 3, [0.5] * 3),
-        trained(0, [6], 0.0, [0.25], [0.4]),
-        trained(1, [8], 1.0, [0.5], [0.5]),
-    ]
-    found = with_advantages(rollouts, params(advantage={**OTB, "lone_tail": lone_tail}))
-    assert found[0].advantages[1:] == pytest.approx(tail)
-    assert found[2].advantages == pytest.approx(tail[:1])  # a group of one is a tail from its first token on
+    samples = trained(
+        [([5, 6, 7], 1.0, [0.5] * 3, [0.5] * 3), ([6], 0.0, [0.25], [0.4])], [([8], 1.0, [0.5], [0.5])]
+    )
+    found = with_advantages(samples, params(advantage={**OTB, "lone_tail": lone_tail})).advantages
+    assert found[0, 1:].tolist() == pytest.approx(tail)
+    assert found[2, :1].tolist() == pytest.approx(
+        tail[:1]
+    )  # a group of one is a tail from its first token on
 
 
 def test_both_streams_enter_the_token_baseline_and_weights_its_energy():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 1.0}
-    rollouts = [
-        trained(0, [5, 6, 5, 6], 1.0, [0.2, 0.4, 0.6, 0.8], [0.3] * 4),
-        trained(0, [7, 8], 0.0, [0.3, 0.5], [0.4] * 2),
-    ]
+    samples = trained(
+        [([5, 6, 5, 6], 1.0, [0.2, 0.4, 0.6, 0.8], [0.3] * 4), ([7, 8], 0.0, [0.3, 0.5], [0.4] * 2)]
+    )
     weighted = {**OTB, "is_importance_weighted": True}
     correction = {"kind": "importance_weights", "level": "token", "cap": 1.5}
     choice = params(advantage=weighted, rollout_correction=correction, repetition_penalty=penalty)
-    found = with_advantages(rollouts, choice)
+    found = with_advantages(samples, choice).advantages
     returns = torch.tensor([[0.8, 0.8, 0.8, 0.9], [0.0, 0.0, 0.0, 0.0]])
     mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])
     probs = torch.tensor([[0.2, 0.4, 0.6, 0.8], [0.3, 0.5, 1.0, 1.0]])
@@ -119,6 +130,4 @@ def test_both_streams_enter_the_token_baseline_and_weights_its_energy():
     baseline = optimal_token_baseline(
         returns, mask, logit_gradient_proxy(probs.log(), squares), torch.tensor([0, 0]), weights, "return"
     )
-    expected = ((returns - baseline) * mask).tolist()
-    assert list(found[0].advantages) == pytest.approx(expected[0], abs=1e-6)
-    assert list(found[1].advantages) == pytest.approx(expected[1][:2], abs=1e-6)
+    assert torch.allclose(found, (returns - baseline) * mask, atol=1e-6)

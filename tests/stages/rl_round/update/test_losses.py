@@ -14,10 +14,10 @@ from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.rollouts import Group, Rollout
+from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.update.losses import policy_loss
-from stages.rl_round.update.policy_update import prepare_rollouts, summarise, update_policy
-from stages.rl_round.update.training_samples import make_micro_batches, shares
+from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
+from stages.rl_round.update.training_samples import make_micro_batches, micro_batch_indices
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 from tests.stages.rl_round.params.test_rl import EXACT, OTB, SAFE_SET, TRM, WEIGHTS
@@ -56,7 +56,7 @@ def trainer(folder):
 
 
 def rollout(tokens, reward, logprobs=None):
-    sample = Sample(tokens, logprobs or [-5.0] * len(tokens), StopReason.END_OF_SEQUENCE)
+    sample = Sample(tokens, logprobs or [-5.0] * len(tokens), StopReason.END_OF_SEQUENCE, 0)
     return Rollout(sample, "", Verdict.CORRECT if reward > 0 else Verdict.WRONG, reward)
 
 
@@ -66,13 +66,15 @@ REWARDS = [1.0, -1.0, -1.0, 1.0]
 
 def one_group(logprobs=None):
     rows = logprobs or [None] * len(TOKENS)
-    return [Group("a", [3, 4], 0, tuple(map(rollout, TOKENS, REWARDS, rows)))]
+    return [Group("a", [3, 4], tuple(map(rollout, TOKENS, REWARDS, rows)))]
 
 
 def logprobs_of(trainer, choice=None):
     """The trainer's present log-probs of the group's responses."""
     choice = choice or params()
-    return [list(item.proximal_logprobs) for item in prepare_rollouts(one_group(), choice, 0, 512, trainer)]
+    samples = prepare_samples(one_group(), choice, 0, 512, trainer)
+    pairs = zip(samples.proximal_logprobs, samples.response_tokens, strict=True)
+    return [row[:tokens].tolist() for row, tokens in pairs]
 
 
 def shifted(rows, index, by):
@@ -81,15 +83,15 @@ def shifted(rows, index, by):
 
 
 def update(trainer, groups, choice, reference=None):
-    trained = prepare_rollouts(groups, choice, 0, 512, trainer, reference)
+    trained = prepare_samples(groups, choice, 0, 512, trainer, reference)
     return summarise(update_policy(trained, choice, 512, 1.0, trainer, 0))
 
 
 def gradients(trainer, groups, choice):
     """The gradient of the loss with respect to each token's log-prob: (responses, tokens) in the group's order."""
-    trained = prepare_rollouts(groups, choice, 0, 512, trainer)
+    trained = prepare_samples(groups, choice, 0, 512, trainer)
     (batch,) = make_micro_batches(trained, choice, 512, trainer)
-    statistics = trainer.statistics(batch)
+    statistics = trainer.evaluate(batch)
     logprobs = statistics.logprobs.clone().requires_grad_()
     given = type(statistics)(logprobs, statistics.entropy, statistics.sum_squared_probs)
     given.outside, given.divergence = statistics.outside, statistics.divergence
@@ -100,7 +102,7 @@ def gradients(trainer, groups, choice):
 
 def in_order(rows, trained, trainer):
     """Rows of the one micro-batch, which sorts by length, in the order of the rollouts."""
-    (order,) = shares(trained, 512, trainer)
+    (order,) = micro_batch_indices(trained, 512, trainer)
     return rows[torch.tensor(order).argsort()]
 
 
@@ -232,7 +234,7 @@ def test_the_effective_sample_size_falls_with_the_gap(trainer):
 
 def pruning_choice(trainer, outside):
     """A threshold that leaves at least one sampled token outside, and the tokens that it leaves outside."""
-    trained = prepare_rollouts(one_group(), params(), 0, 512, trainer)
+    trained = prepare_samples(one_group(), params(), 0, 512, trainer)
     (batch,) = make_micro_batches(trained, params(), 512, trainer)
     model = trainer.model
     logits = model(

@@ -10,12 +10,13 @@ from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.rollouts import Group, Rollout, make_rollout
+from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.rollouts.scoring import make_rollout
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.losses import policy_loss
 from stages.rl_round.update.policy_update import summarise, update_policy
 from stages.rl_round.update.recompute_logprobs import with_proximal_statistics
-from stages.rl_round.update.training_samples import make_micro_batches, trainable_rollouts
+from stages.rl_round.update.training_samples import make_micro_batches, training_samples
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
@@ -27,18 +28,15 @@ def changed(**changes):
     return RlParams.model_validate({**PARAMS["rl"], **changes})
 
 
-def rollout(tokens, verdict, reward, stop=StopReason.END_OF_SEQUENCE):
-    return Rollout(Sample(tokens, [-5.0] * len(tokens), stop), "", verdict, reward)
+def rollout(tokens, verdict, reward, stop=StopReason.END_OF_SEQUENCE, version=0):
+    return Rollout(Sample(tokens, [-5.0] * len(tokens), stop, version), "", verdict, reward)
 
 
 RIGHT, WRONG = (Verdict.CORRECT, 1.0), (Verdict.WRONG, -1.0)
 GROUPS = [
-    Group("a", [3, 4], 0, (rollout([5, 6], *RIGHT), rollout([7], *WRONG), rollout([8, 9, 10], *WRONG))),
+    Group("a", [3, 4], (rollout([5, 6], *RIGHT), rollout([7], *WRONG), rollout([8, 9, 10], *WRONG))),
     Group(
-        "b",
-        [11],
-        0,
-        (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG)),
+        "b", [11], (rollout([12], *RIGHT), rollout([13, 14], Verdict.TIMED_OUT, 0.0), rollout([15], *WRONG))
     ),
 ]
 
@@ -50,36 +48,31 @@ def trainer(tmp_path):
 
 
 def prepared(groups, params, version=0):
-    return with_advantages(trainable_rollouts(groups, params, version), params)
+    return with_advantages(training_samples(groups, params, version), params)
 
 
-def recomputed(rollouts, trainer, params=RL):
-    return with_proximal_statistics(rollouts, params, 512, trainer)
-
-
-def logprobs_of(trainer, rollouts):
-    return [item.proximal_logprobs for item in recomputed(rollouts, trainer)]
+def recomputed(samples, trainer, params=RL):
+    return with_proximal_statistics(samples, params, 512, trainer)
 
 
 def test_undecided_rollouts_are_neither_trained_on_nor_a_baseline():
     trained = prepared(GROUPS, RL)
     assert len(trained) == 5
     # Group b: rewards 1 and -1, mean 0, sample standard deviation sqrt(2).
-    assert [item.advantages[0] for item in trained[3:]] == pytest.approx([2**-0.5, -(2**-0.5)], abs=1e-5)
+    assert trained.advantages[3:, 0].tolist() == pytest.approx([2**-0.5, -(2**-0.5)], abs=1e-5)
 
 
 def test_surplus_is_not_fresh():
-    trained = prepared([GROUPS[0], replace(GROUPS[1], policy_version=1)], RL, 1)
-    assert [item.is_fresh for item in trained] == [False] * 3 + [True] * 2
+    newer = tuple(replace(one, sample=replace(one.sample, policy_version=1)) for one in GROUPS[1].rollouts)
+    trained = prepared([GROUPS[0], replace(GROUPS[1], rollouts=newer)], RL, 1)
+    assert trained.is_fresh.tolist() == [False] * 3 + [True] * 2
 
 
 def test_one_step_raises_rewarded_responses_and_lowers_the_others(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
-    before = [item.proximal_logprobs for item in trained]
     update_policy(trained, changed(minibatches=1), 512, 1.0, trainer, 0)
-    after = logprobs_of(trainer, trained)
-    for item, old, new in zip(trained, before, after, strict=True):
-        assert (sum(new) - sum(old)) * item.advantages[0] > 0
+    moved = recomputed(trained, trainer).proximal_logprobs.sum(-1) - trained.proximal_logprobs.sum(-1)
+    assert (moved * trained.advantages[:, 0] > 0).all()
 
 
 def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
@@ -87,8 +80,7 @@ def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
     batches = make_micro_batches(trained, RL, 512, trainer)
     update = trainer.update(batches, policy_loss(trained, RL), 0.0)
     # Every ratio is 1, so the loss is -sum(advantage x tokens) / tokens.
-    tokens = sum(item.response_tokens for item in trained)
-    expected = -sum(sum(item.advantages) for item in trained) / tokens
+    expected = -float(trained.advantages.sum()) / sum(trained.response_tokens)
     assert update.loss == pytest.approx(expected, abs=1e-5)
     assert update.diagnostics["clip_fraction/low"] == update.diagnostics["clip_fraction/high"] == 0
 
@@ -109,11 +101,11 @@ def test_micro_batches_change_no_gradient(trainer, aggregation):
 
 def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
     cut = rollout([8, 9, 10], Verdict.UNPARSED, -1.0, StopReason.MAX_TOKENS)
-    groups = [Group("a", [3, 4], 0, (*GROUPS[0].rollouts[:2], cut))]
+    groups = [Group("a", [3, 4], (*GROUPS[0].rollouts[:2], cut))]
     plain, filtered = (
         recomputed(prepared(groups, changed(overlong_filtering=on)), trainer) for on in (False, True)
     )
-    assert [item.is_masked for item in filtered] == [False, False, True]
+    assert filtered.is_kept.tolist() == [True, True, False]
 
     def gradient(rollouts):
         grads = []
@@ -132,12 +124,9 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
 
 
 def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
-    trained = prepared(GROUPS, RL)
-    fresh = [
-        replace(item, rollout=replace(item.rollout, sample=replace(item.rollout.sample, logprobs=row)))
-        for item, row in zip(trained, logprobs_of(trainer, trained), strict=True)
-    ]
-    summary = summarise(update_policy(fresh, RL, 512, 1.0, trainer, 0))
+    trained = recomputed(prepared(GROUPS, RL), trainer)
+    agreeing = replace(trained, rollout_logprobs=trained.proximal_logprobs)
+    summary = summarise(update_policy(agreeing, RL, 512, 1.0, trainer, 0))
     assert summary["logprob_gap/token_max"] < 1e-5
     assert summary["entropy/mean"] > 0
 
@@ -153,5 +142,5 @@ def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
     ],
 )
 def test_rewards_follow_verdict_and_length(verdict, tokens, reward):
-    sample = Sample([5] * tokens, [0.0] * tokens, StopReason.END_OF_SEQUENCE)
+    sample = Sample([5] * tokens, [0.0] * tokens, StopReason.END_OF_SEQUENCE, 0)
     assert make_rollout(sample, "", verdict, RL).reward == pytest.approx(reward)

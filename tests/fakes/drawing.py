@@ -1,0 +1,9 @@
+"""Samples of numbered prompts, for tests of samplers."""
+
+from stages.engines.samplers.sampling import sample_prompts
+
+
+def sample_numbered(sampler, prompts, count, settings, seed, label=""):
+    """`count` samples of each prompt, by prompt; a prompt's place is its name."""
+    names = [str(number) for number in range(len(prompts))]
+    return sample_prompts(sampler, prompts, names, count, settings, seed, label=label)
