@@ -106,7 +106,7 @@ def mean_loss(
     """Mean cross-entropy in nats per response token, over all ranks."""
     total = torch.zeros(2, dtype=torch.float64)
     for batch in micro_batches(sequences, max_tokens, row_tokens, trainer):
-        logprobs = trainer.statistics(batch).logprobs.cpu()
+        logprobs = trainer.evaluate(batch).logprobs.cpu()
         total += torch.stack([-(logprobs * batch.response_mask).sum(), batch.response_mask.sum()]).double()
     loss, tokens = trainer.sum_over_ranks(total).tolist()
     return loss / tokens

@@ -50,7 +50,7 @@ class WeightSyncCheck:
     def trainer_side(self, trainer: Trainer) -> list[float]:
         """The trainer's log-probs of the batch, one after another; collective."""
         batch = pack([TokenSequence(*pair) for pair in zip(self.prompts, self.responses, strict=True)])
-        return trainer.statistics(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
+        return trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
 
     def check(self, sampler: Sampler, from_trainer: list[float]) -> float:
         """The largest gap of a token's log-prob; SyncError when it is too large or the sampler stood still.

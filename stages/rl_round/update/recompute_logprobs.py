@@ -32,7 +32,7 @@ def with_proximal_statistics(
     needs_squares = isinstance(params.advantage, OptimalTokenBaseline)
 
     def statistics(batch: ResponseBatch) -> list[Tensor]:
-        found = trainer.statistics(batch)
+        found = trainer.evaluate(batch)
         return [found.logprobs.cpu(), *([found.sum_squared_probs.cpu()] if needs_squares else [])]
 
     found = _by_rollout(

@@ -3,6 +3,7 @@
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -19,7 +20,8 @@ def rollout(sample):
 
 
 def test_surplus_groups_come_back_with_their_distributions(tmp_path):
-    trainer = TorchTrainer(TRAINER, RL.optimizer, 1.0, write_tiny_policy(tmp_path / "policy"))
+    policy = language_model(write_tiny_policy(tmp_path / "policy"), TRAINER)
+    trainer = TorchTrainer(TRAINER, RL.optimizer, 1.0, policy)
     rows = torch.randn(3, 5).log_softmax(-1)
     rows[1, 2] = -torch.inf
     full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, rows)
