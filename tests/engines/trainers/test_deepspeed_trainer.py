@@ -188,12 +188,14 @@ def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
     trainer.close()
 
 
-def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path):
+@pytest.mark.parametrize(("tie", "gradient_checkpointing"), [(True, True), (False, False)])
+def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path, tie, gradient_checkpointing):
     """The head is used outside its own module; here it is too large to be left whole on every rank."""
-    policy = write_tiny_policy(tmp_path, tie=False, hidden=416, layers=1)
+    policy = write_tiny_policy(tmp_path, tie=tie, hidden=416, layers=1)
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
-    trainer = deepspeed_trainer(3, policy)
+    params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
+    trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
     head = trainer.model.module.get_output_embeddings().weight
     assert head.numel() == 0 < head.ds_numel
     theirs, ours = expected.evaluate(batches[4]), trainer.evaluate(batches[4])
@@ -202,7 +204,7 @@ def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path):
     for _ in range(2):
         theirs, ours = (one.update(batches, weighted_loss, 1.0) for one in (expected, trainer))
         assert ours.loss == pytest.approx(theirs.loss, abs=2e-6)
-        assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=2e-6)
+        assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-5)
     trainer.close()
 
 
