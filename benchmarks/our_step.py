@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
@@ -62,7 +63,10 @@ class OurStep:
         sampler_params = load_section(params, "sampler", SamplerParams).model_copy(update=on_cpu)
         self.micro_batch_tokens = trainer_params.micro_batch_tokens
         self.trainer = build_trainer(
-            trainer_params, self.params.optimizer, self.params.max_gradient_norm, policy
+            trainer_params,
+            self.params.optimizer,
+            self.params.max_gradient_norm,
+            language_model(policy, trainer_params),
         )
         self.sampler = build_sampler(sampler_params, policy)
         self.tokenizer = load_tokenizer(policy)

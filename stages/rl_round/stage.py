@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
 from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.samplers.build import build_sampler
@@ -75,7 +76,14 @@ def run_rl_round(paths: Namespace) -> None:
     trainer_params = sections["trainer"]
     with ExitStack() as stack:
         trainer = stack.enter_context(
-            closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
+            closing(
+                build_trainer(
+                    trainer_params,
+                    params.optimizer,
+                    params.max_gradient_norm,
+                    language_model(paths.policy, trainer_params),
+                )
+            )
         )
         run = stack.enter_context(
             track("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
@@ -146,7 +154,7 @@ def _follow(paths: Namespace, context: RoundContext, problems: Sequence[Problem]
 
 def _save_policy(paths: Namespace, trainer: Trainer) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
-        trainer.save_policy(folder)
+        trainer.save_model(folder)
 
 
 _SHARED = {

@@ -6,6 +6,7 @@ from argparse import Namespace
 
 import pandas
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence
 from stages.engines.policies.policy_folders import load_tokenizer
 from stages.engines.trainers.build import build_trainer
@@ -39,7 +40,12 @@ def run_sft(paths: Namespace) -> None:
         "prompt": prompt.model_dump(),
     }
     funnel, train, validation = _encode(paths, params, prompt)
-    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy)
+    trainer = build_trainer(
+        trainer_params,
+        params.optimizer,
+        params.max_gradient_norm,
+        language_model(paths.policy, trainer_params),
+    )
     with track(stage="sft", params=shown, inputs=inputs, seed=seed, policy="sft") as run:
         curve = fine_tune(params, trainer_params.micro_batch_tokens, seed, train, validation, trainer, run)
         metrics = {**_metrics(curve), **funnel.metrics(len(train) + len(validation))}
@@ -85,7 +91,7 @@ def _write(
     paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]
 ) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
-        trainer.save_policy(folder)
+        trainer.save_model(folder)
     if trainer.rank == 0:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_curves(paths.curves, curve)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams
-from stages.engines.trainers.protocol import replace_folder_together
+from stages.engines.trainers.protocol import LossFunction, replace_folder_together
+from tests.fakes.small_models import LESSONS, Lesson
 
 ADAMW = AdamwParams(kind="adamw", learning_rate=3e-3, beta1=0.9, beta2=0.95, weight_decay=0.01)
 MAX_NORM = 1.0
@@ -35,6 +39,11 @@ def deepspeed_params(zero_stage: int, dtype: str = "float32") -> DeepspeedTraine
         micro_batch_tokens=64,
         gradient_checkpointing=False,
     )
+
+
+def deepspeed_trainer(zero_stage: int, policy: Path, dtype: str = "float32") -> DeepspeedTrainer:
+    params = deepspeed_params(zero_stage, dtype)
+    return DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
 
 
 def micro_batches(step: int, rank: int = 0, world_size: int = 1) -> list[ResponseBatch]:
@@ -71,20 +80,42 @@ def is_same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> 
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def resumes_exactly(trainer: DeepspeedTrainer, policy: Path, out: Path) -> bool:
+def resumes_exactly(
+    make: Callable[[], DeepspeedTrainer],
+    trainer: DeepspeedTrainer,
+    batches: Sequence,
+    loss: LossFunction,
+    folder: Path,
+) -> bool:
     """True when a fresh trainer goes on from a checkpoint as `trainer` does; closes both."""
-    folder = out / f"checkpoint-{trainer.params.zero_stage}"
     with replace_folder_together(trainer, folder) as written:
         trainer.save_checkpoint(written)
-    trainer.update(micro_batches(9, trainer.rank, trainer.world_size), weighted_loss, 1.0)
+    trainer.update(batches, loss, 1.0)
     uninterrupted = snapshot(trainer)
     trainer.close()
-    resumed = DeepspeedTrainer(trainer.params, ADAMW, MAX_NORM, policy)
+    resumed = make()
     resumed.load_checkpoint(folder)
-    resumed.update(micro_batches(9, resumed.rank, resumed.world_size), weighted_loss, 1.0)
+    resumed.update(batches, loss, 1.0)
     answer = is_same(uninterrupted, snapshot(resumed))
     resumed.close()
     return answer
+
+
+def learn(lesson: Lesson, zero_stage: int, folder: Path) -> dict:
+    """What comes of a few updates on a model that is no language model."""
+
+    def make() -> DeepspeedTrainer:
+        return DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, lesson.model())
+
+    trainer = make()
+    batches = lesson.micro_batches[trainer.rank :: trainer.world_size]
+    updates = [trainer.update(batches, lesson.loss, 1.0) for _ in range(UPDATES)]
+    return {
+        "losses": [update.loss for update in updates],
+        "norms": [update.gradient_norm for update in updates],
+        "diagnostics": [update.diagnostics for update in updates],
+        "resumes_exactly": resumes_exactly(make, trainer, batches, lesson.loss, folder),
+    }
 
 
 def refuses_broken_loss(trainer: DeepspeedTrainer) -> bool:
@@ -113,11 +144,11 @@ def refuses_uneven_counts(trainer: DeepspeedTrainer) -> bool:
 def main(policy: Path, out: Path) -> None:
     report = {}
     for zero_stage in (2, 1, 3):
-        trainer = DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, policy)
+        trainer = deepspeed_trainer(zero_stage, policy)
         ranks = (trainer.rank, trainer.world_size)
         updates = [trainer.update(micro_batches(step, *ranks), weighted_loss, 1.0) for step in range(UPDATES)]
         weights = snapshot(trainer)
-        trainer.save_policy(out / f"policy-{zero_stage}")
+        trainer.save_model(out / f"policy-{zero_stage}")
         entry = {
             "losses": [update.loss for update in updates],
             "norms": [update.gradient_norm for update in updates],
@@ -128,7 +159,15 @@ def main(policy: Path, out: Path) -> None:
             "gathered": trainer.gather(trainer.rank),
             "broadcast": trainer.broadcast("first" if trainer.rank == 0 else None),
         }
-        entry["resumes_exactly"] = resumes_exactly(trainer, policy, out)
+        entry["resumes_exactly"] = resumes_exactly(
+            partial(deepspeed_trainer, zero_stage, policy),
+            trainer,
+            micro_batches(9, *ranks),
+            weighted_loss,
+            out / f"checkpoint-{zero_stage}",
+        )
+        for name, lesson in LESSONS.items():
+            entry[name] = learn(lesson, zero_stage, out / f"checkpoint-{zero_stage}-{name}")
         report[zero_stage] = entry
         if ranks[0] == 0:
             save_file(weights, out / f"weights-{zero_stage}.safetensors")

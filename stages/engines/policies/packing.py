@@ -52,6 +52,11 @@ class ResponseBatch:
     """The sampler's log-probs [tokens, vocabulary] by response, for their divergence from the policy; they stay on the
     CPU and are never padded to one tensor. None where they are not kept."""
 
+    @property
+    def is_empty(self) -> bool:
+        """True when no response has a token."""
+        return not self.response_mask.any()
+
     def to(self, device: torch.device) -> ResponseBatch:
         """The same batch on `device`."""
         moved = {

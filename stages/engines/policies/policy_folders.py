@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from stages.foundations.errors import UserError
@@ -71,13 +73,20 @@ def count_policy(folder: Path) -> dict[str, int]:
     return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
 
 
-def save_policy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_policy(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    weights: Mapping[str, Tensor] | None = None,
+) -> None:
     """Writes both into `folder` (which the caller makes appear whole); equal weights give equal bytes.
 
-    Weights are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
+    `weights`, by parameter name, take the place of the model's own, which a trainer may have spread over ranks. They
+    are written here rather than by `save_pretrained`, which would import DeepSpeed wherever it is installed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.detach().cpu().contiguous() for name, weight in model.named_parameters()}
+    named = model.named_parameters() if weights is None else weights.items()
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in named}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     model.config.architectures = [type(model).__name__]
     model.config.dtype = next(iter(weights.values())).dtype
@@ -114,14 +123,3 @@ def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[i
 def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
     """The response's text without special tokens."""
     return tokenizer.decode(token_ids, skip_special_tokens=True)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise UserError(
-            "device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch"
-        )
-    return torch.device(name)

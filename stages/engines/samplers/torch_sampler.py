@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stages.engines.policies.policy_folders import DTYPES, load_policy, pick_device
+from stages.engines.devices import pick_device
+from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
 from stages.engines.samplers.params import NoMismatch, StaleWeights, TorchSamplerParams

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Trainer
 
@@ -12,15 +11,15 @@ def build_trainer(
     params: TorchTrainerParams | DeepspeedTrainerParams,
     optimizer: AdamwParams | MuonParams,
     max_gradient_norm: float,
-    policy_folder: Path,
+    model: TrainedModel,
 ) -> Trainer:
-    """The trainer that `params` describes, holding the policy of `policy_folder`."""
+    """The trainer that `params` describes, learning `model`."""
     match params:
         case TorchTrainerParams():
             from stages.engines.trainers.torch_trainer import TorchTrainer
 
-            return TorchTrainer(params, optimizer, max_gradient_norm, policy_folder)
+            return TorchTrainer(params, optimizer, max_gradient_norm, model)
         case DeepspeedTrainerParams():
             from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 
-            return DeepspeedTrainer(params, optimizer, max_gradient_norm, policy_folder)
+            return DeepspeedTrainer(params, optimizer, max_gradient_norm, model)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, MuonParams
+from stages.foundations.errors import UserError
 
 
-def build_optimizers(model: nn.Module, params: AdamwParams | MuonParams) -> list[torch.optim.Optimizer]:
-    """AdamW alone, or Muon on the layers' matrices beside AdamW on embeddings, head and vectors."""
-    named = list(model.named_parameters())
+def build_optimizers(model: TrainedModel, params: AdamwParams | MuonParams) -> list[torch.optim.Optimizer]:
+    """AdamW alone, or Muon on the layers' matrices beside AdamW on the network's ends and what is no matrix."""
+    weights = list(model.module.parameters())
     if isinstance(params, AdamwParams):
-        return [_adamw([weight for _, weight in named], params.learning_rate, params, params.weight_decay)]
-    outside = {id(module.weight) for module in (model.get_input_embeddings(), model.get_output_embeddings())}
-    matrices = [weight for _, weight in named if weight.ndim == 2 and id(weight) not in outside]
-    chosen = {id(weight) for weight in matrices}
-    rest = [weight for _, weight in named if id(weight) not in chosen]
+        return [_adamw(weights, params.learning_rate, params, params.weight_decay)]
+    ends = {id(weight) for weight in model.ends}
+    matrices = [weight for weight in weights if weight.ndim == 2 and id(weight) not in ends]
+    rest = [weight for weight in weights if weight.ndim != 2 or id(weight) in ends]
+    if not matrices:
+        raise UserError(
+            "optimizer.kind is muon, but no layer of the model is a matrix: set `optimizer.kind: adamw`"
+        )
     muon = torch.optim.Muon(matrices, lr=params.learning_rate, weight_decay=params.weight_decay)
-    return [muon, _adamw(rest, params.adamw_learning_rate, params, 0.0)]
+    return [muon, *([_adamw(rest, params.adamw_learning_rate, params, 0.0)] if rest else [])]
 
 
 def _adamw(

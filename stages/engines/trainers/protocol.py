@@ -1,7 +1,7 @@
-"""What every trainer does, for supervised fine-tuning and reinforcement learning alike.
+"""What every trainer does with the model that it is given, whatever that model is and learns for.
 
-A loss sees token statistics of responses, never logits: `[responses, tokens, vocabulary]` does not exist. It returns
-a scalar that is already divided by the divisor of the whole batch, so micro-batches and ranks add up.
+A loss sees the outputs of the model's forward pass and the micro-batch. It returns a scalar that is already divided by
+the divisor of the whole batch, so micro-batches and ranks add up.
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from stages.engines.policies.packing import ResponseBatch
+from stages.engines.trainers.model import Batch, Outputs
 from stages.foundations.files import replace_folder
 
-if TYPE_CHECKING:  # it imports transformers, which who only reads params need not
-    from stages.engines.policies.statistics import PolicyStatistics
-
 Diagnostics = dict[str, float]
-LossFunction = Callable[["PolicyStatistics", ResponseBatch], tuple[Tensor, Mapping[str, Tensor | float]]]
+LossFunction = Callable[[Outputs, Batch], tuple[Tensor, Mapping[str, Tensor | float]]]
+"""A micro-batch's share of the loss, and of the diagnostics that `Update` adds up."""
 
 
 @dataclass(frozen=True)
@@ -47,36 +45,11 @@ def add_diagnostics(total: Diagnostics, share: Mapping[str, Tensor | float]) -> 
             total[name] = total.get(name, 0.0) + float(value)
 
 
-class Trainer(Protocol):
-    """A policy that learns."""
+class Ranks(Protocol):
+    """The processes that run one program side by side."""
 
     rank: int
     world_size: int
-    device: torch.device
-
-    def update(
-        self, micro_batches: Sequence[ResponseBatch], loss: LossFunction, learning_rate_scale: float
-    ) -> Update:
-        """One optimizer update at `learning_rate_scale` times the peak learning rate.
-
-        `micro_batches` are this rank's share; every rank must bring the same number (empty ones are fine).
-        FloatingPointError when the loss or the gradient norm is not finite: the weights are then untouched.
-        """
-
-    def evaluate(self, micro_batch: ResponseBatch) -> PolicyStatistics:
-        """Token statistics [responses, tokens] without gradient, at the batch's temperature and safe vocabulary."""
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""
-
-    def save_policy(self, folder: Path) -> None:
-        """Writes weights, config and tokenizer as a policy folder (rank 0 writes; collective)."""
-
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU)."""
-
-    def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote."""
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank (any picklable object); collective."""
@@ -87,19 +60,49 @@ class Trainer(Protocol):
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Elementwise sum of a small CPU tensor over the ranks; collective."""
 
+
+class Trainer(Ranks, Protocol[Batch, Outputs]):
+    """A model that learns, on one rank or many."""
+
+    device: torch.device
+
+    def update(
+        self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
+    ) -> Update:
+        """One optimizer update at `learning_rate_scale` times the peak learning rate.
+
+        `micro_batches` are this rank's share; every rank must bring the same number. Of an empty one no loss is asked.
+        FloatingPointError when the loss or the gradient norm is not finite: the weights are then untouched.
+        """
+
+    def evaluate(self, micro_batch: Batch) -> Outputs:
+        """The model's outputs on `device` without gradient; under ZeRO 3 every rank must call it as often."""
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the model as its `TrainedModel.save` does (rank 0 writes; collective)."""
+
+    def save_checkpoint(self, folder: Path) -> None:
+        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU)."""
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """Restores what `save_checkpoint` wrote."""
+
     def close(self) -> None:
         """Frees memory and leaves the process group."""
 
 
 @contextmanager
-def replace_folder_together(trainer: Trainer, path: Path) -> Iterator[Path]:
+def replace_folder_together(ranks: Ranks, path: Path) -> Iterator[Path]:
     """`replace_folder` for all ranks: each may write into the folder; it appears when all have."""
-    if trainer.rank == 0:
+    if ranks.rank == 0:
         with replace_folder(path) as folder:
-            trainer.broadcast(str(folder))
+            ranks.broadcast(str(folder))
             yield folder
-            trainer.sum_over_ranks(torch.zeros(1))
+            ranks.sum_over_ranks(torch.zeros(1))
     else:
-        yield Path(trainer.broadcast(None))
-        trainer.sum_over_ranks(torch.zeros(1))
-    trainer.sum_over_ranks(torch.zeros(1))
+        yield Path(ranks.broadcast(None))
+        ranks.sum_over_ranks(torch.zeros(1))
+    ranks.sum_over_ranks(torch.zeros(1))

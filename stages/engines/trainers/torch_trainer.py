@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from stages.engines.policies.packing import ResponseBatch
-from stages.engines.policies.policy_folders import DTYPES, load_policy, pick_device, save_policy
-from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
+from stages.engines.devices import pick_device
+from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.optimizers import build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics
 
 
-class TorchTrainer:
+class TorchTrainer(Generic[Batch, Outputs]):
     """See `stages.engines.trainers.protocol.Trainer`."""
 
     rank = 0
@@ -30,32 +29,31 @@ class TorchTrainer:
         params: TorchTrainerParams,
         optimizer: AdamwParams | MuonParams,
         max_gradient_norm: float,
-        policy_folder: Path,
+        model: TrainedModel[Batch, Outputs],
     ) -> None:
         torch.set_num_threads(params.threads)
         self.device = pick_device(params.device)
-        model, self.tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
-        refuse_scaled_logits(model)
-        self.model = model.to(self.device).train()
-        if params.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.model = model
+        self.model.module.to(self.device).train()
         self.max_gradient_norm = max_gradient_norm
         self.optimizers = build_optimizers(self.model, optimizer)
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def update(
-        self, micro_batches: Sequence[ResponseBatch], loss: LossFunction, learning_rate_scale: float
+        self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
     ) -> Update:
         """One optimizer update; see the protocol."""
-        self.model.zero_grad(set_to_none=True)
+        self.model.module.zero_grad(set_to_none=True)
         total, diagnostics = 0.0, Diagnostics()
         for micro_batch in micro_batches:
+            if micro_batch.is_empty:
+                continue
             batch = micro_batch.to(self.device)
-            share, shown = loss(policy_statistics(self.model, batch), batch)
+            share, shown = loss(self.model.forward(self.model.module, batch), batch)
             share.backward()
             total += float(share.detach())
             add_diagnostics(diagnostics, shown)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), self.max_gradient_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.model.module.parameters(), self.max_gradient_norm))
         if not (math.isfinite(total) and math.isfinite(norm)):
             raise FloatingPointError(
                 f"loss {total}, gradient norm {norm}: the weights were left as they were"
@@ -67,24 +65,27 @@ class TorchTrainer:
         return Update(total, norm, diagnostics)
 
     @torch.no_grad()
-    def evaluate(self, micro_batch: ResponseBatch) -> PolicyStatistics:
-        """Token statistics without gradient."""
-        return policy_statistics(self.model, micro_batch.to(self.device))
+    def evaluate(self, micro_batch: Batch) -> Outputs:
+        """The model's outputs without gradient."""
+        self.model.module.eval()
+        outputs = self.model.forward(self.model.module, micro_batch.to(self.device))
+        self.model.module.train()
+        return outputs
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The live weights, tied tensors once."""
-        for name, weight in self.model.named_parameters():
+        for name, weight in self.model.named_weights():
             yield name, weight.detach()
 
-    def save_policy(self, folder: Path) -> None:
-        """Writes the policy folder."""
-        save_policy(self.model, self.tokenizer, folder)
+    def save_model(self, folder: Path) -> None:
+        """Writes the model into `folder`."""
+        self.model.save(dict(self.named_weights()), folder)
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes weights and optimizer state as one safetensors file."""
         tensors = {f"weights/{name}": weight.contiguous() for name, weight in self.named_weights()}
         for number, opt in enumerate(self.optimizers):
-            for name, weight in self.model.named_parameters():
+            for name, weight in self.model.module.named_parameters():
                 for key, value in opt.state.get(weight, {}).items():
                     tensors[f"optimizer/{number}/{name}/{key}"] = torch.as_tensor(value).contiguous()
         save_file(tensors, folder / "trainer.safetensors")
@@ -92,14 +93,14 @@ class TorchTrainer:
     def load_checkpoint(self, folder: Path) -> None:
         """Restores weights and optimizer state; KeyError when the file belongs to another model."""
         tensors = load_file(folder / "trainer.safetensors", device=str(self.device))
-        parameters = dict(self.model.named_parameters())
+        weights = dict(self.model.named_weights())
         with torch.no_grad():
-            for name, weight in parameters.items():
+            for name, weight in weights.items():
                 weight.copy_(tensors.pop(f"weights/{name}"))
         for path, value in tensors.items():
             _, number, name_and_key = path.split("/", 2)
             name, key = name_and_key.rsplit("/", 1)
-            self.optimizers[int(number)].state[parameters[name]][key] = value
+            self.optimizers[int(number)].state[weights[name]][key] = value
 
     def broadcast(self, value: Any) -> Any:
         """The value itself."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
@@ -154,16 +155,17 @@ def taught_judge(
     adamw = AdamwParams(
         kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0
     )
-    with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, policy)) as trainer:
+    tokenizer, model = load_tokenizer(policy), language_model(policy, trainer_params)
+    with closing(TorchTrainer(trainer_params, adamw, MAX_GRADIENT_NORM, model)) as trainer:
         for step in progress(range(teaching.steps), teaching.steps, f"{seed_parts[-1]}: judge", "steps"):
             pairs = made_pairs(answers, teaching.pairs_per_step, derive_seed(*seed_parts, "judge", step))
-            lessons = [_lesson(trainer.tokenizer, prompt, pair) for pair in pairs]
+            lessons = [_lesson(tokenizer, prompt, pair) for pair in pairs]
             groups = split_by_tokens([one.tokens for one in lessons], trainer_params.micro_batch_tokens)
             tokens = sum(len(one.response) for one in lessons)
             batches = [pack([lessons[index] for index in group]) for group in groups]
             trainer.update(batches, lambda found, _, count=tokens: (-found.logprobs.sum() / count, {}), 1.0)
         with replace_folder(folder) as beside:
-            trainer.save_policy(beside)
+            trainer.save_model(beside)
     return folder
 
 

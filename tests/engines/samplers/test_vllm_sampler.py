@@ -14,6 +14,7 @@ if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
 from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers import vllm_sampler, vllm_weights
 from stages.engines.samplers.params import VllmSamplerParams
@@ -58,7 +59,7 @@ class Pair:
 
     def __init__(self, policy):
         self.sampler = VllmSampler(PARAMS, policy)
-        self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, policy)
+        self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, language_model(policy, TRAINER))
         self.version = 0
 
     def train_and_sync(self):
@@ -93,11 +94,10 @@ def test_the_process_is_left_as_it_was(tmp_path):
 
 def test_a_deepspeed_trainer_in_the_same_process_outlives_the_sampler(tmp_path):
     pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
-    from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
-    from tests.engines.deepspeed_ranks import MAX_NORM, deepspeed_params, micro_batches, weighted_loss
+    from tests.engines.deepspeed_ranks import deepspeed_trainer, micro_batches, weighted_loss
 
     policy = write_tiny_policy(tmp_path / "policy")
-    trainer = DeepspeedTrainer(deepspeed_params(2), ADAMW, MAX_NORM, policy)
+    trainer = deepspeed_trainer(2, policy)
     sampler = VllmSampler(PARAMS, policy)
     trainer.update(micro_batches(0), weighted_loss, 1.0)
     sampler.load_weights(trainer.named_weights(), 1)
@@ -141,13 +141,13 @@ def test_the_engine_keeps_its_own_copy_of_the_weights(pair):
     pair.train_and_sync()
     before = sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3)
     with torch.no_grad():
-        for weight in pair.trainer.model.parameters():
+        for weight in pair.trainer.model.module.parameters():
             weight.mul_(1.5)
     assert sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=3) == before
 
 
 def test_a_tied_head_that_is_not_packed_again_shows_in_the_logprobs(pair, monkeypatch):
-    is_tied = pair.trainer.model.config.tie_word_embeddings
+    is_tied = pair.trainer.model.module.config.tie_word_embeddings
     with monkeypatch.context() as patched:
         patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
         pair.train_and_sync()
@@ -164,7 +164,7 @@ def test_the_probe_of_the_rl_round_fires_on_a_stale_tied_head(pair, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(vllm_weights, "repack_tied_head", lambda model: None)
         pair.train_and_sync()
-        is_tied = pair.trainer.model.config.tie_word_embeddings
+        is_tied = pair.trainer.model.module.config.tie_word_embeddings
         with pytest.raises(SyncError, match="differs by") if is_tied else nullcontext():
             probe.check(pair.sampler, probe.trainer_side(pair.trainer))
     pair.train_and_sync()
@@ -224,7 +224,7 @@ def test_pruned_logprobs_are_the_trainers(pair):
     assert drawn != sample_numbered(pair.sampler, PROMPTS, 8, replace(settings, log_threshold=None), seed=11)
     for prompt, sample in flat(drawn):
         with torch.no_grad():
-            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
         heated = logits[:, len(prompt) - 1 : -1] / temperature
         expected, outside = pruned_logprobs(heated, torch.tensor([sample.token_ids]), threshold)
         assert sample.logprobs == pytest.approx(expected[0].tolist(), abs=EXACT)
@@ -237,7 +237,7 @@ def test_greedy_takes_the_most_probable_token(pair):
         assert sample == twin
         ids = torch.tensor([[*prompt, *sample.token_ids]])
         with torch.no_grad():
-            best = pair.trainer.model(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
+            best = pair.trainer.model.module(ids).logits[0, len(prompt) - 1 : -1].argmax(-1)
         assert best.tolist() == sample.token_ids
 
 
@@ -342,7 +342,7 @@ def test_kept_distributions_are_the_trainers(pair):
             sample.logprobs, abs=1e-6
         )
         with torch.no_grad():
-            logits = pair.trainer.model(torch.tensor([[*prompt, *sample.token_ids]])).logits
+            logits = pair.trainer.model.module(torch.tensor([[*prompt, *sample.token_ids]])).logits
         heated = logits[0, len(prompt) - 1 : -1] / 0.8
         assert (safe_vocabulary(heated, -1.5) == rows.isfinite()).float().mean() > 0.999
         expected = heated.masked_fill(~rows.isfinite(), -torch.inf).log_softmax(-1)

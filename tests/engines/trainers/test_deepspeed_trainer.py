@@ -10,9 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.trainers.params import MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
+from tests.engines.trainers.test_other_models import batch_normed
+from tests.fakes.small_models import LESSONS, REWARD
 from tests.fakes.tiny_policy import write_tiny_policy
 
 pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
@@ -23,13 +26,14 @@ from tests.engines.deepspeed_ranks import (
     MAX_NORM,
     UPDATES,
     deepspeed_params,
+    deepspeed_trainer,
     is_same,
     micro_batches,
     snapshot,
     weighted_loss,
 )
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TORCH = TorchTrainerParams(
     kind="torch",
     device="cpu",
@@ -48,7 +52,7 @@ def policy(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reference(policy):
     """Updates and final weights of the torch trainer in one process."""
-    trainer = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy)
+    trainer = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
     updates = []
     for step in range(UPDATES):
         batches = [batch for batch in micro_batches(step) if batch.response_mask.any()]
@@ -118,10 +122,43 @@ def test_the_policy_that_two_ranks_save_is_the_one_they_trained(two_ranks, zero_
     assert (out / f"policy-{zero_stage}" / "tokenizer.json").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2, 3])
+@pytest.mark.parametrize("name", LESSONS)
+def test_two_ranks_learn_what_is_no_language_model(two_ranks, zero_stage, name):
+    lesson = LESSONS[name]
+    alone = TorchTrainer(TORCH, ADAMW, MAX_NORM, lesson.model())
+    expected = [alone.update(lesson.micro_batches, lesson.loss, 1.0) for _ in range(UPDATES)]
+    for report in two_ranks[0]:
+        entry = report[str(zero_stage)][name]
+        assert entry["losses"] == pytest.approx([update.loss for update in expected], abs=2e-6)
+        assert entry["norms"] == pytest.approx([update.gradient_norm for update in expected], rel=1e-5)
+        for shown, update in zip(entry["diagnostics"], expected, strict=True):
+            assert shown == pytest.approx(update.diagnostics, rel=1e-5)
+        assert entry["losses"] == sorted(entry["losses"], reverse=True)
+        assert entry["resumes_exactly"]
+
+
+@pytest.mark.parametrize("zero_stage", [0, 1, 2, 3])
+def test_statistics_that_a_model_keeps_are_part_of_it(zero_stage, tmp_path):
+    lesson = LESSONS["denoising"]
+    trainer = DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, batch_normed())
+    trainer.update(lesson.micro_batches[:2], lesson.loss, 1.0)
+    trainer.evaluate(lesson.micro_batches[0])
+    learned = snapshot(trainer)
+    assert learned["1.num_batches_tracked"] == 2
+    trainer.save_checkpoint(tmp_path)
+    trainer.close()
+    resumed = DeepspeedTrainer(deepspeed_params(zero_stage), ADAMW, MAX_NORM, batch_normed())
+    resumed.load_checkpoint(tmp_path)
+    assert is_same(learned, snapshot(resumed))
+    resumed.close()
+
+
 @pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "bfloat16")])
 def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     updates, weights = reference
-    trainer = DeepspeedTrainer(deepspeed_params(zero_stage, dtype), ADAMW, MAX_NORM, policy)
+    trainer = deepspeed_trainer(zero_stage, policy, dtype)
     own = [trainer.update(micro_batches(step), weighted_loss, 1.0) for step in range(UPDATES)]
     exactness = 1e-5 if dtype == "float32" else 0.02
     assert [update.loss for update in own] == pytest.approx(
@@ -133,30 +170,42 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     assert not torch.distributed.is_initialized()
 
 
-def test_learning_rate_scale_and_broken_losses_at_zero_0(policy):
-    trainer = DeepspeedTrainer(deepspeed_params(0), ADAMW, MAX_NORM, policy)
+@pytest.mark.parametrize("zero_stage", [0, 2])
+def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
+    """Also a broken loss whose gradient is no number's but zero."""
+    trainer = deepspeed_trainer(zero_stage, policy)
     before = snapshot(trainer)
     trainer.update(micro_batches(0), weighted_loss, 0.0)
     assert is_same(before, snapshot(trainer))
 
     def broken(statistics, batch):
         loss, shown = weighted_loss(statistics, batch)
-        return loss + float("nan"), shown
+        return torch.where(torch.tensor(False), loss, float("nan")), shown
 
     with pytest.raises(FloatingPointError, match="loss nan"):
-        trainer.update(micro_batches(0), broken, 1.0)
+        trainer.update(micro_batches(0)[:5], broken, 1.0)
     assert is_same(before, snapshot(trainer))
     trainer.close()
 
 
-def test_statistics_are_those_of_the_torch_trainer(policy):
-    batch = micro_batches(3)[4]
-    theirs = TorchTrainer(TORCH, ADAMW, MAX_NORM, policy).evaluate(batch)
-    trainer = DeepspeedTrainer(deepspeed_params(3), ADAMW, MAX_NORM, policy)
-    ours = trainer.evaluate(batch)
-    trainer.close()
-    for name in ("logprobs", "entropy", "sum_squared_probs"):
+@pytest.mark.parametrize(("tie", "gradient_checkpointing"), [(True, True), (False, False)])
+def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path, tie, gradient_checkpointing):
+    """The head is used outside its own module; here it is too large to be left whole on every rank."""
+    policy = write_tiny_policy(tmp_path, tie=tie, hidden=416, layers=1)
+    batches = micro_batches(3)
+    expected = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
+    params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
+    trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
+    head = trainer.model.module.get_output_embeddings().weight
+    assert head.numel() == 0 < head.ds_numel
+    theirs, ours = expected.evaluate(batches[4]), trainer.evaluate(batches[4])
+    for name in ("logprobs", "entropy", "sum_squared_probs", "outside"):
         assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+    for _ in range(2):
+        theirs, ours = (one.update(batches, weighted_loss, 1.0) for one in (expected, trainer))
+        assert ours.loss == pytest.approx(theirs.loss, abs=2e-6)
+        assert ours.gradient_norm == pytest.approx(theirs.gradient_norm, rel=1e-5)
+    trainer.close()
 
 
 MUON = MuonParams(
@@ -176,16 +225,16 @@ MUON = MuonParams(
         ),
     ],
 )
-def test_what_deepspeed_cannot_do_is_refused_with_a_remedy(policy, params, optimizer, said):
+def test_what_deepspeed_cannot_do_is_refused_with_a_remedy(params, optimizer, said):
     with pytest.raises(UserError, match=said):
-        DeepspeedTrainer(params, optimizer, MAX_NORM, policy)
+        DeepspeedTrainer(params, optimizer, MAX_NORM, REWARD.model())
 
 
 def test_a_checkpoint_of_another_layout_is_refused(policy, tmp_path):
-    trainer = DeepspeedTrainer(deepspeed_params(2), ADAMW, MAX_NORM, policy)
+    trainer = deepspeed_trainer(2, policy)
     trainer.save_checkpoint(tmp_path)
     trainer.close()
-    other = DeepspeedTrainer(deepspeed_params(1), ADAMW, MAX_NORM, policy)
+    other = deepspeed_trainer(1, policy)
     with pytest.raises(UserError, match="delete the checkpoint"):
         other.load_checkpoint(tmp_path)
     other.close()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
@@ -40,7 +41,8 @@ def policy(tmp_path):
 
 
 def make(policy, optimizer=ADAMW, max_gradient_norm=1.0, **changes):
-    return TorchTrainer(PARAMS.model_copy(update=changes), optimizer, max_gradient_norm, policy)
+    params = PARAMS.model_copy(update=changes)
+    return TorchTrainer(params, optimizer, max_gradient_norm, language_model(policy, params))
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
@@ -107,6 +109,6 @@ def test_a_zero_learning_rate_changes_nothing(policy):
 def test_a_saved_policy_gives_the_same_statistics(policy, tmp_path):
     trainer = make(policy)
     trainer.update(BATCHES, likelihood, 1.0)
-    trainer.save_policy(tmp_path / "saved")
+    trainer.save_model(tmp_path / "saved")
     again = make(tmp_path / "saved")
     assert torch.equal(trainer.evaluate(BATCHES[0]).logprobs, again.evaluate(BATCHES[0]).logprobs)

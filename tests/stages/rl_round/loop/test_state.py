@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -23,7 +24,8 @@ def rollout(sample):
 
 
 def test_surplus_groups_come_back_with_their_versions_and_distributions(tmp_path):
-    trainer = TorchTrainer(TRAINER, RL.optimizer, 1.0, write_tiny_policy(tmp_path / "policy"))
+    model = language_model(write_tiny_policy(tmp_path / "policy"), TRAINER)
+    trainer = TorchTrainer(TRAINER, RL.optimizer, 1.0, model)
     rows = torch.randn(3, 5).log_softmax(-1)
     rows[1, 2] = -torch.inf
     full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, rows)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.params import TorchTrainerParams
@@ -17,7 +18,8 @@ from tests.fakes.tiny_policy import write_tiny_policy
 def both_sides(tmp_path):
     folder = write_tiny_policy(tmp_path / "policy")
     trainer_params = TorchTrainerParams.model_validate(PARAMS["trainer"])
-    trainer = TorchTrainer(trainer_params, RlParams.model_validate(PARAMS["rl"]).optimizer, 1.0, folder)
+    optimizer = RlParams.model_validate(PARAMS["rl"]).optimizer
+    trainer = TorchTrainer(trainer_params, optimizer, 1.0, language_model(folder, trainer_params))
     sampler = TorchSampler.from_folder(TorchSamplerParams.model_validate(PARAMS["sampler"]), folder)
     return trainer, sampler
 

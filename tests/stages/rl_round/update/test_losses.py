@@ -8,6 +8,7 @@ import torch
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.trust_region_masking import error_bounds
 from stages.algorithms.vocabulary_pruning import pruned_logprobs
+from stages.engines.policies.language_model import language_model
 from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
@@ -52,7 +53,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def trainer(folder):
-    return TorchTrainer(TRAINER, params().optimizer, 1.0, folder)
+    return TorchTrainer(TRAINER, params().optimizer, 1.0, language_model(folder, TRAINER))
 
 
 def rollout(tokens, reward, logprobs=None):
@@ -148,7 +149,7 @@ def distributions_of(trainer):
     """The trainer's present log-probs over the whole vocabulary, for each response of the group."""
     rows = [[3, 4, *tokens] for tokens in TOKENS]
     with torch.no_grad():
-        return [trainer.model(torch.tensor([row])).logits[0, 1:-1].log_softmax(-1) for row in rows]
+        return [trainer.model.module(torch.tensor([row])).logits[0, 1:-1].log_softmax(-1) for row in rows]
 
 
 def with_distributions(groups, distributions):
@@ -236,7 +237,7 @@ def pruning_choice(trainer, outside):
     """A threshold that leaves at least one sampled token outside, and the tokens that it leaves outside."""
     trained = prepare_samples(one_group(), params(), 0, 512, trainer)
     (batch,) = make_micro_batches(trained, params(), 512, trainer)
-    model = trainer.model
+    model = trainer.model.module
     logits = model(
         batch.row_ids, position_ids=batch.position_ids, attention_mask=batch.attention_mask(model.dtype)
     )

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
@@ -44,7 +45,7 @@ GROUPS = [
 @pytest.fixture
 def trainer(tmp_path):
     write_tiny_policy(tmp_path / "policy")
-    return TorchTrainer(TRAINER, RL.optimizer, 1.0, tmp_path / "policy")
+    return TorchTrainer(TRAINER, RL.optimizer, 1.0, language_model(tmp_path / "policy", TRAINER))
 
 
 def prepared(groups, params, version=0):

@@ -1,0 +1,74 @@
+"""The ranks of `torchrun`, and how they talk: NCCL on GPUs, gloo on CPU. A process alone is a group of one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_group_numbers = itertools.count()
+
+
+class ProcessGroup:
+    """See `stages.engines.trainers.protocol.Ranks`. Joins on the way in, unless somebody else had set a group up."""
+
+    def __init__(self) -> None:
+        has_gpu = torch.cuda.is_available()
+        if has_gpu:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        self.backend = "nccl" if has_gpu else "gloo"
+        self._is_own = not dist.is_initialized()
+        if self._is_own:
+            _join(self.backend)
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self._device = torch.device("cuda" if has_gpu else "cpu")
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's `value` on every rank."""
+        held = [value]
+        dist.broadcast_object_list(held, src=0)
+        return held[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value`, by rank."""
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """Elementwise sum over the ranks, on the CPU."""
+        summed = values.to(self._device, copy=True)
+        dist.all_reduce(summed)
+        return summed.cpu()
+
+    def extremes(self, value: int) -> tuple[int, int]:
+        """The smallest and the largest of the ranks' values."""
+        ends = torch.tensor([-value, value], device=self._device)
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        return -int(ends[0]), int(ends[1])
+
+    def wait_for_all(self) -> None:
+        """Returns when every rank has called it."""
+        dist.barrier()
+
+    def leave(self) -> None:
+        """Ends the group, unless it was somebody else's."""
+        import deepspeed
+
+        if self._is_own:
+            deepspeed.comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
+
+
+def _join(backend: str) -> None:
+    if "RANK" in os.environ:
+        # torchrun's store outlives a group: a second trainer would meet the addresses that the first one left.
+        store, rank, world_size = next(dist.rendezvous("env://"))
+        own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
+        dist.init_process_group(backend, store=own_keys, rank=rank, world_size=world_size)
+    else:
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asserts that a launcher has set it
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
