@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from stages.extract_web.extraction import extract_page
-from stages.extract_web.page_readers import PageLimits, PageReader, read_pages
+from stages.extract_web.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
 
 LIMITS = PageLimits(max_answer_characters=40, seconds=60, memory_mib=1024)
@@ -29,7 +29,7 @@ def as_lists(outcomes):
 
 
 def processes_left():
-    return [child for child in psutil.Process().children() if "page_worker" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "extract_page" in " ".join(child.cmdline())]
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -91,6 +91,5 @@ def test_stopping_early_leaves_no_process():
 
 
 def test_too_little_memory_to_start_is_told():
-    reader = PageReader(PageLimits(40, 60, memory_mib=8))
     with pytest.raises(UserError, match="page_memory_mib is 8"):
-        reader.read(GOOD[0])
+        next(read_pages(GOOD, PageLimits(40, 60, memory_mib=8), 1))
