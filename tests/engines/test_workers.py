@@ -26,6 +26,7 @@ HEAVY = {"torch", "transformers", "pandas", "numpy", "pydantic", "pyarrow", "lxm
 FAILURES = [
     ({"what": "hang"}, Answer(failure="timed_out")),
     ({"what": "doze", "seconds": 60}, Answer(failure="timed_out")),
+    ({"what": "talk_for_ever"}, Answer(failure="timed_out")),
     ({"what": "fill_memory"}, Answer(failure="out_of_memory")),
     (
         {"what": "end_by_signal", "number": signal.SIGSEGV},

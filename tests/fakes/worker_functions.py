@@ -70,6 +70,11 @@ def talk(text):
     return "said"
 
 
+def talk_for_ever():
+    while True:
+        os.write(2, b"still here\n")
+
+
 def write(path):
     try:
         with open(path, "w") as file:

@@ -54,17 +54,6 @@ def test_a_page_that_takes_too_much_memory_is_a_drop():
     assert as_lists(outcomes[::2]) == as_lists(EXPECTED[:3:2])
 
 
-def test_limits_hold_in_a_thread_that_is_not_the_first():
-    found = []
-    slow = page(1, TAKES_FIFTEEN_SECONDS, "markdown")
-    thread = threading.Thread(
-        target=lambda: found.extend(read_pages([slow, GOOD[0]], PageLimits(40, 4, 256), 1))
-    )
-    thread.start()
-    thread.join()
-    assert [reason for _, reason, _ in found] == ["timed_out", ""]
-
-
 def test_a_page_whose_process_is_killed_is_a_drop():
     def kill():
         deadline = time.monotonic() + 30

@@ -245,8 +245,9 @@ class _Worker:
             poll.register(into, select.POLLOUT)
         sending, received, self._said = memoryview(line), bytearray(), b""
         while not received.endswith(b"\n"):
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * min(60.0, clock.seconds_left()))}
-            if not ready and clock.seconds_left() <= 0:
+            left = clock.seconds_left()
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * min(60.0, left))}
+            if left <= 0 and out not in ready:
                 raise TimeoutError
             if into in ready:
                 try:

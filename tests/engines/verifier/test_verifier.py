@@ -32,20 +32,6 @@ def verdicts(judgements):
     return [judgement.verdict for judgement in judgements]
 
 
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
-
-
 def test_plain_answers_start_no_worker():
     with Verifier(PARAMS) as verifier:
         pairs = [
@@ -143,26 +129,9 @@ def test_exhausted_memory_is_crashed(monkeypatch):
     assert (judged.verdict, judged.reason) == ("crashed", "memory_limit")
 
 
-def test_close_ends_the_workers_even_busy_ones():
-    params = PARAMS.model_copy(update={"timeout_seconds": 60.0})
-    verifier = Verifier(params)
-    errors = []
-
-    def ask():
-        try:
-            verifier.judge([("x+1", HANG)])
-        except RuntimeError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    wait_until(lambda: verifier.worker_pids())
-    pids = verifier.worker_pids()
-    verifier.close()
-    thread.join(timeout=10)
-    assert not thread.is_alive()
-    assert errors
-    assert not any(map(is_running, pids))
+def test_a_closed_verifier_starts_no_worker():
+    with Verifier(PARAMS) as verifier:
+        pass
     with pytest.raises(RuntimeError, match="closed"):
         verifier.judge([EQUAL])
 
