@@ -13,7 +13,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from tests.fakes import worker_functions
 
-CASES = Path(__file__).parents[4] / "shared" / "data" / "verifier_cases"
+CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 FLOOR = r"\lfloor x \rfloor"
 """Something that only math-verify reads, so that a worker is asked."""
