@@ -44,7 +44,10 @@ Outcome = tuple[list[dict[str, Any]], str, str]
 
 
 def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome:
-    """The candidates of one page in reading order; an empty list comes with a reason. Never raises for a bad page."""
+    """The candidates of one page in reading order; an empty list comes with a reason.
+
+    Raises for no bad page, apart from MemoryError where memory is limited: see `page_readers.py`.
+    """
     reader = READERS.get(page["format"])
     if reader is None:
         return [], "format_not_read", f"no reader for {page['format']!r}; there are: {', '.join(READERS)}"
@@ -61,8 +64,8 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
         return [], "not_xml", str(error)
     except TooManyCommands as error:
         return [], "too_many_commands", str(error)
-    except (RecursionError, MemoryError) as error:
-        return [], "nested_too_deep" if isinstance(error, RecursionError) else "out_of_memory", ""
+    except RecursionError:
+        return [], "nested_too_deep", ""
     candidates = [
         {
             "candidate_id": f"{page['page_id']}#{index}",

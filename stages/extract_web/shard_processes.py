@@ -1,36 +1,37 @@
 """Shards in processes of this machine: one each, with limits of time and memory.
 
-A process is started anew (`shard_worker.py`), not forked: a fork would inherit the locks that this process's threads
-hold, and its address space would count against the limit before the first page is read.
+A process is started anew for each shard, not forked: a fork would inherit the locks that this process's threads hold,
+and its address space would count against the limit before the first page is read.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from stages.extract_web.page_readers import ending, environment
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from stages.extract_web.page_readers import environment
+from stages.extract_web.page_table import extract
 from stages.extract_web.params import ExtractWebParams
-
-POLL_SECONDS = 0.02
-WORKER = "stages.extract_web.shard_worker"
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, write_table
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTask:
-    """A shard and the files to make of it; `metrics` is written last."""
+    """A shard and the files to make of it; `metrics` is written last, so that its presence means success."""
 
     shard: Path
     candidates: Path
     dropped: Path
     metrics: Path
-    log: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,71 +39,53 @@ class ShardLimits:
     """What holds for the process of one shard, its pages' processes aside."""
 
     seconds: float
-    address_space_bytes: int
+    memory_mib: int
 
 
 def run_in_processes(
     tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits, processes: int
 ) -> Iterator[tuple[int, str]]:
     """The index of each task as it ends, with why it failed, or "". What still runs is killed when the caller stops."""
-    waiting = list(enumerate(tasks))
-    running: dict[int, _Running] = {}
+    confined = WorkerLimits(
+        limits.memory_mib, wall_seconds=limits.seconds, may_write_files=True, is_reused=False
+    )
+    with WorkerPool(extract_shard, min(processes, len(tasks)), confined, environment()) as pool:
+        asked = {
+            pool.submit(
+                shard=str(task.shard),
+                outputs=[str(path) for path in (task.candidates, task.dropped, task.metrics)],
+                params=params.model_dump(),
+            ): index
+            for index, task in enumerate(tasks)
+        }
+        for answer in as_completed(asked):
+            yield asked[answer], _failure(answer, limits)
+
+
+def extract_shard(shard: str, outputs: Sequence[str], params: Mapping[str, Any]) -> str:
+    """Writes candidates, drops and metrics of a shard; why it cannot be read, or "" when it was."""
+    candidates, dropped, metrics = map(Path, outputs)
     try:
-        while waiting or running:
-            while waiting and len(running) < processes:
-                index, task = waiting.pop(0)
-                running[index] = _start(task, params, limits)
-            time.sleep(POLL_SECONDS)
-            for index, one in list(running.items()):
-                failure = one.failure(limits)
-                if failure is not None:
-                    del running[index]
-                    yield index, failure
-    finally:
-        for one in running.values():
-            one.kill()
+        frame = read_table(Path(shard), PAGE)
+        found, funnel, counts = extract(frame, ExtractWebParams.model_validate(params), processes=1)
+        write_table(found, candidates, CANDIDATE)
+        write_table(funnel.dropped_frame(), dropped, DROPPED)
+        write_json(metrics, counts)
+    except (UserError, MemoryError, ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"[:500]
+    return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A shard whose process is at work."""
-
-    task: ShardTask
-    process: subprocess.Popen[bytes]
-    deadline: float
-
-    def failure(self, limits: ShardLimits) -> str | None:
-        """Why it failed, "" when it did not; None while the process runs within its time."""
-        code = self.process.poll()
-        if code is None and time.monotonic() <= self.deadline:
-            return None
-        if code is None:
-            self.kill()
+def _failure(asked: Future[Answer], limits: ShardLimits) -> str:
+    try:
+        answer = asked.result()
+    except StartError as error:
+        return f"its process could not start: {error}"
+    match answer.failure:
+        case "":
+            return answer.value
+        case "timed_out":
             return f"took more than {limits.seconds:g} s"
-        if code == 0 and self.task.metrics.is_file():
-            return json.loads(self.task.metrics.read_text()).get("failure", "")
-        said = self.task.log.read_text(errors="replace").strip().splitlines()
-        return f"its process ended with {ending(code)}" + (f": {said[-1][:300]}" if said else "")
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def _start(task: ShardTask, params: ExtractWebParams, limits: ShardLimits) -> _Running:
-    request = {
-        "parent": os.getpid(),
-        "shard": str(task.shard),
-        "params": params.model_dump(),
-        "outputs": [str(path) for path in (task.candidates, task.dropped, task.metrics)],
-        "address_space_bytes": limits.address_space_bytes,
-    }
-    with open(task.log, "wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", WORKER, json.dumps(request)],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment(),
-        )
-    return _Running(task, process, time.monotonic() + limits.seconds)
+        case "crashed":
+            return f"its process ended with {answer.ending}"
+    return f"needs more than {limits.memory_mib} MiB"

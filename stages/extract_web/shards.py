@@ -1,8 +1,8 @@
 """Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
 
 A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
-parameters and of this package's code, so that a run that was killed goes on with the shards that are missing, with
-either engine.
+parameters and of the code of this package and of its workers, so that a run that was killed goes on with the shards
+that are missing, with either engine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.engines.distributed.ray_rows import map_with_ray
+from stages.engines.workers import pool
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.shard_processes import ShardLimits, ShardTask, run_in_processes
 from stages.foundations.errors import UserError
@@ -24,7 +25,7 @@ from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import TableSchema, read_table, require_rows, write_table
 from stages.observe.progress import progress
 
-LIMITS = ShardLimits(seconds=3_600, address_space_bytes=8 << 30)
+LIMITS = ShardLimits(seconds=3_600, memory_mib=8_192)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,22 +130,21 @@ def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _common_key(params: ExtractWebParams) -> str:
     values = params.model_dump(exclude={"engine"})
-    code = [sha256_of(source) for source in sorted(Path(__file__).parent.glob("*.py"))]
+    folders = (Path(__file__).parent, Path(pool.__file__).parent)
+    code = [sha256_of(source) for folder in folders for source in sorted(folder.glob("*.py"))]
     return stable_hash([values, code])
 
 
 def _task(shard: Path, work: Path, key: str) -> ShardTask:
     beginning = f"{shard.stem}-{key}"
-    names = ("candidates.parquet", "dropped.parquet", "json", "log")
+    names = ("candidates.parquet", "dropped.parquet", "json")
     return ShardTask(shard.absolute(), *(work.absolute() / f"{beginning}.{name}" for name in names))
 
 
 def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
     if not all(path.is_file() for path in (task.metrics, task.candidates, task.dropped)):
         return None
-    metrics = json.loads(task.metrics.read_text()).get("metrics")
-    if metrics is None:
-        return None
+    metrics = json.loads(task.metrics.read_text())
     return ShardResult(task.shard.name, task.candidates, task.dropped, metrics, is_reused=is_reused)
 
 
@@ -154,11 +154,9 @@ def _outcome(task: ShardTask, failure: str) -> ShardResult:
         return _failed(
             task, failure or "its tables are not there: does every node of Ray see the same folder?"
         )
-    task.log.unlink(missing_ok=True)
     return finished
 
 
 def _failed(task: ShardTask, failure: str) -> ShardResult:
-    for path in (task.metrics, task.log):
-        path.unlink(missing_ok=True)
+    task.metrics.unlink(missing_ok=True)
     return ShardResult(task.shard.name, task.candidates, task.dropped, {}, failure)

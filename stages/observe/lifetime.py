@@ -17,11 +17,14 @@ DVC_STAGE = "DVC_STAGE"
 """The variable that DVC sets for the commands it runs, and that its own process therefore lacks."""
 
 
-def die_with_parent() -> None:
-    """Asks the kernel to kill this process when its parent ends."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Asks the kernel to kill this process when its parent ends.
+
+    `parent` is the parent's process id where it told it; then a parent that ended before is noticed too.
+    """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
+    parent = parent or os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

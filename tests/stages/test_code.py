@@ -123,6 +123,22 @@ def test_the_closure_covers_what_a_stage_really_imports(tmp_path):
         assert loaded <= set(covered), stage
 
 
+def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one(tmp_path):
+    """A worker imports its function by name, in a process of its own."""
+    main(["--out", str(tmp_path)])
+    closures = [set(json.loads(path.read_text())) for path in tmp_path.glob("*.json")]
+    for starter, runs in (
+        (
+            "engines/verifier/verifier.py",
+            {"engines/workers/worker.py", "engines/verifier/math_verify_worker.py"},
+        ),
+        ("extract_web/page_readers.py", {"engines/workers/worker.py", "extract_web/extraction.py"}),
+    ):
+        starting = [closure for closure in closures if f"stages/{starter}" in closure]
+        assert starting
+        assert all({f"stages/{path}" for path in runs} <= closure for closure in starting)
+
+
 def loaded_sources(module: str) -> set[str]:
     """Files of the project with a statement in them that are loaded after importing `module`."""
     script = f"import sys, {module}\nfor m in list(sys.modules.values()): print(getattr(m, '__file__', None))"

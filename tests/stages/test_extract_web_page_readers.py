@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from stages.extract_web.extraction import extract_page
-from stages.extract_web.page_readers import PageLimits, PageReader, read_pages
+from stages.extract_web.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
 
 LIMITS = PageLimits(max_answer_characters=40, seconds=60, memory_mib=1024)
@@ -29,7 +29,7 @@ def as_lists(outcomes):
 
 
 def processes_left():
-    return [child for child in psutil.Process().children() if "page_worker" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "extract_page" in " ".join(child.cmdline())]
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -52,17 +52,6 @@ def test_a_page_that_takes_too_much_memory_is_a_drop():
     outcomes = list(read_pages(pages, PageLimits(40, seconds=60, memory_mib=256), 1))
     assert outcomes[1] == ([], "out_of_memory", "")
     assert as_lists(outcomes[::2]) == as_lists(EXPECTED[:3:2])
-
-
-def test_limits_hold_in_a_thread_that_is_not_the_first():
-    found = []
-    slow = page(1, TAKES_FIFTEEN_SECONDS, "markdown")
-    thread = threading.Thread(
-        target=lambda: found.extend(read_pages([slow, GOOD[0]], PageLimits(40, 4, 256), 1))
-    )
-    thread.start()
-    thread.join()
-    assert [reason for _, reason, _ in found] == ["timed_out", ""]
 
 
 def test_a_page_whose_process_is_killed_is_a_drop():
@@ -91,6 +80,5 @@ def test_stopping_early_leaves_no_process():
 
 
 def test_too_little_memory_to_start_is_told():
-    reader = PageReader(PageLimits(40, 60, memory_mib=8))
     with pytest.raises(UserError, match="page_memory_mib is 8"):
-        reader.read(GOOD[0])
+        next(read_pages(GOOD, PageLimits(40, 60, memory_mib=8), 1))

@@ -132,7 +132,7 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     work = tmp_path / "state/scratch/extract_web-shards"
 
     def is_at_the_slow_page(descendants):
-        workers = [one for one in descendants if is_alive(one) and "page_worker" in " ".join(one.cmdline())]
+        workers = [one for one in descendants if is_alive(one) and "extract_page" in " ".join(one.cmdline())]
         return bool(list(work.glob("000000-*.json"))) and any(one.cpu_times().user > 1 for one in workers)
 
     descendants, _ = watch(process, is_at_the_slow_page)
@@ -140,4 +140,4 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     process.send_signal(signal.SIGKILL)
     assert_all_end(descendants)
     [finished] = work.glob("*.json")
-    assert json.loads(finished.read_text())["metrics"]["rows/in"] == 4
+    assert json.loads(finished.read_text())["rows/in"] == 4

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from stages.extract_web.__main__ import main
-from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.params import ExtractWebParams, LocalEngine
 from stages.extract_web.shard_processes import ShardLimits
 from stages.extract_web.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
@@ -30,7 +30,7 @@ PARAMS = ExtractWebParams(
     page_memory_mib=1024,
     engine={"kind": "local", "processes": 2},
 )
-LIMITS = ShardLimits(seconds=300, address_space_bytes=2 << 30)
+LIMITS = ShardLimits(seconds=300, memory_mib=2_048)
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
@@ -79,15 +79,18 @@ def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_p
     assert [result.failure for result in results] == [""]
 
 
-def kill_process_of(shard, seconds=60):
-    """Kills the process that works on `shard` as soon as there is one."""
+def kill_process_of_shard(number, seconds=60):
+    """Kills the process of that shard as soon as there is one; with one process at once they come in order."""
+    seen = []
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
-                if any(shard.name in argument for argument in child.cmdline()):
-                    child.kill()
-                    return
+                if child.pid not in seen and "extract_shard" in str(child.cmdline()):
+                    seen.append(child.pid)
+                    if len(seen) == number + 1:
+                        child.kill()
+                        return
         time.sleep(0.005)
 
 
@@ -105,9 +108,10 @@ def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     write_bomb(folder / "3.parquet", megabytes=2_000)
     os.mkfifo(folder / "4.parquet")
-    killer = threading.Thread(target=kill_process_of, args=(folder / "1.parquet",))
+    killer = threading.Thread(target=kill_process_of_shard, args=(1,))
     killer.start()
-    results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS, LIMITS)
+    one_at_once = PARAMS.model_copy(update={"engine": LocalEngine(kind="local", processes=1)})
+    results = extract_shards(find_shards(folder), tmp_path / "work", one_at_once, LIMITS)
     killer.join()
     assert [bool(result.failure) for result in results] == [False, True, True, True, True]
     assert "signal 9" in results[1].failure and "Parquet" in results[2].failure
@@ -122,8 +126,8 @@ def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
 
 
 def test_a_shard_that_takes_too_long_is_killed(folder, tmp_path):
-    """No process has even started Python after a millisecond."""
-    limits = ShardLimits(seconds=0.001, address_space_bytes=2 << 30)
+    """No page is read in a millisecond."""
+    limits = ShardLimits(seconds=0.001, memory_mib=2_048)
     before = psutil.Process().children()
     results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, limits)
     assert "more than 0.001 s" in results[0].failure

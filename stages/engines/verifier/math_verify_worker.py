@@ -1,40 +1,24 @@
-"""One math-verify process: reads JSON lines {gold, prediction} to the end of its input, writes lines {verdict, reason}.
+"""What a worker does with math-verify: whether two answers are equal.
 
-The parent enforces the wall clock from outside, so math-verify's own alarms are off: they need the main thread, and a
-computation inside C code ignores them (Math-Verify issue 65). Here are the limits that a process must put on itself:
-memory, no files written, no core dumps, and dying with the parent.
+The pool enforces the clock from outside, so math-verify's own alarms are off: they need the main thread, and a
+computation inside C code ignores them (Math-Verify issue 65).
 
-Equal questions get equal answers: the parent fixes the hash seed (with a random one `simplify(9 - 9**oo)` is 0 in one
+Equal questions get equal answers: the verifier fixes the hash seed (with a random one `simplify(9 - 9**oo)` is 0 in one
 process of ten), and sympy's random numbers are seeded for each comparison.
 
-It runs as a script (`python -P`, this folder is not on its path) and imports nothing of this project.
+math-verify and sympy are imported inside functions: the verifier's own process never loads them.
 """
 
-import ctypes
-import json
+from __future__ import annotations
+
 import logging
-import os
-import resource
-import signal
-import sys
-
-PR_SET_PDEATHSIG = 1
 
 
-def confine(parent: int, memory_mib: int) -> None:
-    """Ties this process to `parent` (a process id) and caps its address space; a file write raises OSError."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    for limit, value in (
-        (resource.RLIMIT_AS, memory_mib * 2**20),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(limit, (value, value))
+def prepare() -> None:
+    """Loads math-verify and everything that a comparison imports."""
+    logging.disable(logging.CRITICAL)
+    mend_percent()
+    compare("$1$", "$1$")
 
 
 def mend_percent() -> None:
@@ -96,41 +80,3 @@ def computes_with_infinity(form) -> bool:
     from sympy import Expr, nan, oo, zoo
 
     return isinstance(form, Expr) and form not in (oo, -oo) and form.has(oo, -oo, zoo, nan)
-
-
-def serve(requests, answers) -> None:
-    """Answers requests until end of input. Memory exhaustion ends the process, since its state is then unknown."""
-    for line in requests:
-        request = json.loads(line)
-        try:
-            verdict, reason = compare(request["gold"], request["prediction"])
-        except MemoryError:
-            verdict, reason = "crashed", "memory_limit"
-        answers.write(json.dumps({"verdict": verdict, "reason": reason}).encode() + b"\n")
-        answers.flush()
-        if verdict == "crashed":
-            return
-
-
-def main() -> None:
-    """Arguments: the parent's process id, the memory limit in MiB. Says {"ready": true} once math-verify is there."""
-    # The answers get a descriptor of their own: whatever a library prints must not look like one.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    confine(parent=int(sys.argv[1]), memory_mib=int(sys.argv[2]))
-    try:
-        logging.disable(logging.CRITICAL)
-        mend_percent()
-        compare("$1$", "$1$")
-    except Exception as error:
-        answers.write(
-            json.dumps({"ready": False, "error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
-        )
-        sys.exit(1)
-    answers.write(b'{"ready": true}\n')
-    answers.flush()
-    serve(sys.stdin.buffer, answers)
-
-
-if __name__ == "__main__":
-    main()

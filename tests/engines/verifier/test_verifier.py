@@ -2,8 +2,6 @@ import gzip
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ import pytest
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from tests.fakes import worker_functions
 
 CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
@@ -31,20 +30,6 @@ def verifier():
 
 def verdicts(judgements):
     return [judgement.verdict for judgement in judgements]
-
-
-def is_running(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
 
 
 def test_plain_answers_start_no_worker():
@@ -116,24 +101,11 @@ def test_hostile_answers_are_never_correct(verifier, tower, form):
 def test_an_item_that_hangs_costs_the_others_nothing(verifier):
     pairs = [("x+1", HANG), *[(EQUAL[0], rf"\boxed{{1+{FLOOR}+{n}-{n}}}") for n in range(10)]]
     judged = verifier.judge(pairs)
-    assert judged[0].verdict is Verdict.TIMED_OUT
+    assert (judged[0].verdict, judged[0].reason) == (Verdict.TIMED_OUT, "over_2_seconds")
     assert verdicts(judged[1:]) == ["correct"] * 10
 
 
-def test_works_in_any_thread_and_after_that_thread_ended():
-    results = []
-    with Verifier(PARAMS) as verifier:
-        thread = threading.Thread(target=lambda: results.extend(verifier.judge([EQUAL, ("x+1", HANG)])))
-        thread.start()
-        thread.join()
-        assert verdicts(results) == ["correct", "timed_out"]
-        survivors = verifier.worker_pids()
-        # The kernel kills children of an ended thread that asked for "die with the parent".
-        assert verdicts(verifier.judge([(EQUAL[0], EQUAL[1] + "+0")])) == ["correct"]
-        assert set(survivors) <= set(verifier.worker_pids())
-
-
-def test_a_worker_killed_in_mid_item_is_replaced():
+def test_a_worker_killed_in_mid_item_is_crashed_and_replaced():
     params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 30.0})
     results = []
     with Verifier(params) as verifier:
@@ -144,62 +116,30 @@ def test_a_worker_killed_in_mid_item_is_replaced():
         [pid] = verifier.worker_pids()
         os.kill(pid, signal.SIGKILL)
         thread.join()
-        assert verdicts(results) == ["crashed", "correct"]
-        assert verifier.worker_pids() != [pid]
+    assert [(one.verdict, one.reason) for one in results] == [
+        ("crashed", "worker_exit_-9"),
+        ("correct", "math_verify"),
+    ]
 
 
-def test_a_worker_killed_while_idle_costs_nothing():
-    with Verifier(PARAMS.model_copy(update={"workers": 1})) as verifier:
-        verifier.judge([EQUAL])
-        [pid] = verifier.worker_pids()
-        os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(pid))
-        assert verdicts(verifier.judge([(EQUAL[0], EQUAL[1] + "+0")])) == ["correct"]
+def test_exhausted_memory_is_crashed(monkeypatch):
+    monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_without_memory)
+    with Verifier(PARAMS) as verifier:
+        [judged] = verifier.judge([EQUAL])
+    assert (judged.verdict, judged.reason) == ("crashed", "memory_limit")
 
 
-def test_close_ends_the_workers_even_busy_ones():
-    params = PARAMS.model_copy(update={"timeout_seconds": 60.0})
-    verifier = Verifier(params)
-    errors = []
-
-    def ask():
-        try:
-            verifier.judge([("x+1", HANG)])
-        except RuntimeError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    wait_until(lambda: verifier.worker_pids())
-    pids = verifier.worker_pids()
-    verifier.close()
-    thread.join(timeout=10)
-    assert not thread.is_alive()
-    assert errors
-    assert not any(map(is_running, pids))
+def test_a_closed_verifier_starts_no_worker():
+    with Verifier(PARAMS) as verifier:
+        pass
     with pytest.raises(RuntimeError, match="closed"):
         verifier.judge([EQUAL])
 
 
-def test_workers_die_with_a_killed_parent():
-    script = (
-        "import sys; from stages.engines.verifier.verifier import Verifier, VerifierParams\n"
-        "v = Verifier(VerifierParams(timeout_seconds=60, memory_mib=768, workers=1, abort_undecided_fraction=0.1))\n"
-        f"v.judge([{EQUAL!r}]); print(*v.worker_pids(), flush=True)\n"
-        rf"v.judge([('x+1', r'{HANG}')])"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
-        worker = int(parent.stdout.readline())
-        assert is_running(worker)
-        parent.kill()
-    wait_until(lambda: not is_running(worker), seconds=5)
-
-
-def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch, tmp_path):
-    broken = tmp_path / "broken.py"
-    broken.write_text("import sys; sys.exit(3)")
-    monkeypatch.setattr("stages.engines.verifier.verifier._WORKER", broken)
-    with Verifier(PARAMS) as verifier, pytest.raises(RuntimeError, match="could not be started"):
+def test_a_worker_that_cannot_start_is_an_error_not_a_verdict(monkeypatch):
+    monkeypatch.setattr("stages.engines.verifier.verifier.prepare", worker_functions.refuse)
+    told = r"could not be started \(exit code 1: ImportError: no such library here\).*memory_mib is 768"
+    with Verifier(PARAMS) as verifier, pytest.raises(RuntimeError, match=told):
         verifier.judge([EQUAL])
 
 
@@ -232,18 +172,19 @@ def test_equal_questions_are_asked_once(verifier):
     assert time.monotonic() - started < 10 * PARAMS.timeout_seconds
 
 
-@pytest.mark.parametrize(("seconds_without_processor", "verdict"), [(1.5, "correct"), (None, "timed_out")])
-def test_a_worker_that_gets_no_processor_keeps_its_time_up_to_a_bound(seconds_without_processor, verdict):
+def test_a_busy_machine_turns_no_verdict():
     params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 0.5})
     with Verifier(params) as verifier:
         verifier.judge([EQUAL])
         (pid,) = verifier.worker_pids()
         os.kill(pid, signal.SIGSTOP)
-        if seconds_without_processor:
-            threading.Timer(seconds_without_processor, os.kill, (pid, signal.SIGCONT)).start()
-        started = time.monotonic()
-        assert verdicts(verifier.judge([(EQUAL[0] + "+2-2", EQUAL[1])])) == [verdict]
-        assert time.monotonic() - started > (seconds_without_processor or 8 * params.timeout_seconds - 0.1)
+        threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+        assert verdicts(verifier.judge([(EQUAL[0] + "+2-2", EQUAL[1])])) == ["correct"]
+
+
+def test_half_a_character_is_a_question_mark(verifier):
+    halved, marked = verifier.judge([(gold, EQUAL[1]) for gold in (EQUAL[0] + "\ud800", EQUAL[0] + "?")])
+    assert (halved.verdict, halved.reason) == (marked.verdict, marked.reason)
 
 
 @pytest.mark.parametrize(

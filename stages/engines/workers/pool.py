@@ -1,0 +1,322 @@
+"""Worker processes that can be killed: a request that hangs, crashes or fills memory costs only itself.
+
+    with WorkerPool(extract_page, processes=2, limits=limits, environment=os.environ) as pool:
+        answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
+
+Works in any thread of any process, in Ray's too. Each worker is started and watched by a thread that lives as long as
+the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process. That
+thread holds the clock and kills a worker that is late; another one takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import queue
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from stages.engines.workers import worker as worker_script
+from stages.foundations.scratch import PROJECT
+
+START_SECONDS = 300.0
+"""Loading a library takes half a second; this is for busy machines and cold network disks."""
+_EXIT_SECONDS = 10.0
+"""How long the exit code of a worker that has closed its pipe is waited for."""
+_PIPE_BYTES = 65_536
+_CLOSED = "this pool of workers was closed"
+_SAID_BYTES, _SAID_CHARACTERS = 2_000, 300
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLimits:
+    """What holds for one worker, and for one request to it."""
+
+    memory_mib: int
+    """Address space of the process."""
+    wall_seconds: float
+    """Wall clock that a request may take; the worker's start does not count."""
+    computing_seconds: float = math.inf
+    """Processor time that a request may take: the same on a busy machine and on an idle one."""
+    may_write_files: bool = False
+    is_reused: bool = True
+    """False: each request gets a process of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request."""
+
+    value: Any = None
+    """What the function returned, as JSON has it: a tuple is a list."""
+    failure: str = ""
+    """Empty where there is a value; else `timed_out`, `crashed` or `out_of_memory`."""
+    exit_code: int = 0
+    """Of a crashed worker, as `subprocess` has it: a signal is negative."""
+    ending: str = ""
+    """The same in words, with the last line that the worker wrote to standard error."""
+
+
+class StartError(RuntimeError):
+    """A worker ended, or was killed for being late, before it was ready; says how it ended."""
+
+
+class WorkerPool:
+    """Workers of one function. Thread safe; a context manager, `close` ends the workers.
+
+    The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
+    by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        processes: int,
+        limits: WorkerLimits,
+        environment: Mapping[str, str],
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        order = {
+            "parent": os.getpid(),
+            "function": _name(function),
+            "prepare": _name(prepare) if prepare else "",
+            "memory_mib": limits.memory_mib,
+            "may_write_files": limits.may_write_files,
+        }
+        # -s, -P, -B: no packages of the user's, none from the folder of the script, no byte code written.
+        command = [sys.executable, "-s", "-P", "-B", worker_script.__file__, json.dumps(order)]
+        path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+        environment = {**environment, "PYTHONPATH": path}
+        self._workers = [_Worker(command, environment, limits) for _ in range(processes)]
+        self._requests: queue.SimpleQueue[tuple[dict[str, Any], Future[Answer]] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def submit(self, **arguments: Any) -> Future[Answer]:
+        """The answer to come; it raises StartError when no worker can be started, RuntimeError after `close`."""
+        answer: Future[Answer] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError(_CLOSED)
+            self._requests.put((arguments, answer))
+            if len(self._threads) < len(self._workers):
+                worker = self._workers[len(self._threads)]
+                self._threads.append(threading.Thread(target=self._serve, args=(worker,), daemon=True))
+                self._threads[-1].start()
+        return answer
+
+    def pids(self) -> list[int]:
+        """Process ids of the workers that are running now."""
+        return [pid for worker in self._workers if (pid := worker.pid) is not None]
+
+    def close(self) -> None:
+        """Kills the workers, busy or not; requests that still wait raise RuntimeError."""
+        with self._lock:
+            self._is_closed = True
+            threads, self._threads = self._threads, []
+        for worker in self._workers:
+            worker.retire()
+        for _ in threads:
+            self._requests.put(None)
+        for thread in threads:
+            thread.join()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _serve(self, worker: _Worker) -> None:
+        while (item := self._requests.get()) is not None:
+            arguments, answer = item
+            if not answer.set_running_or_notify_cancel():
+                continue
+            try:
+                answer.set_result(worker.ask(arguments))
+            except BaseException as error:  # handed to the thread that asked, which raises it
+                answer.set_exception(error)
+            else:
+                worker.stand_by()
+        worker.kill()
+
+
+class _Worker:
+    """One process, replaced whenever it is found dead. Used by one thread; `pid` and `retire` by any."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], limits: WorkerLimits) -> None:
+        self._command, self._environment, self._limits = command, environment, limits
+        self._process: subprocess.Popen[bytes] | None = None
+        self._said = b""
+        self._is_retired = False
+        self._lock = threading.Lock()
+        """So that no process starts once `retire` has looked for one."""
+
+    @property
+    def pid(self) -> int | None:
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def ask(self, arguments: dict[str, Any]) -> Answer:
+        """A worker that fails is killed, and the next request starts another."""
+        process = self._running()
+        clock = _Clock(process.pid, self._limits.wall_seconds, self._limits.computing_seconds)
+        try:
+            answer = Answer(**self._exchange(process, json.dumps(arguments).encode() + b"\n", clock))
+        except TimeoutError:
+            self.kill()
+            return Answer(failure="timed_out")
+        except EOFError:
+            code, ending = self._bury(process)
+            return Answer(failure="crashed", exit_code=code, ending=ending)
+        if answer.failure or not self._limits.is_reused:
+            self.kill()
+        return answer
+
+    def stand_by(self) -> None:
+        """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
+        if self._process is None and self._limits.is_reused and not self._is_retired:
+            with contextlib.suppress(RuntimeError, OSError):  # whoever asks next is told
+                self._running()
+
+    def retire(self) -> None:
+        """Kills the process for good: a request in flight ends with RuntimeError."""
+        with self._lock:
+            self._is_retired = True
+            if self._process is not None:
+                self._process.kill()
+
+    def kill(self) -> None:
+        """Kills the process and forgets it."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                pipe.close()  # type: ignore[union-attr]
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """The process, ready for a request; StartError when none can be started."""
+        if self._process is not None and self._process.poll() is None and not self._is_retired:
+            return self._process
+        self.kill()
+        with self._lock:
+            if self._is_retired:
+                raise RuntimeError(_CLOSED)
+            process = self._process = subprocess.Popen(
+                self._command,
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+            )
+        for pipe in (process.stdin, process.stderr):
+            os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
+        try:
+            self._exchange(process, b"", _Clock(process.pid, START_SECONDS))
+        except TimeoutError:
+            self.kill()
+            raise StartError(f"not ready after {START_SECONDS:g} s") from None
+        except EOFError:
+            raise StartError(self._bury(process)[1]) from None
+        return process
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> dict[str, Any]:
+        """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time does."""
+        into, out, said = (pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr))  # type: ignore[union-attr]
+        poll = select.poll()  # not `select`, which knows no descriptor above 1,023
+        poll.register(out, select.POLLIN)
+        poll.register(said, select.POLLIN)
+        if line:
+            poll.register(into, select.POLLOUT)
+        sending, received, self._said = memoryview(line), bytearray(), b""
+        while not received.endswith(b"\n"):
+            left = clock.seconds_left()
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * min(60.0, left))}
+            if left <= 0 and out not in ready:
+                raise TimeoutError
+            if into in ready:
+                try:
+                    sending = sending[os.write(into, sending[:_PIPE_BYTES]) :]
+                except BrokenPipeError:  # it has ended; what it said last is still to be read
+                    sending = sending[:0]
+                if not sending:
+                    poll.unregister(into)
+            if said in ready and not self._listen(said):
+                poll.unregister(said)
+            if out in ready:
+                chunk = os.read(out, _PIPE_BYTES)
+                if not chunk:
+                    raise EOFError
+                received += chunk
+        return json.loads(received)
+
+    def _listen(self, said: int) -> bool:
+        """Keeps the end of what the worker writes to standard error; False at its end."""
+        try:
+            chunk = os.read(said, _PIPE_BYTES)
+        except BlockingIOError:
+            return True
+        self._said = (self._said + chunk)[-_SAID_BYTES:]
+        return bool(chunk)
+
+    def _bury(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
+        """The exit code, and the ending in words, of a process that has closed its pipe.
+
+        RuntimeError when `retire` has ended it.
+        """
+        try:
+            process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        self._listen(process.stderr.fileno())  # type: ignore[union-attr]
+        self.kill()
+        if self._is_retired:
+            raise RuntimeError(_CLOSED)
+        code = process.returncode
+        words = f"signal {-code}" if code < 0 else f"exit code {code}"
+        said = self._said.decode(errors="replace").strip().splitlines()
+        return code, f"{words}: {said[-1][:_SAID_CHARACTERS]}" if said else words
+
+
+class _Clock:
+    """What a request may still take of the processor and of the wall clock."""
+
+    def __init__(self, pid: int, wall_seconds: float, computing_seconds: float = math.inf) -> None:
+        self._pid, self._computing_seconds = pid, computing_seconds
+        self._computed = self._computing()
+        self._until = time.monotonic() + wall_seconds
+
+    def seconds_left(self) -> float:
+        """The time after which it is worth looking again; 0 when none is left."""
+        computing = self._computing_seconds - (self._computing() - self._computed)
+        return max(0.0, min(computing, self._until - time.monotonic()))
+
+    def _computing(self) -> float:
+        """Seconds that the process has computed, where they count; one that is gone has its pipe closed, seen there."""
+        if self._computing_seconds == math.inf:
+            return 0.0
+        try:
+            times = psutil.Process(self._pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return times.user + times.system
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"

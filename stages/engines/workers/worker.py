@@ -1,0 +1,77 @@
+"""The worker's side: a process that limits itself, then answers requests to the end of its input.
+
+It runs as a script with one argument, what `pool.py` asks for as JSON. A request is a JSON line with the arguments of
+the function, an answer a JSON line {"value": ...}; {"failure": "out_of_memory"} is the last one, since what that left
+behind is unknown. An exception ends the process: its last line on standard error is told by the pool.
+
+Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, files, core dumps and
+dying with the parent are limits that a process must put on itself. It imports little: a worker is as small, and starts
+as fast, as the function it answers with.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from stages.observe.lifetime import die_with_parent
+
+
+def confine(memory_mib: int, may_write_files: bool) -> None:
+    """Caps the address space and forbids core dumps; unless it may, a write to a file raises OSError.
+
+    A limit that already holds here is never raised.
+    """
+    limits = {resource.RLIMIT_AS: memory_mib << 20, resource.RLIMIT_CORE: 0}
+    if not may_write_files:
+        limits[resource.RLIMIT_FSIZE] = 0
+    for limit, value in limits.items():
+        hard = resource.getrlimit(limit)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (value, value))
+
+
+def serve(function: Callable[..., Any], requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answers until the input ends or memory is exhausted."""
+    answer = b'{"ready": true}\n'
+    while True:
+        answers.write(answer)
+        answers.flush()
+        try:
+            line = requests.readline()
+            if not line:
+                return
+            answer = json.dumps({"value": function(**json.loads(line))}).encode() + b"\n"
+        except MemoryError:
+            answers.write(b'{"failure": "out_of_memory"}\n')
+            return
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The function `module.name`."""
+    module, _, function = name.rpartition(".")
+    return getattr(importlib.import_module(module), function)
+
+
+def main(order: str) -> None:
+    """Runs `prepare`, if there is one, before it says that it is ready."""
+    asked = json.loads(order)
+    # The answers get a descriptor of their own: whatever a library prints must not look like one.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    die_with_parent(asked["parent"])
+    confine(asked["memory_mib"], asked["may_write_files"])
+    if asked["prepare"]:
+        find(asked["prepare"])()
+    serve(find(asked["function"]), sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

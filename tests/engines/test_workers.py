@@ -1,0 +1,324 @@
+"""A pool of workers that can be killed: whatever one request does, the others get their answers, and nothing stays."""
+
+import contextlib
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stages.engines.verifier import math_verify_worker
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from tests.fakes import worker_functions
+from tests.fakes.worker_functions import do
+
+MIB = 256
+LIMITS = WorkerLimits(MIB, wall_seconds=60)
+BRIEF = WorkerLimits(MIB, wall_seconds=1)
+HEAVY = {"torch", "transformers", "pandas", "numpy", "pydantic", "pyarrow", "lxml"}
+FAILURES = [
+    ({"what": "hang"}, Answer(failure="timed_out")),
+    ({"what": "doze", "seconds": 60}, Answer(failure="timed_out")),
+    ({"what": "talk_for_ever"}, Answer(failure="timed_out")),
+    ({"what": "fill_memory"}, Answer(failure="out_of_memory")),
+    (
+        {"what": "end_by_signal", "number": signal.SIGSEGV},
+        Answer(failure="crashed", exit_code=-11, ending="signal 11"),
+    ),
+    ({"what": "end_with", "code": 3}, Answer(failure="crashed", exit_code=3, ending="exit code 3")),
+    (
+        {"what": "fail", "text": "no such sum"},
+        Answer(failure="crashed", exit_code=1, ending="exit code 1: ValueError: no such sum"),
+    ),
+]
+
+
+def pool_of(processes=1, limits=LIMITS, function=do, prepare=None, environment=None):
+    return WorkerPool(function, processes, limits, environment or {}, prepare)
+
+
+def ask(pool, what, **arguments):
+    return pool.submit(what=what, **arguments).result(timeout=100)
+
+
+def is_running(pid):
+    """False for one that has ended and whose parent has not noticed yet."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_answers_come_for_each_request_in_its_own_future(processes):
+    with pool_of(processes) as pool:
+        assert pool.pids() == []  # the first request starts the first process
+        asked = [pool.submit(what="double", number=number) for number in range(50)]
+        assert [one.result() for one in asked] == [Answer(2 * number) for number in range(50)]
+        pids = pool.pids()
+        assert 1 <= len(pids) <= processes
+    assert not any(map(is_running, pids))
+
+
+@pytest.mark.parametrize(("request_", "answer"), FAILURES)
+def test_a_request_that_fails_costs_only_itself(request_, answer):
+    with pool_of(limits=BRIEF) as pool:
+        asked = [
+            pool.submit(what="echo", value="before"),
+            pool.submit(**request_),
+            pool.submit(what="echo", value="after"),
+        ]
+        assert [one.result() for one in asked] == [Answer("before"), answer, Answer("after")]
+
+
+def test_answers_depend_neither_on_order_nor_on_neighbours():
+    """Four times each kind of failure among sound requests, shuffled."""
+    expected = 4 * FAILURES + [({"what": "double", "number": n}, Answer(2 * n)) for n in range(40)]
+    random.Random(7).shuffle(expected)
+    with pool_of(3, BRIEF) as pool:
+        asked = [pool.submit(**request_) for request_, _ in expected]
+        assert [one.result() for one in asked] == [answer for _, answer in expected]
+        wait_until(lambda: len(pool.pids()) == 3)  # those that were killed are replaced unasked
+
+
+def test_many_threads_ask_at_once_and_each_gets_its_own_answers():
+    found = {}
+
+    def ask_many(name):
+        found[name] = [ask(pool, "echo", value=[name, number]).value for number in range(20)]
+
+    with pool_of(2) as pool:
+        threads = [threading.Thread(target=ask_many, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert found == {name: [[name, number] for number in range(20)] for name in range(8)}
+
+
+def test_values_of_any_size_and_script_pass_unchanged():
+    texts = ["", "\n", "∫ \N{GRINNING FACE} \x00 \ud800", "long " * 400_000]
+    with pool_of(limits=WorkerLimits(1024, 60)) as pool:
+        assert [ask(pool, "echo", value=text).value for text in texts] == texts
+
+
+def test_a_request_that_does_not_fit_into_memory_is_out_of_memory():
+    with pool_of() as pool:
+        assert ask(pool, "echo", value="x" * (MIB << 20)) == Answer(failure="out_of_memory")
+        assert ask(pool, "echo", value="x") == Answer("x")
+
+
+def test_what_a_library_prints_is_no_answer_and_never_blocks():
+    with pool_of() as pool:
+        for text in ('{"value": "forged"}\n', "flood\n" * 100_000):
+            assert ask(pool, "talk", text=text) == Answer("said")
+        # Only what the failing request wrote is told, not what earlier ones did.
+        assert ask(pool, "end_with", code=4).ending == "exit code 4"
+
+
+def test_files_are_written_only_where_that_is_allowed(tmp_path):
+    with pool_of() as pool:
+        assert ask(pool, "write", path=str(tmp_path / "a")).value == "OSError"
+    with pool_of(limits=WorkerLimits(MIB, 60, may_write_files=True)) as pool:
+        assert ask(pool, "write", path=str(tmp_path / "b")).value == "written"
+    assert [path.name for path in tmp_path.iterdir() if path.read_text()] == ["b"]
+
+
+def test_a_worker_sees_what_it_is_given_and_loads_no_more_than_it_needs(monkeypatch):
+    monkeypatch.setenv("SECRET", "s")
+    with pool_of(environment={"GIVEN": "1"}, prepare=worker_functions.prepare) as pool:
+        seen = ask(pool, "about").value
+    assert set(seen["environment"]) - {"LC_CTYPE"} == {"GIVEN", "PYTHONPATH"}  # Python may add LC_CTYPE
+    assert seen["address_space"] == [MIB << 20] * 2
+    assert seen["core"] == [0, 0]
+    assert seen["prepared"] == [seen["pid"]]
+    assert not HEAVY & set(seen["modules"])
+
+
+def test_a_worker_of_the_verifier_loads_math_verify_and_nothing_heavier():
+    with pool_of(limits=WorkerLimits(768, 60), prepare=math_verify_worker.prepare) as pool:
+        modules = set(ask(pool, "about").value["modules"])
+    assert "math_verify" in modules
+    assert not HEAVY & modules
+
+
+def test_the_pool_itself_imports_nothing_heavy():
+    script = f"import sys, stages.engines.workers.pool; print(sorted({HEAVY} & set(sys.modules)))"
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert printed.stdout == "[]\n"
+
+
+def test_a_limit_that_holds_already_is_never_raised():
+    """As for the pages of a shard, whose process is limited itself."""
+    script = (
+        "import resource; from tests.engines.test_workers import pool_of, ask, WorkerLimits\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)\n"
+        "with pool_of(limits=WorkerLimits(8_192, 60)) as pool: print(ask(pool, 'about').value['address_space'])"
+    )
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert printed.stdout == f"{[4 << 30] * 2}\n"
+
+
+def test_a_process_of_its_own_for_each_request_where_asked():
+    def pids(is_reused):
+        with pool_of(limits=WorkerLimits(MIB, 60, is_reused=is_reused)) as pool:
+            return {ask(pool, "about").value["pid"] for _ in range(3)}
+
+    assert (len(pids(True)), len(pids(False))) == (1, 3)
+
+
+def test_a_worker_that_cannot_start_is_an_error_for_every_request():
+    with pool_of(2, prepare=worker_functions.refuse) as pool:
+        for asked in [pool.submit(what="echo", value=1) for _ in range(5)]:
+            with pytest.raises(StartError, match=r"^exit code 1: ImportError: no such library here$"):
+                asked.result()
+        assert pool.pids() == []
+
+
+def test_a_worker_that_does_not_get_ready_is_killed(monkeypatch):
+    monkeypatch.setattr("stages.engines.workers.pool.START_SECONDS", 0.5)
+    with (
+        pool_of(prepare=worker_functions.hang) as pool,
+        pytest.raises(StartError, match=r"not ready after 0\.5 s"),
+    ):
+        ask(pool, "echo", value=1)
+
+
+def test_workers_outlive_the_thread_that_asked_first():
+    """The kernel kills the children of a thread that ends, where they asked for that: the pool has its own."""
+    first = []
+    with pool_of() as pool:
+        thread = threading.Thread(target=lambda: first.append(ask(pool, "about").value["pid"]))
+        thread.start()
+        thread.join()
+        assert ask(pool, "about").value["pid"] == first[0]
+
+
+def test_a_worker_killed_in_mid_request_is_replaced():
+    with pool_of() as pool:
+        ask(pool, "echo", value=1)
+        [pid] = pool.pids()
+        crashed, sound = pool.submit(what="hang"), pool.submit(what="echo", value=2)
+        wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.3)  # it is at work
+        os.kill(pid, signal.SIGKILL)
+        assert crashed.result() == Answer(failure="crashed", exit_code=-9, ending="signal 9")
+        assert sound.result() == Answer(2)
+        assert pool.pids() != [pid]
+
+
+def test_a_worker_killed_while_idle_costs_nothing():
+    with pool_of() as pool:
+        ask(pool, "echo", value=1)
+        [pid] = pool.pids()
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(pid))
+        assert ask(pool, "echo", value=2) == Answer(2)
+
+
+def test_close_kills_what_runs_and_tells_those_who_wait():
+    pool = pool_of(2)
+    ask(pool, "echo", value=1)
+    asked = [pool.submit(what="hang") for _ in range(6)]
+    wait_until(lambda: len(pool.pids()) == 2)
+    pids = pool.pids()
+    pool.close()
+    for one in asked:
+        with pytest.raises(RuntimeError, match="closed"):
+            one.result(timeout=0)
+    assert not any(map(is_running, pids))
+    assert pool.pids() == []
+    with pytest.raises(RuntimeError, match="closed"):
+        pool.submit(what="echo", value=1)
+    pool.close()
+
+
+def test_close_at_any_moment_of_a_start_leaves_no_process():
+    for delay in (0, 0.001, 0.01, 0.03, 0.1):
+        pool = pool_of(3, prepare=worker_functions.hang)
+        asked = [pool.submit(what="echo", value=1) for _ in range(3)]
+        time.sleep(delay)
+        pool.close()
+        for one in asked:
+            with pytest.raises(RuntimeError, match="closed"):
+                one.result(timeout=0)
+    assert not [child for child in psutil.Process().children() if "worker_functions" in str(child.cmdline())]
+
+
+def test_closing_one_pool_leaves_another_at_work():
+    with pool_of() as kept:
+        with pool_of() as closed:
+            busy = kept.submit(what="doze", seconds=1)
+            assert ask(closed, "echo", value=1) == Answer(1)
+        assert busy.result() == Answer("awake")
+
+
+def test_a_request_that_is_cancelled_while_it_waits_is_not_computed():
+    with pool_of() as pool:
+        first, second = pool.submit(what="doze", seconds=0.5), pool.submit(what="hang")
+        assert second.cancel()
+        assert [first.result(), ask(pool, "echo", value=3)] == [Answer("awake"), Answer(3)]
+
+
+@pytest.mark.parametrize("moment", ["busy", "starting"])
+def test_workers_die_with_a_parent_that_is_killed(moment):
+    prepare = "worker_functions.hang" if moment == "starting" else None
+    script = (
+        "import time; from tests.engines.test_workers import pool_of, worker_functions\n"
+        f"pool = pool_of(2, prepare={prepare})\n"
+        "for _ in range(2): pool.submit(what='hang')\n"
+        "while len(pool.pids()) < 2: time.sleep(0.01)\n"
+        "print(*pool.pids(), flush=True); time.sleep(100)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        if moment == "busy":
+            wait_until(lambda: all(psutil.Process(pid).cpu_times().user > 0.3 for pid in workers))
+        parent.kill()
+    wait_until(lambda: not any(map(is_running, workers)))
+
+
+@pytest.mark.parametrize(
+    ("seconds_without_processor", "answer"), [(1.5, Answer(1)), (None, Answer(failure="timed_out"))]
+)
+def test_computing_time_does_not_pass_while_others_have_the_processor(seconds_without_processor, answer):
+    """It is bounded by the wall clock all the same."""
+    with pool_of(limits=WorkerLimits(MIB, wall_seconds=4, computing_seconds=0.5)) as pool:
+        ask(pool, "echo", value=0)
+        [pid] = pool.pids()
+        os.kill(pid, signal.SIGSTOP)
+        if seconds_without_processor:
+            threading.Timer(seconds_without_processor, os.kill, (pid, signal.SIGCONT)).start()
+        assert ask(pool, "echo", value=1) == answer
+
+
+def test_computing_time_ends_a_request_long_before_a_generous_wall_clock():
+    with pool_of(limits=WorkerLimits(MIB, wall_seconds=250, computing_seconds=0.5)) as pool:
+        assert ask(pool, "hang") == Answer(failure="timed_out")
+        assert ask(pool, "doze", seconds=1.5) == Answer("awake")
+
+
+def test_a_process_with_more_than_a_thousand_open_files_has_workers_too():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
+    try:
+        with contextlib.ExitStack() as opened:
+            for _ in range(1_100):
+                opened.enter_context(Path(os.devnull).open("rb"))
+            with pool_of() as pool:
+                assert ask(pool, "echo", value=1) == Answer(1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
