@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from stages.filter_web.filtering import Rows, filter_candidates
 from stages.filter_web.params import FilterWebParams, PolicyAgreement
+from stages.foundations.attempt import attempt_at
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
@@ -40,7 +41,8 @@ def run_filter_web(paths: Namespace) -> None:
         with run.phase("agreement"):
             return keep_agreeing(rows, funnel, params.agreement, paths.params, paths.policy)
 
-    with track("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed")) as run:
+    attempt = attempt_at("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed"))
+    with track(attempt) as run:
         with run.phase("rules"):
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
         metrics = funnel.metrics(len(rows))

@@ -20,6 +20,7 @@ from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.engines.verifier.model_judge import ModelJudge, WordJudge
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import load_section, load_value
@@ -72,9 +73,8 @@ def run_rl_round(paths: Namespace) -> None:
         trainer = stack.enter_context(
             closing(build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, paths.policy))
         )
-        run = stack.enter_context(
-            track("rl_round", shown, inputs, seed=seed, policy=paths.round, round=paths.round)
-        )
+        attempt = attempt_at("rl_round", shown, inputs, seed=seed, policy=paths.round, round=paths.round)
+        run = stack.enter_context(track(attempt))
         sampler = verifier = reference = None
         known: dict[str, float] = {}
         if not isinstance(params.reference_kl, NoReferenceKl):
@@ -85,7 +85,7 @@ def run_rl_round(paths: Namespace) -> None:
             sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
             verifier = stack.enter_context(Verifier(sections["verifier"]))
             if isinstance(params.verifier, ModelVerifier):
-                judge, known = _make_judge(paths, params.verifier, sections, problems, run.scratch, seed)
+                judge, known = _make_judge(paths, params.verifier, sections, problems, attempt.scratch, seed)
                 verifier = stack.enter_context(CheckedJudge(judge, verifier))
                 run.log(known, step=0)
         learner = Learner(
@@ -100,11 +100,12 @@ def run_rl_round(paths: Namespace) -> None:
             sampler,
             verifier,
             tokenizer,
+            attempt.scratch,
             run,
             reference,
         )
         learner, selected = _with_selected_problems(learner)
-        _write(paths, trainer, learn(learner), run, known | selected)
+        _write(paths, trainer, learn(learner), attempt.scratch, run, known | selected)
 
 
 _SHARED = {
@@ -196,7 +197,7 @@ def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]
                 learner.sampler,
                 learner.verifier,
                 learner.tokenizer,
-                learner.run.scratch,
+                learner.scratch,
                 learner.seed,
                 learner.name,
             )
@@ -208,13 +209,13 @@ def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]
 
 
 def _write(
-    paths: Namespace, trainer: Trainer, state: RoundState, run: Run, selected: dict[str, float]
+    paths: Namespace, trainer: Trainer, state: RoundState, scratch: Path, run: Run, selected: dict[str, float]
 ) -> None:
     with replace_folder_together(trainer, paths.out) as folder:
         trainer.save_policy(folder)
     if trainer.rank != 0:
         return
-    rollouts = RolloutLog(run.scratch)
+    rollouts = RolloutLog(scratch)
     frame = rollouts.frame()
     metrics = round_metrics(state.curve) | selected
     metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
@@ -222,10 +223,10 @@ def _write(
     write_curves(paths.curves, state.curve)
     run.summary(metrics)
     write_metrics(paths.metrics, metrics)
-    Checkpoints(run.scratch).clear()
+    Checkpoints(scratch).clear()
     rollouts.clear()
-    forget_passes(run.scratch)
-    forget_judge(run.scratch)
+    forget_passes(scratch)
+    forget_judge(scratch)
 
 
 MEAN_DIAGNOSTICS = (

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.samplers.protocol import Sampler
@@ -51,6 +52,7 @@ class Learner:
     verifier: RoundVerifier | None
     """None on every rank but 0."""
     tokenizer: object
+    scratch: Path
     run: Run
     reference: ReferencePolicy | None
     """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
@@ -59,7 +61,7 @@ class Learner:
 def learn(learner: Learner) -> RoundState:
     """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached."""
     params, trainer, sampler, run = learner.params, learner.trainer, learner.sampler, learner.run
-    checkpoints, rollouts = Checkpoints(run.scratch), RolloutLog(run.scratch)
+    checkpoints, rollouts = Checkpoints(learner.scratch), RolloutLog(learner.scratch)
     probe = trainer.broadcast(_drawn_probe(learner))
     state = load_state(trainer, sampler, checkpoints)
     if trainer.rank == 0:
