@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 class Findings:
     """Everything that the finished runs say; `about` tells which runs they are."""
 
-    def __init__(
-        self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun], code_hash: str | None
-    ) -> None:
-        """UserError when no run of `runs` is finished (with this code, unless None)."""
-        records = {run: finished(state, ablation.name, run, code_hash) for run in runs}
+    def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
+        """UserError when no run of `runs` is finished, whatever code it ran."""
+        records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
             raise UserError(
@@ -47,7 +45,7 @@ class Findings:
             "missing": [f"{run.variant} seed {run.seed}" for run in runs if run not in done],
             "seeds": sorted({run.seed for run in done}),
             "commits": sorted({record["commit"][:12] for record in done.values()}),
-            "codes": len({record["code_hash"] for record in done.values()}),
+            "is_one_code": _is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
             "seconds": sum(record["seconds"] for record in done.values()),
         }
@@ -205,3 +203,13 @@ def _markdown(table: Table) -> list[str]:
         return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(table.head), "|" + "---|" * len(table.head), *(line(row) for row in table.rows)]
+
+
+def _is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether no two runs had a file in different versions; files that only one of them runs do not matter."""
+    versions: dict[str, str] = {}
+    return all(
+        versions.setdefault(path, digest) == digest
+        for record in records
+        for path, digest in record.get("files", {}).items()
+    )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
 from stages.engines.policies.reference import ReferencePolicy
@@ -15,17 +13,15 @@ from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.params import TorchTrainerParams, TrainerParams
+from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.verifier.model_judge import ModelJudge, WordJudge
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import load_section, load_value
+from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.seeds import derive_seed
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, require_rows, write_table
@@ -35,15 +31,8 @@ from stages.rl_round.loop.synchronous import Learner, learn
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
-from stages.rl_round.params.verifier import MadePairs, ModelVerifier
+from stages.rl_round.params.verifier import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
-from stages.rl_round.rollouts.judging import (
-    CheckedJudge,
-    build_judge,
-    evaluate_judge,
-    forget_judge,
-    taught_judge,
-)
 from stages.rl_round.rollouts.prompt_selection import (
     count_passes,
     forget_passes,
@@ -84,10 +73,14 @@ def run_rl_round(paths: Namespace) -> None:
         if trainer.rank == 0:
             sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
             verifier = stack.enter_context(Verifier(sections["verifier"]))
-            if isinstance(params.verifier, ModelVerifier):
-                judge, known = _make_judge(paths, params.verifier, sections, problems, attempt.scratch, seed)
-                verifier = stack.enter_context(CheckedJudge(judge, verifier))
-                run.log(known, step=0)
+            match chosen("rl.verifier", params.verifier):
+                case ModelVerifier() as model:
+                    from stages.rl_round.rollouts.judging import open_judge
+
+                    answers = [problem.answer for problem in problems]
+                    judged = (sections, paths.policy, answers, verifier, attempt.scratch, seed, paths.round)
+                    verifier, known = stack.enter_context(open_judge(model, *judged))
+                    run.log(known, step=0)
         learner = Learner(
             params,
             this_round,
@@ -157,28 +150,6 @@ def _problems_of_round(
     return problems
 
 
-def _make_judge(
-    paths: Namespace,
-    params: ModelVerifier,
-    sections: Mapping[str, Any],
-    problems: Sequence[Problem],
-    scratch: Path,
-    seed: int,
-) -> tuple[ModelJudge | WordJudge, dict[str, float]]:
-    """The judge made of the round's starting policy, and what it was found to know."""
-    answers, policy, prompt = [problem.answer for problem in problems], paths.policy, sections["prompt"]
-    names = seed, paths.round
-    if isinstance(params.teaching, MadePairs):
-        if not isinstance(sections["trainer"], TorchTrainerParams):
-            raise UserError(
-                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is "
-                f"{sections['trainer'].kind}: set trainer.kind torch, or teaching.kind none"
-            )
-        policy = taught_judge(params.teaching, sections["trainer"], prompt, policy, answers, scratch, *names)
-    judge = build_judge(params, sections["sampler"], prompt, policy, derive_seed(*names, "judge"))
-    return judge, evaluate_judge(judge, answers, *names)
-
-
 def _with_selected_problems(learner: Learner) -> tuple[Learner, dict[str, float]]:
     """The learner on the problems that `prompt_selection` keeps, and what is to be told about them; collective.
 
@@ -226,7 +197,6 @@ def _write(
     Checkpoints(scratch).clear()
     rollouts.clear()
     forget_passes(scratch)
-    forget_judge(scratch)
 
 
 MEAN_DIAGNOSTICS = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Trainer
+from stages.foundations.params import chosen
 
 
 def build_trainer(
@@ -15,7 +16,7 @@ def build_trainer(
     policy_folder: Path,
 ) -> Trainer:
     """The trainer that `params` describes, holding the policy of `policy_folder`."""
-    match params:
+    match chosen("trainer", params):
         case TorchTrainerParams():
             from stages.engines.trainers.torch_trainer import TorchTrainer
 

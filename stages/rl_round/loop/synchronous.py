@@ -25,9 +25,10 @@ from stages.rl_round.loop.state import RolloutLog, RoundState, load_state, save_
 from stages.rl_round.loop.step_metrics import batch_metrics
 from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
 from stages.rl_round.params.rl import RlParams, RoundParams
+from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
 from stages.rl_round.rollouts.dynamic_sampling import Batch, draw_batch
-from stages.rl_round.rollouts.judging import CheckedJudge, RoundVerifier
 from stages.rl_round.rollouts.rollouts import Group, Problem, draw_groups
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.update.policy_update import prepare_rollouts, summarise, update_policy
 from stages.rl_round.update.training_samples import TrainedRollout
 
@@ -81,7 +82,8 @@ def learn(learner: Learner) -> RoundState:
             with run.phase("sync"):
                 row["sync/logprob_gap_max"] = _sync(learner, probe, state.policy_version)
         row |= batch_metrics(batch, trained, state.drawing, params)
-        row |= learner.verifier.pop_agreement_metrics() if isinstance(learner.verifier, CheckedJudge) else {}
+        if isinstance(params.verifier, ModelVerifier) and trainer.rank == 0:
+            row |= learner.verifier.pop_agreement_metrics()
         state.step = step + 1
         state.curve.append(row)
         if trainer.rank == 0:
@@ -141,18 +143,18 @@ def _draw(learner: Learner, state: RoundState) -> Batch:
     # longer than other surplus.
     version = learner.sampler.policy_version
     batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, state.drawing, draw)
-    _stop_when_undecided(batch, learner.abort_undecided_fraction, learner.verifier)
+    _stop_when_undecided(batch, learner.abort_undecided_fraction, params.verifier)
     return batch
 
 
-def _stop_when_undecided(batch: Batch, allowed_fraction: float, verifier: RoundVerifier) -> None:
+def _stop_when_undecided(batch: Batch, allowed_fraction: float, verifier: RoundVerifierParams) -> None:
     verdicts = [
         rollout.verdict for group in batch.drawn for rollout in group.rollouts if not rollout.is_decided
     ]
     total = sum(len(group.rollouts) for group in batch.drawn)
     if total and len(verdicts) > allowed_fraction * total:
         remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
-        if isinstance(verifier, CheckedJudge):
+        if isinstance(verifier, ModelVerifier):
             remedy = "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
         raise UserError(
             f"the verifier could not decide {len(verdicts)} of {total} responses ({', '.join(sorted(set(verdicts)))}), "

@@ -20,8 +20,8 @@ from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import SampledTokensOnly
-from stages.rl_round.rollouts.judging import RoundVerifier
 from stages.rl_round.rollouts.rollouts import Group, Problem, draw_groups
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 PROBLEMS_AT_ONCE = 128
 """Problems of a piece; at most this many are sampled again after a kill."""

@@ -12,7 +12,7 @@ from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.verifier.verifier import Verdict
 from stages.rl_round.params.rewards import CosineReward, SoftOverlong, VerdictReward
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.judging import RoundVerifier
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 
 @dataclass(frozen=True)
