@@ -3,8 +3,8 @@
 What counts as an import: every `import` statement, inside functions too; the `__init__` of each package on the way;
 a string that is the dotted name of a module of the project (workers are started as `python -m stages.engines.x`).
 What does not: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is not the
-one that the parameter file has. Where the file has no such section every case counts: a stage may fill in what is
-absent, and a closure that is too large costs time, one that is too small costs the truth.
+one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or what is
+absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
 What counts as a file: Python sources, and whatever else lies in their folders (page templates, word lists).
 """
 
@@ -104,14 +104,14 @@ def _remembered(file: Path, module: str, memory: Memory) -> Source:
 
 
 def _is_chosen(choice: Choice, root: Path, params: Mapping[str, Any], memory: Memory) -> bool:
-    """True also when the parameter file has no such `kind`, or the class none."""
+    """Whether the parameter file has the case's kind; True also for a class that has none."""
     said: Any = params
     for part in [*choice.section.split("."), "kind"]:
         said = said.get(part) if isinstance(said, Mapping) else None
     module, _, name = choice.params_class.rpartition(".")
     file = _file_of(root, module)
     own = _remembered(file, module, memory).kinds.get(name) if file else None
-    return None in (said, own) or said == own
+    return own is None or own == said
 
 
 def read_source(path: Path, package: str) -> Source:
