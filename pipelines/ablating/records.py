@@ -62,6 +62,16 @@ def finished(
     return record if files in (None, record.get("files")) else None
 
 
+def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether no two runs had a file in different versions; files that only one of them runs do not matter."""
+    versions: dict[str, str] = {}
+    return all(
+        versions.setdefault(path, digest) == digest
+        for record in records
+        for path, digest in record.get("files", {}).items()
+    )
+
+
 def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> list[float]:
     """Times of finished runs that found their shared stages in the cache."""
     records = [finished(state, name, run, None) for run in runs]

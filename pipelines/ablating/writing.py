@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from pipelines.ablating.definition import Ablation
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import render_page
 from pipelines.ablating.plan import PlannedRun
-from pipelines.ablating.records import finished, record_folder
+from pipelines.ablating.records import finished, is_one_code, record_folder
 from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
 from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
 from pipelines.records.tracking_store import mlflow_faults, open_store
@@ -45,7 +45,7 @@ class Findings:
             "missing": [f"{run.variant} seed {run.seed}" for run in runs if run not in done],
             "seeds": sorted({run.seed for run in done}),
             "commits": sorted({record["commit"][:12] for record in done.values()}),
-            "is_one_code": _is_one_code(done.values()),
+            "is_one_code": is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
             "seconds": sum(record["seconds"] for record in done.values()),
         }
@@ -203,13 +203,3 @@ def _markdown(table: Table) -> list[str]:
         return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(table.head), "|" + "---|" * len(table.head), *(line(row) for row in table.rows)]
-
-
-def _is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether no two runs had a file in different versions; files that only one of them runs do not matter."""
-    versions: dict[str, str] = {}
-    return all(
-        versions.setdefault(path, digest) == digest
-        for record in records
-        for path, digest in record.get("files", {}).items()
-    )
