@@ -1,6 +1,6 @@
 """What is kept of a finished run, and where: state/ablations/<name>/results/<variant>-<seed>/.
 
-run.json    hashes, commit, seconds; written last, so that its presence means a whole run
+run.json    hashes (parameters, files of code), commit, seconds; written last, so that its presence means a whole run
 params.yaml, dvc.lock, metrics/, curves/, verdicts/
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,24 @@ def read_record(place: Path) -> dict[str, Any] | None:
     return json.loads(file.read_text()) if file.exists() else None
 
 
-def finished(state: Path, name: str, run: PlannedRun, code_hash: str | None) -> dict[str, Any] | None:
-    """The record of the run if it has these parameters and (unless None) this code."""
+def finished(
+    state: Path, name: str, run: PlannedRun, files: Mapping[str, str] | None
+) -> dict[str, Any] | None:
+    """The record of the run if it has these parameters and (unless None) ran these files."""
     record = read_record(record_folder(state, name, run))
     if record is None or record["params_hash"] != run.params_hash:
         return None
-    return record if code_hash in (None, record["code_hash"]) else None
+    return record if files in (None, record.get("files")) else None
+
+
+def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether no two runs had a file in different versions; files that only one of them runs do not matter."""
+    versions: dict[str, str] = {}
+    return all(
+        versions.setdefault(path, digest) == digest
+        for record in records
+        for path, digest in record.get("files", {}).items()
+    )
 
 
 def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> list[float]:

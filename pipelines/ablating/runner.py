@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from pipelines.runtime.git import git
 from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
+from stages.foundations.hashing import stable_hash
 from stages.observe.lifetime import die_with_parent
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -39,7 +40,8 @@ class Settings:
     ablation: Ablation
     state: Path
     code: Code
-    code_hash: str
+    files: Mapping[str, Mapping[str, str]]
+    """Hashes of the files that each run runs, by the run's name."""
     cache: Path
     jobs: int
     is_kept: bool
@@ -113,7 +115,7 @@ def _start_what_fits(settings: Settings, progress: Progress) -> None:
 def _start(settings: Settings, run: PlannedRun) -> Job:
     folder = ablation_folder(settings.state, settings.ablation.name) / run.name
     log = folder.parent / "logs" / f"{run.name}.log"
-    key = f"{run.params_hash} {settings.code_hash}\n"
+    key = f"{run.params_hash} {stable_hash(settings.files[run.name])}\n"
     stamp = folder / "state" / "ablation_run"
     if stamp.exists() and stamp.read_text() == key:
         settings.say(f"{run.variant} seed {run.seed}: goes on")
@@ -152,7 +154,7 @@ def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
             "seed": run.seed,
             "policy": settings.ablation.policy_of(run.variant),
             "params_hash": run.params_hash,
-            "code_hash": settings.code_hash,
+            "files": settings.files[run.name],
             "commit": git(job.folder, "rev-parse", "HEAD"),
             "is_dirty": settings.code.is_dirty,
             "seconds": round(job.seconds, 1),

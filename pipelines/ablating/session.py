@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pipelines.ablating.runner import Settings, run_pending
 from pipelines.ablating.settings import check_ablation
 from pipelines.ablating.writing import Findings
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_hash
+from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_files
 from stages.foundations.errors import UserError
 
 
@@ -41,10 +41,11 @@ class Session:
     ablation: Ablation
     runs: list[PlannedRun]
     code: Code
-    code_hash: str
+    files: Mapping[str, Mapping[str, str]]
+    """Hashes of the files that each run runs with its parameters, by the run's name."""
 
     def is_done(self, run: PlannedRun) -> bool:
-        return finished(self.choice.state, self.ablation.name, run, self.code_hash) is not None
+        return finished(self.choice.state, self.ablation.name, run, self.files[run.name]) is not None
 
     @property
     def pending(self) -> list[PlannedRun]:
@@ -84,7 +85,7 @@ def show_markdown(choice: Choice) -> str:
     """The table of the finished runs, whatever code made them."""
     ablation = read_ablation(choice.root, choice.name)
     runs = plan_runs(choice.root, ablation, choice.variants, choice.seeds)
-    return Findings(ablation, choice.state, runs, None).markdown()
+    return Findings(ablation, choice.state, runs).markdown()
 
 
 def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
@@ -101,7 +102,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
                 session.ablation,
                 choice.state,
                 session.code,
-                session.code_hash,
+                session.files,
                 cache_folder(choice.root),
                 choice.jobs,
                 choice.is_kept,
@@ -124,7 +125,8 @@ def _open(choice: Choice) -> Session:
     every = plan_runs(choice.root, ablation, None, None)
     code = code_at(choice.root, choice.revision, choice.is_with_changes)
     targets = sorted({target for run in every for target in run.targets})
-    return Session(choice, ablation, runs, code, code_hash(code, targets))
+    files = code_files(code, targets, [run.params for run in runs])
+    return Session(choice, ablation, runs, code, dict(zip((run.name for run in runs), files, strict=True)))
 
 
 def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[str], None]) -> None:
@@ -158,9 +160,7 @@ def _told_code(code: Code) -> str:
 
 def _write(session: Session, say: Callable[[str], None]) -> None:
     choice = session.choice
-    findings = Findings(
-        session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None), None
-    )
+    findings = Findings(session.ablation, choice.state, plan_runs(choice.root, session.ablation, None, None))
     page = findings.write(choice.root / "reports" / "ablations")
     for one in findings.judged:
         claimed = one.claimed

@@ -13,7 +13,7 @@ from pipelines.ablating.definition import Ablation
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import render_page
 from pipelines.ablating.plan import PlannedRun
-from pipelines.ablating.records import finished, record_folder
+from pipelines.ablating.records import finished, is_one_code, record_folder
 from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
 from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
 from pipelines.records.tracking_store import mlflow_faults, open_store
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 class Findings:
     """Everything that the finished runs say; `about` tells which runs they are."""
 
-    def __init__(
-        self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun], code_hash: str | None
-    ) -> None:
-        """UserError when no run of `runs` is finished (with this code, unless None)."""
-        records = {run: finished(state, ablation.name, run, code_hash) for run in runs}
+    def __init__(self, ablation: Ablation, state: Path, runs: Sequence[PlannedRun]) -> None:
+        """UserError when no run of `runs` is finished, whatever code it ran."""
+        records = {run: finished(state, ablation.name, run, None) for run in runs}
         done = {run: record for run, record in records.items() if record}
         if not done:
             raise UserError(
@@ -47,7 +45,7 @@ class Findings:
             "missing": [f"{run.variant} seed {run.seed}" for run in runs if run not in done],
             "seeds": sorted({run.seed for run in done}),
             "commits": sorted({record["commit"][:12] for record in done.values()}),
-            "codes": len({record["code_hash"] for record in done.values()}),
+            "is_one_code": is_one_code(done.values()),
             "is_dirty": any(record["is_dirty"] for record in done.values()),
             "seconds": sum(record["seconds"] for record in done.values()),
         }

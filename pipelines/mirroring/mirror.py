@@ -117,7 +117,7 @@ def _ablation_result(root: Path, state: Path, name: str) -> Findings | None:
 
     try:
         ablation = read_ablation(root, name)
-        findings = Findings(ablation, state, plan_runs(root, ablation, None, None), None)
+        findings = Findings(ablation, state, plan_runs(root, ablation, None, None))
     except UserError:
         return None
     return None if findings.about["missing"] else findings

@@ -66,8 +66,13 @@ def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
     return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
 
 
-def code_hash(code: Code, targets: Iterable[str]) -> str:
-    """Hash of the fingerprints and commands of all stages that DVC may need for the targets."""
+def code_files(
+    code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]
+) -> list[dict[str, str]]:
+    """For each parameter file, the hash of every file that the stages run which the targets may need.
+
+    That of `dvc.yaml` is of these stages alone.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if code.is_with_changes:
@@ -84,12 +89,14 @@ def code_hash(code: Code, targets: Iterable[str]) -> str:
             name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
         }
         memory: Memory = {}
-        hashes = {
-            name: fingerprint(folder, f"stages.{_module(stage)}.__main__", memory)
-            for name, stage in needed.items()
-            if _module(stage) != "code"
-        }
-    return stable_hash({"stages": needed, "fingerprints": hashes})
+        modules = {_module(stage) for stage in needed.values()} - {"code"}
+        found = []
+        for own in params:
+            files = {"dvc.yaml": stable_hash(needed)}
+            for module in modules:
+                files |= fingerprint(folder, f"stages.{module}.__main__", own, memory)
+            found.append(files)
+    return found
 
 
 def needed_stages(stages: Mapping[str, Any], targets: Iterable[str]) -> list[str]:

@@ -6,6 +6,7 @@ python -m stages.base --params params.yaml --policy data/policies/base --metrics
 from __future__ import annotations
 
 from stages.base.params import BaseParams
+from stages.foundations.attempt import attempt_at
 from stages.foundations.files import replace_folder
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
@@ -24,9 +25,8 @@ def main(argv: list[str] | None = None) -> None:
         from stages.base.sources import make_base_policy
         from stages.engines.policies.policy_folders import count_policy
 
-    with track(
-        stage="base", params={"seed": seed, "base": params.model_dump()}, inputs={}, policy="base"
-    ) as run:
+    described = {"seed": seed, "base": params.model_dump()}
+    with track(attempt_at("base", described, inputs={}, policy="base")) as run:
         with replace_folder(paths.policy) as folder:
             make_base_policy(params, seed, folder)
             metrics = count_policy(folder)

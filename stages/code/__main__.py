@@ -1,35 +1,40 @@
 """Writes data/code/<stage>.json for every stage: the hash of each file of its import closure.
 
 Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
-A file that came out the same is not touched.
+A file that came out the same is not touched. The parameters say which of several trainers, samplers, ... is run.
 
-    python -m stages.code --out data/code
+    python -m stages.code --params params.yaml --out data/code
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stages.code.fingerprints import Memory, fingerprint, stage_names
 from stages.foundations.files import write_json
+from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import run_stage
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m stages.code", description=__doc__)
+    parser.add_argument("--params", type=Path, required=True, help="parameter file (params.yaml)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the fingerprints")
-    write_fingerprints(PROJECT, parser.parse_args(argv).out)
+    paths = parser.parse_args(argv)
+    write_fingerprints(PROJECT, read_yaml(paths.params), paths.out)
 
 
-def write_fingerprints(root: Path, out: Path) -> None:
+def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:
     """Writes one file per stage of the project at `root` and removes those of stages that are gone."""
     names = stage_names(root)
     memory: Memory = {}
     for name in names:
-        hashed, file = fingerprint(root, f"stages.{name}.__main__", memory), out / f"{name}.json"
+        hashed, file = fingerprint(root, f"stages.{name}.__main__", params, memory), out / f"{name}.json"
         if not file.exists() or json.loads(file.read_text()) != hashed:
             write_json(file, hashed)
     for stale in set(out.glob("*.json")) - {out / f"{name}.json" for name in names}:

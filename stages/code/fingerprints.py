@@ -1,7 +1,10 @@
-"""The static import closure of a module and the hash of each file in it.
+"""The static import closure of a module, as the parameters have it, and the hash of each file in it.
 
 What counts as an import: every `import` statement, inside functions too; the `__init__` of each package on the way;
 a string that is the dotted name of a module of the project (workers are started as `python -m stages.engines.x`).
+What does not: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is not the
+one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or what is
+absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
 What counts as a file: Python sources, and whatever else lies in their folders (page templates, word lists).
 """
 
@@ -10,14 +13,17 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from stages.foundations.errors import UserError
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 NO_CODE = {".py", ".pyc", ".md"}
+OBSERVERS = "stages.observe"
+"""The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
 
 
 def stage_names(root: Path) -> list[str]:
@@ -28,23 +34,39 @@ def stage_names(root: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Choice:
+    """A case of `match chosen(section, ...)`."""
+
+    section: str
+    """Dotted place in the parameter file."""
+    params_class: str
+    """Dotted name of the class that the case is for; its `kind` is what the section must say."""
+    imports: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Source:
-    """What a Python file says: its hash ("" when it holds no statement) and the names it may import."""
+    """What a Python file says."""
 
     sha256: str
+    """"" when the file holds no statement."""
     imports: frozenset[str]
+    """Names that it may import whatever the parameters are."""
+    choices: tuple[Choice, ...]
+    kinds: Mapping[str, str]
+    """The `kind` of each class that has one."""
 
 
 Memory = dict[Path, Source]
 """Sources read so far, shared by the fingerprints of all stages: each file is parsed once."""
 
 
-def fingerprint(root: Path, module: str, memory: Memory) -> dict[str, str]:
+def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
     """`{path under root: sha256}` of all that `module` imports; files without a statement are left out.
 
-    UserError when a source does not parse.
+    `params` is the whole parameter file. UserError when a source does not parse.
     """
-    files = import_closure(root, module, memory)
+    files = import_closure(root, module, params, memory)
     hashes = {file: memory[file].sha256 for file in files}
     for folder in {file.parent for file in files}:
         others = (path for path in folder.iterdir() if path.is_file() and path.suffix not in NO_CODE)
@@ -52,46 +74,112 @@ def fingerprint(root: Path, module: str, memory: Memory) -> dict[str, str]:
     return {path.relative_to(root).as_posix(): hashes[path] for path in sorted(hashes) if hashes[path]}
 
 
-def import_closure(root: Path, module: str, memory: Memory) -> set[Path]:
-    """Files under `root` that importing `module` may execute, now or later."""
+def import_closure(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> set[Path]:
+    """Files under `root` that importing `module` may execute, now or later, with these parameters."""
     pending, seen, files = [module], set(), set()
     while pending:
         name = pending.pop()
-        if name in seen:
+        if name in seen or f"{name}.".startswith(f"{OBSERVERS}."):
             continue
         seen.add(name)
         pending += [name.rpartition(".")[0]] if "." in name else []
         file = _file_of(root, name)
         if file and file not in files:
             files.add(file)
-            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            memory[file] = memory.get(file) or read_source(file, package)
-            pending += memory[file].imports
+            source = _remembered(file, name, memory)
+            pending += source.imports
+            pending += (
+                imported
+                for choice in source.choices
+                if _is_chosen(choice, root, params, memory)
+                for imported in choice.imports
+            )
     return files
 
 
+def _remembered(file: Path, module: str, memory: Memory) -> Source:
+    if file not in memory:
+        memory[file] = read_source(file, module if file.name == "__init__.py" else module.rpartition(".")[0])
+    return memory[file]
+
+
+def _is_chosen(choice: Choice, root: Path, params: Mapping[str, Any], memory: Memory) -> bool:
+    """Whether the parameter file has the case's kind; True also for a class that has none."""
+    said: Any = params
+    for part in [*choice.section.split("."), "kind"]:
+        said = said.get(part) if isinstance(said, Mapping) else None
+    module, _, name = choice.params_class.rpartition(".")
+    file = _file_of(root, module)
+    own = _remembered(file, module, memory).kinds.get(name) if file else None
+    return own is None or own == said
+
+
 def read_source(path: Path, package: str) -> Source:
-    """Hashes the syntax tree without positions, comments and bare strings, and collects the imports.
+    """Hashes the syntax tree without positions, comments and bare strings, and collects imports, choices and kinds.
 
     Fields that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`) agree.
     """
     tree = _without_bare_strings(_parse(path))
     dump = "".join(_dump(tree)) if tree.body else ""
-    return Source(_sha256(dump.encode()) if dump else "", frozenset(imported_names(tree, package)))
+    cases = list(_cases(tree, package))
+    inside = {id(node) for _, case in cases for part in case.body for node in ast.walk(part)}
+    choices = (
+        Choice(section, name, frozenset(imported_names(ast.Module(case.body, []), package)))
+        for (section, name), case in cases
+    )
+    return Source(
+        _sha256(dump.encode()) if dump else "",
+        frozenset(imported_names(tree, package, inside)),
+        tuple(choices),
+        dict(_kinds(tree)),
+    )
 
 
-def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
+def _cases(tree: ast.Module, package: str) -> Iterator[tuple[tuple[str, str], ast.match_case]]:
+    """Section and dotted class name of each case of a `match chosen("section", ...)`, with the case.
+
+    A case that is not for one imported class is none: it counts whatever is chosen.
+    """
+    classes = {
+        alias.asname or alias.name: f"{_base(node, package)}.{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        match node:
+            case ast.Match(subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(section), _])):
+                for case in node.cases:
+                    pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
+                    match pattern:
+                        case ast.MatchClass(cls=ast.Name(name)) if name in classes:
+                            yield (section, classes[name]), case
+
+
+def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Name and kind of each class that says `kind: Literal["..."]`."""
+    for node in tree.body:
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            match part:
+                case ast.AnnAssign(
+                    target=ast.Name("kind"),
+                    annotation=ast.Subscript(value=ast.Name("Literal"), slice=ast.Constant(kind)),
+                ):
+                    yield node.name, kind
+
+
+def imported_names(tree: ast.Module, package: str, left_out: Collection[int] = ()) -> Iterator[str]:
     """Dotted names that `tree` may import, relative ones resolved against `package`.
 
-    `from a import b` gives `a` and `a.b`, which may be a module or not.
+    `from a import b` gives `a` and `a.b`, which may be a module or not. `left_out`: nodes by `id`.
     """
     for node in ast.walk(tree):
+        if id(node) in left_out:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")
-            base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
-            base = ".".join(filter(None, [base, node.module]))
+            base = _base(node, package)
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
         elif (
@@ -100,6 +188,13 @@ def imported_names(tree: ast.Module, package: str) -> Iterator[str]:
             and DOTTED_NAME.fullmatch(node.value)
         ):
             yield from (node.value, f"{node.value}.__main__")
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    """What a `from` statement imports from."""
+    parents = package.split(".")
+    base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
+    return ".".join(filter(None, [base, node.module]))
 
 
 def _dump(node: object) -> Iterator[str]:

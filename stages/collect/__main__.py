@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stages.collect.params import CollectParams, load_source
 from stages.collect.rows import collect_source
+from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section
 from stages.foundations.paths import parse_paths
@@ -27,7 +28,7 @@ def main(argv: list[str] | None = None) -> None:
     source = load_source(paths.params, paths.source)
     params = load_section(paths.params, "collect", CollectParams)
     described = {"source": paths.source, **source.model_dump(mode="json", by_alias=True)}
-    with track(stage="collect", params=described, inputs={}) as run:
+    with track(attempt_at("collect", described, inputs={})) as run:
         problems, funnel = collect_source(paths.source, source, params)
         write_table(problems, paths.problems, PROBLEM)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)

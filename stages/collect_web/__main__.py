@@ -17,6 +17,7 @@ def main(argv: list[str] | None = None) -> None:
     paths = parse_paths("collect_web", argv, __doc__, inputs=[], outputs=["pages", "dropped", "metrics"])
     from stages.collect_web.collection import collect_pages
     from stages.collect_web.params import CollectWebParams
+    from stages.foundations.attempt import attempt_at
     from stages.foundations.errors import UserError
     from stages.foundations.metrics import write_metrics
     from stages.foundations.params import load_section, load_value
@@ -25,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
 
     params = load_section(paths.params, "collect_web", CollectWebParams)
     seed = load_value(paths.params, "seed")
-    with track("collect_web", params.model_dump(), {}, seed=seed) as run:
+    with track(attempt_at("collect_web", params.model_dump(), {}, seed=seed)) as run:
         pages, funnel, metrics = collect_pages(params, seed)
         if not pages:
             raise UserError(f"collect_web found no usable page ({metrics}): correct `collect_web.sources`")

@@ -11,6 +11,7 @@ import pandas
 from stages.curate.curation import Curated, Row, curate
 from stages.curate.params import CurateParams, load_sources
 from stages.engines.verifier.params import VerifierParams
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
@@ -34,7 +35,7 @@ def run_curate(paths: Namespace) -> None:
     roles = {name: source.role for name, source in sources.items()}
     revisions = {name: source.revision for name, source in sources.items()}
     described = {"seed": seed, "curate": params.model_dump(mode="json"), "roles": roles}
-    with track(stage="curate", params=described, inputs={"collected": paths.collected}, seed=seed) as run:
+    with track(attempt_at("curate", described, {"collected": paths.collected}, seed=seed)) as run:
         collected = {name: read_collected(paths.collected, name) for name in roles}
         rows = {
             role: [row for name in roles if roles[name] == role for row in collected[name]]

@@ -9,6 +9,7 @@ from stages.demonstrate.demonstrations import Drops, Rows, gather, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
 from stages.engines.policies.policy_folders import load_tokenizer
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
@@ -35,7 +36,7 @@ def run_demonstrate(paths: Namespace) -> None:
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     inputs = {"problems": paths.problems, "solutions": paths.solutions, "policy": paths.policy}
-    with track("demonstrate", params.model_dump(), inputs, seed=seed) as run:
+    with track(attempt_at("demonstrate", params.model_dump(), inputs, seed=seed)) as run:
         rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
         if not train:

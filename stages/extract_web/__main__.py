@@ -20,11 +20,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     from stages.extract_web.params import ExtractWebParams
     from stages.extract_web.stage import run
+    from stages.foundations.attempt import attempt_at
     from stages.foundations.params import load_section
     from stages.observe.tracking import track
 
     params = load_section(paths.params, "extract_web", ExtractWebParams)
-    with track("extract_web", params.model_dump(), {"pages": paths.pages}) as tracked:
+    with track(attempt_at("extract_web", params.model_dump(), {"pages": paths.pages})) as tracked:
         tracked.summary(run(paths.pages, paths.candidates, paths.dropped, paths.metrics, params))
 
 

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.engines.distributed.ray_rows import map_with_ray
 from stages.engines.workers import pool
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.shard_processes import ShardLimits, ShardTask, run_in_processes
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
+from stages.foundations.params import chosen
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import TableSchema, read_table, require_rows, write_table
@@ -102,10 +102,12 @@ def _run(
     tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits
 ) -> Iterator[tuple[int, str]]:
     """The place of each task as it ends, with why it failed, or ""."""
-    match params.engine:
+    match chosen("extract_web.engine", params.engine):
         case LocalEngine(processes=processes):
             return run_in_processes(tasks, params, limits, processes)
         case RayEngine(processes=processes):
+            from stages.engines.distributed.ray_rows import map_with_ray
+
             rows = [
                 {
                     "place": place,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 
 from stages.filter_web.filtering import Rows, filter_candidates
-from stages.filter_web.params import FilterWebParams, PolicyAgreement
+from stages.filter_web.params import FilterWebParams, NoAgreement, PolicyAgreement
+from stages.foundations.attempt import attempt_at
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section, load_value
+from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.tables.benchmark import BENCHMARK
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.contamination import CONTAMINATION
@@ -33,14 +34,17 @@ def run_filter_web(paths: Namespace) -> None:
     inputs = {"candidates": paths.candidates, "benchmarks": paths.benchmarks, "policy": paths.policy}
 
     def agree(rows: Rows, funnel: Funnel) -> Rows:
-        if not isinstance(params.agreement, PolicyAgreement):
-            return rows
-        from stages.filter_web.agreement import keep_agreeing  # torch: only where a policy is asked
+        match chosen("filter_web.agreement", params.agreement):
+            case NoAgreement():
+                return rows
+            case PolicyAgreement() as agreement:
+                from stages.filter_web.agreement import keep_agreeing
 
-        with run.phase("agreement"):
-            return keep_agreeing(rows, funnel, params.agreement, paths.params, paths.policy)
+                with run.phase("agreement"):
+                    return keep_agreeing(rows, funnel, agreement, paths.params, paths.policy)
 
-    with track("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed")) as run:
+    attempt = attempt_at("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed"))
+    with track(attempt) as run:
         with run.phase("rules"):
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
         metrics = funnel.metrics(len(rows))

@@ -63,6 +63,19 @@ def validate_section(value: Any, name: str, model: type[Model], path: Path) -> M
         raise UserError(f"{path}: section `{name}` is not usable:\n" + "\n".join(lines)) from None
 
 
+def chosen(section: str, params: Model) -> Model:
+    """`params` itself, whose `kind` is that of the section at a dotted name in the parameter file.
+
+        match chosen("trainer", params):
+            case TorchTrainerParams():
+                from stages.engines.trainers.torch_trainer import TorchTrainer
+
+    Says to stages/code that the class chooses: of such a `match`, fingerprints cover the case of the kind that the
+    parameter file has. So what one kind alone runs is imported inside its case.
+    """
+    return params
+
+
 def _explain(name: str, detail: Any) -> str:
     key = ".".join([name, *map(str, detail["loc"])])
     if detail["type"] == "missing":

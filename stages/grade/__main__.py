@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section
 from stages.foundations.paths import parse_paths
@@ -34,7 +35,8 @@ def main(argv: list[str] | None = None) -> None:
     contamination = read_table(paths.contamination, CONTAMINATION)
     values = {"grade": params.model_dump(), "verifier": limits.model_dump()}
     inputs = {"responses": paths.responses, "contamination": paths.contamination}
-    with track("grade", values, inputs, seed=params.seed, policy=paths.responses.stem) as run:
+    attempt = attempt_at("grade", values, inputs, seed=params.seed, policy=paths.responses.stem)
+    with track(attempt) as run:
         with run.phase("verify"), Verifier(limits) as verifier:
             verdicts = judge_responses(responses, verifier)
         refuse_failures(verdicts, limits)

@@ -1,13 +1,13 @@
 """Each stage run as an MLflow run: live curves, parameters, dataset inputs with DVC's hashes, tags.
 
-    with track(stage="sft", params=params.model_dump(), inputs={"train": path}, seed=seed) as run:
+    with track(attempt_at("sft", params.model_dump(), {"train": path}, seed=seed)) as run:
         for step in range(steps):
             with run.phase("update"):
                 ...
             run.log({"loss/train": loss}, step)
         run.summary(metrics)
 
-The stage only appends lines to a log in its scratch folder (about 30 microseconds a call). A second process,
+The stage only appends lines to a log in the attempt's scratch folder (about 30 microseconds a call). A second process,
 stages/observe/mlflow_uploader.py, follows the log and speaks to MLflow, so that importing MLflow (1.2 s), its
 database and a slow server cost the stage nothing, and numbers that cannot be delivered wait on the disk.
 
@@ -31,11 +31,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from stages.foundations.attempt import Attempt
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5, stable_hash
-from stages.foundations.scratch import PROJECT, scratch_folder, state_folder
+from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.progress import say
 from stages.observe.stage_timings import add_to_ledger
 
@@ -51,13 +49,11 @@ DELIVERY_SETTINGS = {
 
 
 class Run:
-    """One attempt of a stage. `scratch` is its folder for checkpoints, `stage_hash` what names that folder."""
+    """Where a stage says what it does. No method returns a value, so nothing of it can reach an output."""
 
-    def __init__(self, stage_hash: str, scratch: Path, log: Any | None) -> None:
-        self.stage_hash = stage_hash
-        self.scratch = scratch
-        self.seconds: dict[str, float] = {}
+    def __init__(self, log: Any | None) -> None:
         self._log = log
+        self._seconds: dict[str, float] = {}
         self._nan_steps = 0
         self._last_step = 0
 
@@ -81,7 +77,7 @@ class Run:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - started
 
     def _append(self, message: Mapping[str, Any]) -> None:
         if self._log is not None:
@@ -89,42 +85,35 @@ class Run:
 
 
 @contextmanager
-def track(
-    stage: str,
-    params: Mapping[str, Any],
-    inputs: Mapping[str, Path],
-    seed: int | None = None,
-    policy: str | None = None,
-    round: str | None = None,
-) -> Iterator[Run]:
-    """Opens the run of one attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
+def track(attempt: Attempt) -> Iterator[Run]:
+    """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
-    An attempt with the same stage, params, inputs, seed and code as one that did not finish goes on with that
-    attempt's MLflow run and scratch folder. UserError when the tracking server does not answer within 5 s.
+    An attempt at the same work as one that did not finish goes on with that attempt's MLflow run. UserError when the
+    tracking server does not answer within 5 s.
     """
-    digests = {name: _digest(Path(path)) for name, path in inputs.items()}
-    identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
-    stage_hash = stable_hash({**identity, "inputs": digests, "code": _code_digest(stage)})
-    scratch = scratch_folder(stage, stage_hash)
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
-        yield Run(stage_hash, scratch, None)
+        yield Run(None)
         return
-    uri = tracking_uri()
+    uri, scratch = tracking_uri(), attempt.scratch
     _require_answer(uri)
-    name = os.environ.get("DVC_STAGE") or "@".join(filter(None, [stage, policy or round]))
-    sources = {key: {"path": str(path), "digest": digests[key]} for key, path in inputs.items()}
+    names = {"stage": attempt.stage, "policy": attempt.policy, "round": attempt.round}
+    name = os.environ.get("DVC_STAGE") or "@".join(
+        filter(None, [attempt.stage, attempt.policy or attempt.round])
+    )
     start = {
         "kind": "start",
         "ms": _now_ms(),
         "uri": uri,
         "name": name,
-        "params": dict(params),
-        "inputs": sources,
-        "tags": {**_tags(identity), "stage_hash": stage_hash},
+        "params": dict(attempt.params),
+        "inputs": {
+            key: {"path": str(path), "digest": attempt.digests[key]} for key, path in attempt.inputs.items()
+        },
+        "tags": {**_tags({**names, "seed": attempt.seed}), "stage_hash": attempt.stage_hash},
     }
     with open(scratch / LOG_NAME, "ab", buffering=0) as log:
         log.write(b"\n")  # the attempt before may have been killed in the middle of a line
-        run = Run(stage_hash, scratch, log)
+        run = Run(log)
         run._append(json.loads(json.dumps(start, default=str)))
         delivery = _start_delivery(scratch)
         started, since, status = (
@@ -140,14 +129,13 @@ def track(
             raise
         finally:
             seconds = time.perf_counter() - since
-            times = {f"time/{phase}_seconds": spent for phase, spent in run.seconds.items()}
+            times = {f"time/{phase}_seconds": spent for phase, spent in run._seconds.items()}
             run.summary({**times, "time/total_seconds": seconds})
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
             mlflow_ids = _end_delivery(delivery, scratch, uri)
     if status == "FINISHED":
-        times = {"started": started, "seconds": seconds, "phases": run.seconds}
-        names = {"name": name, "stage": stage, "policy": policy, "round": round}
-        add_to_ledger({**names, "stage_hash": stage_hash, **mlflow_ids, **times})
+        times = {"started": started, "seconds": seconds, "phases": run._seconds}
+        add_to_ledger({"name": name, **names, "stage_hash": attempt.stage_hash, **mlflow_ids, **times})
 
 
 def tracking_uri() -> str:
@@ -166,31 +154,13 @@ def recipe_name(root: Path) -> str:
 
 
 def _tags(identity: Mapping[str, Any]) -> dict[str, str]:
-    named = ("stage", "policy", "round", "seed")
-    tags = {name: str(identity[name]) for name in named if identity[name] is not None}
+    tags = {name: str(value) for name, value in identity.items() if value is not None}
     tags["ablation"] = os.environ.get("RETRACE_ABLATION", "none")
     tags["variant"] = os.environ.get("RETRACE_VARIANT", "")
     tags["recipe"] = recipe_name(state_folder().parent)
     tags["dvc.stage"] = os.environ.get("DVC_STAGE", "")
     tags["dvc.exp"] = os.environ.get("DVC_EXP_NAME", "")
     return {name: value for name, value in tags.items() if value}
-
-
-def _digest(path: Path) -> str:
-    """DVC's hash of an input; inside `dvc repro` it is read from `dvc.lock`, which is right at that time."""
-    lock = Path("dvc.lock")
-    if os.environ.get("DVC_STAGE") and lock.exists():
-        stages = yaml.load(lock.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("stages", {})
-        for stage in stages.values():
-            for out in stage.get("outs", []):
-                if Path(out["path"]) == path:
-                    return out["md5"]
-    return dvc_md5(path)
-
-
-def _code_digest(stage: str) -> str:
-    fingerprint = Path("data/code") / f"{stage}.json"
-    return dvc_md5(fingerprint) if fingerprint.exists() else ""
 
 
 def _require_answer(uri: str) -> None:
@@ -213,8 +183,7 @@ def _require_answer(uri: str) -> None:
 
 
 def _start_delivery(scratch: Path) -> subprocess.Popen[str]:
-    # Not spelled out: a module named in full belongs to the code fingerprint, and this one changes no result.
-    command = [sys.executable, "-m", f"{__package__}.mlflow_uploader", str(scratch)]
+    command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(scratch)]
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**DELIVERY_SETTINGS, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     pipe = subprocess.PIPE

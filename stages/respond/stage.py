@@ -14,6 +14,7 @@ from stages.engines.samplers.params import SamplerParams, without_mismatch
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample
 from stages.engines.samplers.sampling import sample_prompts
+from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
@@ -43,14 +44,15 @@ def run_respond(paths: Namespace) -> None:
         "prompt": prompt.model_dump(),
     }
     inputs = {"policy": paths.policy, "benchmarks": paths.benchmarks}
-    with track(stage="respond", params=shown, inputs=inputs, seed=seed, policy=paths.name) as run:
+    attempt = attempt_at("respond", shown, inputs, seed=seed, policy=paths.name)
+    with track(attempt) as run:
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
-            responses = respond(frame, params, prompt, seed, sampler, tokenizer, run)
+            responses = respond(frame, params, prompt, seed, sampler, tokenizer, attempt.scratch, run)
         metrics = response_metrics(responses)
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
-        for piece in _pieces(run.scratch):
+        for piece in _pieces(attempt.scratch):
             piece.unlink()
 
 
@@ -61,19 +63,20 @@ def respond(
     seed: int,
     sampler: Sampler,
     tokenizer,
+    scratch: Path,
     run: Run,
 ) -> pandas.DataFrame:
     """The `response` table: greedy responses first, then the sampled ones, for each piece of problems."""
     starts = range(0, len(problems), params.problems_at_once)
     for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
-        place = run.scratch / f"responses-{number:06d}.parquet"
+        place = scratch / f"responses-{number:06d}.parquet"
         if place.exists():
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
             write_table(_respond_to(piece, params, prompt, seed, sampler, tokenizer), place, RESPONSE)
         run.log({"progress/problems": start + len(piece)}, step=number)
-    return pandas.concat([read_table(place, RESPONSE) for place in _pieces(run.scratch)], ignore_index=True)
+    return pandas.concat([read_table(place, RESPONSE) for place in _pieces(scratch)], ignore_index=True)
 
 
 def _pieces(scratch: Path) -> list[Path]:

@@ -6,8 +6,6 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
@@ -16,16 +14,15 @@ from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.params import TorchTrainerParams, TrainerParams
+from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.verifier.model_judge import ModelJudge, WordJudge
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import load_section, load_value
+from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.seeds import derive_seed
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, require_rows, write_table
@@ -38,16 +35,8 @@ from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
-from stages.rl_round.params.verifier import MadePairs, ModelVerifier
+from stages.rl_round.params.verifier import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
-from stages.rl_round.rollouts.judging import (
-    CheckedJudge,
-    RoundVerifier,
-    build_judge,
-    evaluate_judge,
-    forget_judge,
-    taught_judge,
-)
 from stages.rl_round.rollouts.prompt_selection import (
     PassCount,
     count_passes,
@@ -56,6 +45,7 @@ from stages.rl_round.rollouts.prompt_selection import (
     selection_metrics,
 )
 from stages.rl_round.rollouts.records import Problem
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 BYTES_OF_A_LOGPROB = 4
 
@@ -85,9 +75,8 @@ def run_rl_round(paths: Namespace) -> None:
                 )
             )
         )
-        run = stack.enter_context(
-            track("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
-        )
+        attempt = attempt_at("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
+        run = stack.enter_context(track(attempt))
         reference = None
         if not isinstance(params.reference_kl, NoReferenceKl):
             reference = stack.enter_context(
@@ -95,7 +84,7 @@ def run_rl_round(paths: Namespace) -> None:
             )
         tokens = trainer_params.micro_batch_tokens
         context = RoundContext(
-            params, this_round, paths.round, seed, tokens, trainer, reference, run.scratch, run
+            params, this_round, paths.round, seed, tokens, trainer, reference, attempt.scratch, run
         )
         if trainer.rank == 0:
             _lead(stack, paths, context, sections, problems, tokenizer)
@@ -115,10 +104,14 @@ def _lead(
     params, run, known = context.params, context.run, dict[str, float]()
     sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
-    if isinstance(params.verifier, ModelVerifier):
-        judge, known = _make_judge(paths, params.verifier, sections, problems, context.scratch, context.seed)
-        verifier = stack.enter_context(CheckedJudge(judge, verifier))
-        run.log(known, step=0)
+    match chosen("rl.verifier", params.verifier):
+        case ModelVerifier() as model:
+            from stages.rl_round.rollouts.judging import open_judge
+
+            answers = [problem.answer for problem in problems]
+            judged = answers, verifier, context.scratch, context.seed, context.name
+            verifier, known = stack.enter_context(open_judge(model, sections, paths.policy, *judged))
+            run.log(known, step=0)
     parts = RolloutParts(
         problems, sampler, verifier, tokenizer, sections["verifier"].abort_undecided_fraction
     )
@@ -140,7 +133,6 @@ def _lead(
     Checkpoints(context.scratch).clear()
     log.clear()
     forget_passes(context.scratch)
-    forget_judge(context.scratch)
 
 
 def _follow(paths: Namespace, context: RoundContext, problems: Sequence[Problem]) -> None:
@@ -204,28 +196,6 @@ def _problems_of_round(
             f"{params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems
-
-
-def _make_judge(
-    paths: Namespace,
-    params: ModelVerifier,
-    sections: Mapping[str, Any],
-    problems: Sequence[Problem],
-    scratch: Path,
-    seed: int,
-) -> tuple[ModelJudge | WordJudge, dict[str, float]]:
-    """The judge made of the round's starting policy, and what it was found to know."""
-    answers, policy, prompt = [problem.answer for problem in problems], paths.policy, sections["prompt"]
-    names = seed, paths.round
-    if isinstance(params.teaching, MadePairs):
-        if not isinstance(sections["trainer"], TorchTrainerParams):
-            raise UserError(
-                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is "
-                f"{sections['trainer'].kind}: set trainer.kind torch, or teaching.kind none"
-            )
-        policy = taught_judge(params.teaching, sections["trainer"], prompt, policy, answers, scratch, *names)
-    judge = build_judge(params, sections["sampler"], prompt, policy, derive_seed(*names, "judge"))
-    return judge, evaluate_judge(judge, answers, *names)
 
 
 def _count_passes(context: RoundContext, parts: RolloutParts) -> list[PassCount]:

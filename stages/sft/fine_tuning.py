@@ -33,10 +33,10 @@ def fine_tune(
     train: Sequence[TokenSequence],
     validation: Sequence[TokenSequence],
     trainer: Trainer,
+    checkpoints: Checkpoints,
     run: Run,
 ) -> Curve:
     """Trains for `params.steps` updates and returns one row per step; goes on from the last checkpoint if any."""
-    checkpoints = Checkpoints(run.scratch)
     start, curve = _resume(trainer, checkpoints)
     steps = range(start, params.steps)
     for step in progress(steps, total=len(steps), label="sft", unit="steps"):

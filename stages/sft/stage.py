@@ -13,6 +13,7 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_curves, write_metrics
@@ -46,12 +47,15 @@ def run_sft(paths: Namespace) -> None:
         params.max_gradient_norm,
         language_model(paths.policy, trainer_params),
     )
-    with track(stage="sft", params=shown, inputs=inputs, seed=seed, policy="sft") as run:
-        curve = fine_tune(params, trainer_params.micro_batch_tokens, seed, train, validation, trainer, run)
+    attempt = attempt_at("sft", shown, inputs, seed=seed, policy="sft")
+    checkpoints = Checkpoints(attempt.scratch)
+    with track(attempt) as run:
+        tokens = trainer_params.micro_batch_tokens
+        curve = fine_tune(params, tokens, seed, train, validation, trainer, checkpoints, run)
         metrics = {**_metrics(curve), **funnel.metrics(len(train) + len(validation))}
         run.summary(metrics)
         _write(paths, trainer, funnel, curve, metrics)
-        Checkpoints(run.scratch).clear()
+        checkpoints.clear()
     trainer.close()
 
 

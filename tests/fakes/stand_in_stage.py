@@ -46,9 +46,11 @@ def _content(path: Path) -> str:
 
 
 def _track(name: str, params: dict) -> None:
+    from stages.foundations.attempt import attempt_at
     from stages.observe.tracking import track
 
-    with track("rl_round", {"rl": params["rl"]}, {}, seed=params["seed"], policy=name, round=name) as run:
+    attempt = attempt_at("rl_round", {"rl": params["rl"]}, {}, params["seed"], policy=name, round=name)
+    with track(attempt) as run:
         run.log({"accuracy/mean": 0.5}, 1)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.runtime.process_group import end_groups, supervised
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.observe.stage_timings import latest_runs
@@ -65,17 +66,18 @@ def run_once(values=((0, {"loss/train": 2.0}), (1, {"loss/train": 1.0})), **chan
         "seed": 3,
         "policy": "sft",
     } | changes
-    with track(**settings) as run:
+    attempt = attempt_at(**settings)
+    with track(attempt) as run:
         for step, row in values:
             with run.phase("update"):
                 time.sleep(0.01)
             run.log(row, step)
         run.summary({"rows/kept": 5})
-    return run
+    return attempt
 
 
 def test_a_finished_run_has_curves_params_inputs_tags_and_a_ledger_line(state):
-    run = run_once(params={"learning_rate": 0.1, "sampler": {"kind": "torch"}, "texts": ["x" * 9000]})
+    attempt = run_once(params={"learning_rate": 0.1, "sampler": {"kind": "torch"}, "texts": ["x" * 9000]})
     client, (recorded,) = runs_in(state)
     assert recorded.info.status == "FINISHED"
     history = client.get_metric_history(recorded.info.run_id, "loss/train")
@@ -90,34 +92,35 @@ def test_a_finished_run_has_curves_params_inputs_tags_and_a_ledger_line(state):
     assert (dataset.dataset.name, dataset.dataset.digest) == ("train", dvc_md5(Path("train.jsonl")))
     tags = recorded.data.tags
     assert (tags["stage"], tags["policy"], tags["seed"], tags["ablation"]) == ("sft", "sft", "3", "none")
-    assert tags["stage_hash"] == run.stage_hash
+    assert tags["stage_hash"] == attempt.stage_hash
     (line,) = latest_runs(state / "ledger.jsonl")
     assert (line["name"], line["run_id"]) == ("sft@sft", recorded.info.run_id)
     assert line["phases"]["update"] >= 0.02 and line["seconds"] >= 0.02
     timings = (state.parent / "reports" / "timings.js").read_text()
     assert json.loads(timings.removeprefix("window.RETRACE_TIMINGS = ").rstrip(";\n")) == [line]
-    assert not list(run.scratch.glob("*.jsonl"))
+    assert not list(attempt.scratch.glob("*.jsonl"))
 
 
 def test_an_exception_fails_the_run_and_the_next_attempt_goes_on_with_it(state):
-    with pytest.raises(ZeroDivisionError), track("sft", {}, {}, seed=1) as run:
+    with pytest.raises(ZeroDivisionError), track(attempt_at("sft", {}, {}, seed=1)) as run:
         run.log({"loss/train": 1.0}, 0)
         raise ZeroDivisionError
     assert runs_in(state)[1][0].info.status == "FAILED"
-    with track("sft", {}, {}, seed=1) as run:
+    with track(attempt_at("sft", {}, {}, seed=1)) as run:
         run.log({"loss/train": 0.5}, 1)
     client, (recorded,) = runs_in(state)
     assert recorded.info.status == "FINISHED" and recorded.data.tags["attempts"] == "2"
     assert len(client.get_metric_history(recorded.info.run_id, "loss/train")) == 2
-    with track("sft", {}, {}, seed=1):
+    with track(attempt_at("sft", {}, {}, seed=1)):
         pass
     assert len(runs_in(state)[1]) == 2, "a finished run is not continued"
 
 
 STAGE = """
 import sys, time
+from stages.foundations.attempt import attempt_at
 from stages.observe.tracking import track
-with track("rl_round", {}, {}, policy=sys.argv[4], round="rl_1") as run:
+with track(attempt_at("rl_round", {}, {}, policy=sys.argv[4], round="rl_1")) as run:
     for step in range(int(sys.argv[1]), int(sys.argv[2])):
         run.log({"reward/mean": step}, step)
     print("logged", flush=True)
@@ -228,14 +231,15 @@ def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, 
     uri = f"http://127.0.0.1:{unused_port}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     server = serve(state, unused_port)
-    with track("sft", {"a": 1}, {}, seed=1) as run:
+    attempt = attempt_at("sft", {"a": 1}, {}, seed=1)
+    with track(attempt) as run:
         run.log({"loss/train": 3.0}, 0)
-        wait_until(lambda: (run.scratch / "tracking_state.json").exists())
+        wait_until(lambda: (attempt.scratch / "tracking_state.json").exists())
         stop(server)
         run.log({"loss/train": 2.0}, 1)
     assert "not everything reached MLflow" in capfd.readouterr().err
     server = serve(state, unused_port)
-    command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(run.scratch)]
+    command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(attempt.scratch)]
     project = Path(__file__).resolve().parents[2]
     subprocess.run(command, check=True, cwd=project, stdin=subprocess.DEVNULL)
     stop(server)
@@ -286,18 +290,9 @@ def wait_until(condition, seconds=60):
 
 def test_switched_off_it_writes_nothing_but_the_scratch_folder(state, monkeypatch):
     monkeypatch.setenv("RETRACE_TRACKING", "off")
-    run = run_once()
+    attempt = run_once()
     assert sorted(path.name for path in state.iterdir()) == ["mlflow.db", "scratch"]
-    assert list(run.scratch.iterdir()) == []
-
-
-def test_the_scratch_folder_follows_params_inputs_and_seed(state, monkeypatch):
-    monkeypatch.setenv("RETRACE_TRACKING", "off")
-    first = run_once()
-    assert run_once().scratch == first.scratch
-    Path("train.jsonl").write_text("other\n")
-    others = [run_once(), run_once(seed=4), run_once(params={"learning_rate": 0.2}), run_once(policy="rl_1")]
-    assert len({run.scratch for run in [first, *others]}) == 5
+    assert list(attempt.scratch.iterdir()) == []
 
 
 def test_inside_dvc_the_digest_is_the_one_of_the_lock(state, monkeypatch):

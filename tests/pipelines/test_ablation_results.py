@@ -7,6 +7,7 @@ from pipelines.ablating.definition import Ablation, Comparison
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import dot_plot, round_values
 from pipelines.ablating.plan import PlannedRun
+from pipelines.ablating.records import is_one_code
 from pipelines.ablating.results import (
     Difference,
     Measured,
@@ -19,9 +20,11 @@ from pipelines.ablating.results import (
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference
-from pipelines.runtime.checkouts import needed_stages
+from pipelines.runtime.checkouts import Code, code_files, needed_stages
 from stages.algorithms.estimators import Interval
+from stages.foundations.params import read_yaml
 from tests.fakes.mini_ablation import mini_ablation
+from tests.fakes.miniature import PROJECT
 
 BASE = Measured({0: 0.25, 1: 0.50}, {0: {"a": 0.5, "b": 0.0}, 1: {"a": 1.0, "b": 0.0}})
 BETTER = Measured({0: 0.50, 1: 0.625}, {0: {"a": 0.5, "b": 0.5}, 1: {"a": 1.0, "b": 0.25}})
@@ -181,3 +184,19 @@ def test_needed_stages_are_those_that_the_targets_may_depend_on():
     assert needed_stages(stages, ["round"]) == ["a", "code", "round"]
     assert needed_stages(stages, ["folder"]) == ["a", "code", "folder", "round"]
     assert needed_stages(stages, ["other"]) == ["other"]
+
+
+def test_a_run_has_the_code_of_its_own_parameters():
+    laptop = read_yaml(PROJECT / "pipelines" / "recipes" / "laptop.yaml")
+    other = {**laptop, "trainer": {**laptop["trainer"], "kind": "deepspeed"}}
+    code = Code(PROJECT, "", is_with_changes=True, changed=())
+    torch, again, deepspeed = code_files(code, ["rl_round@rl_1"], [laptop, {**laptop, "seed": 7}, other])
+    trainers = {f"stages/engines/trainers/{kind}_trainer.py" for kind in ("torch", "deepspeed")}
+    assert torch == again and "stages/curate/curation.py" in torch
+    assert trainers & torch.keys() == {"stages/engines/trainers/torch_trainer.py"}
+    assert trainers & deepspeed.keys() == {"stages/engines/trainers/deepspeed_trainer.py"}
+    assert not [path for path in torch if path.startswith("stages/observe/")]
+    assert is_one_code([{"files": torch}, {"files": deepspeed}, {"files": torch}])
+    edited = {**torch, "stages/engines/trainers/torch_trainer.py": "other"}
+    assert is_one_code([{"files": deepspeed}, {"files": edited}]), "a file that the other does not run"
+    assert not is_one_code([{"files": torch}, {"files": edited}])

@@ -33,6 +33,7 @@ STAGE = """
 import os, pathlib, signal, sys, time
 from pipelines.graph.project_lock import project_lock
 from stages.engines.trainers.checkpoints import Checkpoints
+from stages.foundations.attempt import attempt_at
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import track
 
@@ -41,8 +42,9 @@ def set_clock(hours):
     pathlib.Path(os.environ["CLOCK"] + ".new").write_text(str(hours * 3600))
     os.replace(os.environ["CLOCK"] + ".new", os.environ["CLOCK"])
 with project_lock(pathlib.Path("."), lambda line: print(line, flush=True)):
-    with track("rl_round", {}, {}, policy="rl_1", round="rl_1") as run:
-        checkpoints = Checkpoints(run.scratch)
+    attempt = attempt_at("rl_round", {}, {}, policy="rl_1", round="rl_1")
+    with track(attempt) as run:
+        checkpoints = Checkpoints(attempt.scratch)
         latest = checkpoints.latest()
         print("from", latest[0] if latest else 0, flush=True)
         for step in range(latest[0] if latest else 0, 6):

@@ -20,6 +20,7 @@ STAGE = """
 import os, sys, time
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.command import run_stage
+from stages.foundations.attempt import attempt_at
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import track
 
@@ -29,8 +30,9 @@ def fill():
             filler.write(b"0" * 4096)
 
 def main():
-    with track("rl_round", {}, {}, policy="rl_1", round="rl_1") as run:
-        checkpoints = Checkpoints(run.scratch)
+    attempt = attempt_at("rl_round", {}, {}, policy="rl_1", round="rl_1")
+    with track(attempt) as run:
+        checkpoints = Checkpoints(attempt.scratch)
         latest = checkpoints.latest()
         print("from", latest[0] if latest else 0)
         for step in range(latest[0] if latest else 0, 120):

@@ -19,6 +19,7 @@ from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
 from pipelines.records.places import places_in_git
 from pipelines.records.replaying import log_what_fits
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.observe.kept_logs import kept_logs
@@ -93,7 +94,8 @@ def execute(root: Path, monkeypatch, name: str = "sft", fails: bool = False):
     params = yaml.safe_load((root / "params.yaml").read_text())
     metrics = json.loads((root / f"data/metrics/{name}.json").read_text())
     inputs = {"policy": Path("data/policies/base"), "train": Path("data/problems/train.parquet")}
-    with track(name, {"sft": params["sft"]}, inputs, seed=params["seed"], policy="sft") as run:
+    attempt = attempt_at(name, {"sft": params["sft"]}, inputs, seed=params["seed"], policy="sft")
+    with track(attempt) as run:
         with run.phase("update"):
             run.log({"loss/train": 2.0, "time/step_seconds": 0.125}, 1)
         if fails:
@@ -239,9 +241,10 @@ def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database)
 
 
 KILLED = """
+from stages.foundations.attempt import attempt_at
 from stages.observe.tracking import track
 import os, signal, time
-with track("sft", {}, {}, seed=1) as run:
+with track(attempt_at("sft", {}, {}, seed=1)) as run:
     run.log({"loss/train": 1.0}, 0)
     os.killpg(0, signal.SIGKILL)
 """

@@ -1,17 +1,13 @@
-"""Fingerprints: no import is missing, no comment counts."""
+"""Fingerprints: no import is missing, no comment counts, of alternatives only the chosen one."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from stages.code.__main__ import main, write_fingerprints
-from stages.code.fingerprints import read_source
+from stages.code.__main__ import write_fingerprints
 from stages.foundations.errors import UserError
 
-PROJECT = Path(__file__).resolve().parents[2]
 SOURCES = {
     "stages/__init__.py": "",
     "stages/sft/__init__.py": '"""Stage."""\n',
@@ -30,18 +26,45 @@ SOURCES = {
     "stages/grade/__main__.py": "print('stages are many')\n",
     "stages/code/__main__.py": "",
 }
+BUILD = """
+from stages.rl.params import Synchronous, Asynchronous as Other
+from stages.foundations.params import chosen
+def build(params):
+    match chosen("rl.loop", params):
+        case Synchronous(steps=steps):
+            from stages.rl import synchronous
+        case Other() as other:
+            from stages.rl import asynchronous
+            return "stages.rl.worker"
+        case _:
+            from stages.rl import always
+"""
+CHOICE = {
+    "stages/rl/__main__.py": BUILD,
+    "stages/rl/params.py": """
+class Synchronous:
+    kind: Literal["synchronous"]
+class Asynchronous:
+    kind: Literal["asynchronous"]
+""",
+    **{f"stages/rl/{name}.py": "X = 1\n" for name in ("synchronous", "asynchronous", "worker", "always")},
+}
 
 
 @pytest.fixture
 def project(tmp_path):
-    for name, text in SOURCES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+    write(tmp_path, SOURCES)
     return tmp_path
 
 
-def fingerprints(root):
-    write_fingerprints(root, root / "data/code")
+def write(root, sources):
+    for name, text in sources.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def fingerprints(root, params=None):
+    write_fingerprints(root, params or {}, root / "data/code")
     return {path.stem: json.loads(path.read_text()) for path in (root / "data/code").glob("*.json")}
 
 
@@ -60,6 +83,49 @@ def test_the_closure_has_every_kind_of_import_and_nothing_else(project):
         "stages/sft/schedule.py",
     ]
     assert sorted(found["grade"]) == ["stages/grade/__main__.py"]
+
+
+@pytest.mark.parametrize(
+    ("params", "alternatives"),
+    [
+        ({"rl": {"loop": {"kind": "synchronous"}}}, {"synchronous"}),
+        ({"rl": {"loop": {"kind": "asynchronous", "steps": 3}}}, {"asynchronous", "worker"}),
+        ({"rl": {"loop": {"kind": "no such loop"}}}, set()),  # the stage refuses it
+        ({"rl": {"loop": None}}, set()),
+        ({"rl": {}, "loop": {"kind": "synchronous"}}, set()),
+    ],
+)
+def test_of_alternatives_only_the_chosen_one_counts(project, params, alternatives):
+    write(project, CHOICE)
+    found = fingerprints(project, params)["rl"]
+    assert {Path(name).stem for name in found} == {"__main__", "params", "always"} | alternatives
+
+
+def test_a_case_of_a_class_without_a_kind_always_counts(project):
+    write(project, CHOICE | {"stages/rl/params.py": "class Synchronous: ...\nclass Asynchronous: ...\n"})
+    found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
+    assert {"stages/rl/synchronous.py", "stages/rl/asynchronous.py"} <= set(found)
+
+
+def test_a_match_on_anything_else_is_no_choice(project):
+    write(project, CHOICE | {"stages/rl/__main__.py": BUILD.replace('chosen("rl.loop", params)', "params")})
+    found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
+    assert {"stages/rl/synchronous.py", "stages/rl/asynchronous.py"} <= set(found)
+
+
+def test_what_observes_and_what_only_it_imports_does_not_count(project):
+    write(
+        project,
+        {
+            "stages/observe/__init__.py": "LEVEL = 1\n",
+            "stages/observe/tracking.py": "from stages.engines import unused\n",
+            "stages/observers/counting.py": "X = 1\n",
+            "stages/rl/__main__.py": "import stages.observe\nfrom stages.observe.tracking import track\n"
+            "import stages.observers.counting\nNAME = 'stages.observe.tracking'\n",
+        },
+    )
+    found = fingerprints(project)["rl"]
+    assert sorted(found) == ["stages/observers/counting.py", "stages/rl/__main__.py"]
 
 
 @pytest.mark.parametrize(
@@ -112,37 +178,3 @@ def test_a_source_that_does_not_parse_is_named(project):
     (project / "stages/sft/loop.py").write_text("def\n")
     with pytest.raises(UserError, match=r"loop.py line 1 does not parse"):
         fingerprints(project)
-
-
-def test_the_closure_covers_what_a_stage_really_imports(tmp_path):
-    """Imports this project's own stage `code` and compares with what Python loaded."""
-    main(["--out", str(tmp_path)])
-    for stage in (path.stem for path in tmp_path.glob("*.json")):
-        covered = json.loads((tmp_path / f"{stage}.json").read_text())
-        loaded = loaded_sources(f"stages.{stage}.__main__")
-        assert loaded <= set(covered), stage
-
-
-def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one(tmp_path):
-    """A worker imports its function by name, in a process of its own."""
-    main(["--out", str(tmp_path)])
-    closures = [set(json.loads(path.read_text())) for path in tmp_path.glob("*.json")]
-    for starter, runs in (
-        (
-            "engines/verifier/verifier.py",
-            {"engines/workers/worker.py", "engines/verifier/math_verify_worker.py"},
-        ),
-        ("extract_web/page_readers.py", {"engines/workers/worker.py", "extract_web/extraction.py"}),
-    ):
-        starting = [closure for closure in closures if f"stages/{starter}" in closure]
-        assert starting
-        assert all({f"stages/{path}" for path in runs} <= closure for closure in starting)
-
-
-def loaded_sources(module: str) -> set[str]:
-    """Files of the project with a statement in them that are loaded after importing `module`."""
-    script = f"import sys, {module}\nfor m in list(sys.modules.values()): print(getattr(m, '__file__', None))"
-    command = [sys.executable, "-c", script]
-    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
-    files = [Path(line) for line in printed.split() if line.startswith(f"{PROJECT}/stages/")]
-    return {file.relative_to(PROJECT).as_posix() for file in files if read_source(file, "stages").sha256}

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler
+from stages.foundations.params import chosen
 
 
 def build_sampler(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> Sampler:
     """The sampler that `params` describes, holding the policy of `policy_folder` as version 0."""
-    match params:
+    match chosen("sampler", params):
         case TorchSamplerParams():
             from stages.engines.samplers.torch_sampler import TorchSampler
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Trainer
+from stages.foundations.params import chosen
 
 
 def build_trainer(
@@ -14,7 +15,7 @@ def build_trainer(
     model: TrainedModel,
 ) -> Trainer:
     """The trainer that `params` describes, learning `model`."""
-    match params:
+    match chosen("trainer", params):
         case TorchTrainerParams():
             from stages.engines.trainers.torch_trainer import TorchTrainer
 

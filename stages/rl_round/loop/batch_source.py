@@ -15,10 +15,11 @@ from stages.engines.samplers.protocol import FullSample, Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
 from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState, draw_batch, problems_in_order
 from stages.rl_round.rollouts.grouping import draw_groups
-from stages.rl_round.rollouts.judging import CheckedJudge, RoundVerifier
 from stages.rl_round.rollouts.records import Group, Problem, Rollout, group_from_json, group_to_json
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 
 class BatchSource(Protocol):
@@ -71,8 +72,8 @@ class SampledBatches:
         # surplus then waits no longer than other surplus.
         version = parts.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
-        _stop_when_undecided(batch, parts)
-        if isinstance(parts.verifier, CheckedJudge):
+        _stop_when_undecided(batch, parts, params.verifier)
+        if isinstance(params.verifier, ModelVerifier):
             batch = replace(batch, agreement=parts.verifier.pop_agreement_metrics())
         return batch
 
@@ -119,13 +120,13 @@ class ReceivedBatches:
         """Nothing was kept."""
 
 
-def _stop_when_undecided(batch: Batch, parts: RolloutParts) -> None:
+def _stop_when_undecided(batch: Batch, parts: RolloutParts, verifier: RoundVerifierParams) -> None:
     rollouts = [rollout for group in batch.drawn for rollout in group.rollouts]
     failures = [rollout.verdict for rollout in rollouts if not rollout.is_decided]
     if len(failures) <= parts.abort_undecided_fraction * len(rollouts):
         return
     remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
-    if isinstance(parts.verifier, CheckedJudge):
+    if isinstance(verifier, ModelVerifier):
         remedy = (
             "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
         )

@@ -45,7 +45,8 @@ class RolloutLog:
     """Of rank 0: rollouts go to one file a step in the scratch folder until the round ends, numbers to tracking."""
 
     def __init__(self, scratch: Path, run: Run) -> None:
-        self.folder, self._run = scratch / "rollouts", run
+        self.folder = scratch / "rollouts"
+        self._run = run
 
     def resume(self, step: int) -> None:
         """See the protocol."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stages.engines.samplers.protocol import Sampler
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.judging import RoundVerifier
 from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.sampling import ProblemDraw, sample_draws
 from stages.rl_round.rollouts.scoring import score_samples
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import language_model
@@ -40,18 +40,8 @@ from stages.rl_round.params.verifier import LikelierWord, MadePairs, ModelVerifi
 
 EVALUATION_PAIRS = 256
 MAX_GRADIENT_NORM = 1.0
-
-
-class RoundVerifier(Protocol):
-    """What a round asks: `Verifier` and `CheckedJudge`."""
-
-    def judge(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        truncated: Sequence[bool] | None = None,
-        require_marker: bool = False,
-    ) -> list[Judgement]:
-        """One judgement for each (gold answer, response), in order."""
+TAUGHT = "judge"
+"""Name in the scratch folder of the policy that was taught to judge."""
 
 
 class CheckedJudge:
@@ -106,6 +96,36 @@ def _mark_judge_failures(judgement: Judgement) -> Judgement:
     return Judgement(Verdict.CRASHED, judgement.extracted, judgement.path, judgement.reason)
 
 
+@contextmanager
+def open_judge(
+    params: ModelVerifier,
+    sections: Mapping[str, Any],
+    policy: Path,
+    answers: Sequence[str],
+    rules: Verifier,
+    scratch: Path,
+    *seed_parts: int | str,
+) -> Iterator[tuple[CheckedJudge, dict[str, float]]]:
+    """The judge made of the policy in a folder, and what it was found to know.
+
+    `sections`: the loaded `trainer`, `sampler` and `prompt`. What it was taught is forgotten when the block ends well.
+    UserError when it is to be taught and the trainer is not of one process.
+    """
+    if isinstance(params.teaching, MadePairs):
+        if not isinstance(sections["trainer"], TorchTrainerParams):
+            raise UserError(
+                f"rl.verifier.teaching.kind made_pairs trains in one process, and trainer.kind is "
+                f"{sections['trainer'].kind}: set trainer.kind torch, or teaching.kind none"
+            )
+        trainer, prompt = sections["trainer"], sections["prompt"]
+        policy = taught_judge(params.teaching, trainer, prompt, policy, answers, scratch, *seed_parts)
+    seed = derive_seed(*seed_parts, "judge")
+    judge = build_judge(params, sections["sampler"], sections["prompt"], policy, seed)
+    with CheckedJudge(judge, rules) as checked:
+        yield checked, evaluate_judge(judge, answers, *seed_parts)
+    shutil.rmtree(scratch / TAUGHT, ignore_errors=True)
+
+
 def build_judge(
     params: ModelVerifier,
     sampler: TorchSamplerParams,
@@ -149,7 +169,7 @@ def taught_judge(
     *seed_parts: int | str,
 ) -> Path:
     """The folder of the policy that was taught to judge, under `scratch`; a run that goes on finds it there."""
-    folder = scratch / "judge"
+    folder = scratch / TAUGHT
     if folder.exists():
         return folder
     adamw = AdamwParams(
@@ -196,8 +216,3 @@ def evaluate_judge(
         "judge/undecided_fraction": sum(_mark_judge_failures(one).verdict.is_failure for one in judged)
         / len(judged),
     }
-
-
-def forget_judge(scratch: Path) -> None:
-    """Removes what `taught_judge` keeps: the outputs are written."""
-    shutil.rmtree(scratch / "judge", ignore_errors=True)

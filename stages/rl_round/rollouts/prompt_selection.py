@@ -20,8 +20,8 @@ from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import SampledTokensOnly
 from stages.rl_round.rollouts.grouping import draw_groups
-from stages.rl_round.rollouts.judging import RoundVerifier
 from stages.rl_round.rollouts.records import Group, Problem
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.sampling import ProblemDraw
 
 PROBLEMS_AT_ONCE = 128

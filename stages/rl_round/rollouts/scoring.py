@@ -10,8 +10,8 @@ from stages.engines.policies.policy_folders import decode_response
 from stages.engines.samplers.samples import Sample
 from stages.rl_round.params.rewards import CosineReward, SoftOverlong, VerdictReward
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.judging import RoundVerifier
 from stages.rl_round.rollouts.records import Rollout
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 
 def score_samples(

@@ -1,0 +1,62 @@
+"""A stage's process with nothing behind `stages.observe`: every function of it does nothing.
+
+    python -m tests.fakes.unobserved sft --params params.yaml ...
+
+Prints the source files of the project that the stage has loaded in the end.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Run:
+    """A run that nobody sees."""
+
+    def log(self, values: Any, step: int) -> None:
+        pass
+
+    def summary(self, values: Any) -> None:
+        pass
+
+    def phase(self, name: str) -> nullcontext[None]:
+        return nullcontext()
+
+
+@contextmanager
+def track(attempt: Any) -> Iterator[Run]:
+    yield Run()
+
+
+STAND_INS = {
+    "command": {"run_stage": lambda main: main()},
+    "lifetime": {"die_with_parent": lambda: None},
+    "progress": {"progress": lambda iterable, *_, **__: iterable, "say": lambda line: None},
+    "quick_imports": {"quick_imports": nullcontext},
+    "tracking": {"track": track, "Run": Run},
+}
+
+
+def main(stage: str, arguments: list[str]) -> None:
+    for name, functions in {"": {}, **STAND_INS}.items():
+        full = f"stages.observe.{name}".rstrip(".")
+        sys.modules[full] = module = ModuleType(full)
+        module.__dict__.update(functions)
+    sys.modules["stages.observe"].__path__ = []  # a package, and nothing more is found in it
+    sys.argv = [stage, *arguments]
+    runpy.run_module(f"stages.{stage}", run_name="__main__", alter_sys=True)
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    for file in sorted(file for file in files if file.startswith(f"{PROJECT}/stages/")):
+        print(Path(file).relative_to(PROJECT).as_posix())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

@@ -1,0 +1,69 @@
+"""Real stages give the same bytes observed, not observed, and with functions that do nothing for those that observe.
+
+What they have loaded in the end is in their fingerprint.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stages.code.fingerprints import fingerprint, read_source
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.params import read_yaml
+from stages.rl_round.__main__ import main as run_rl_round
+from stages.sft.__main__ import main as run_sft
+from tests.fakes.taught_policy import rl_flags, sft_flags, write_params
+
+pytestmark = pytest.mark.slow
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def outputs(folder, flags):
+    """Hash of each output that the flags of a stage name."""
+    paths = [Path(flag) for flag in flags if flag.startswith(f"{folder}/")]
+    return {path.name: dvc_md5(path) for path in paths if path.name != "params.yaml"}
+
+
+def run_unobserved(stage, flags):
+    """Runs the stage with stand-ins for `stages.observe`; returns the project's files that it had loaded."""
+    command = [sys.executable, "-m", "tests.fakes.unobserved", stage, *flags]
+    own = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(command, cwd=PROJECT, env=own, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def covered(stage, params):
+    return set(fingerprint(PROJECT, f"stages.{stage}.__main__", read_yaml(params), {}))
+
+
+def with_statements(files):
+    return {file for file in files if read_source(PROJECT / file, "stages").sha256}
+
+
+def test_sft_observed_and_not(taught, tmp_path, monkeypatch):
+    without = outputs(taught, sft_flags(taught, taught / "params.yaml", taught))
+    flags = sft_flags(taught, taught / "params.yaml", tmp_path)
+    loaded = run_unobserved("sft", flags)
+    assert outputs(tmp_path, flags).items() <= without.items() and len(outputs(tmp_path, flags)) == 4
+    assert with_statements(loaded) <= covered("sft", taught / "params.yaml")
+    observed = tmp_path / "observed"
+    flags = sft_flags(taught, taught / "params.yaml", observed)
+    monkeypatch.delenv("RETRACE_TRACKING")
+    run_sft(flags)
+    assert outputs(observed, flags).items() <= without.items() and len(outputs(observed, flags)) == 4
+    assert list((tmp_path / "state" / "runs").iterdir()), "it was not observed"
+
+
+def test_a_round_observed_and_not(taught, tmp_path):
+    params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 2})
+    flags, others = (rl_flags(taught, params, tmp_path / name) for name in ("plain", "unobserved"))
+    run_rl_round(flags)
+    loaded = run_unobserved("rl_round", others)
+    made = outputs(tmp_path / "plain", flags)
+    assert made == outputs(tmp_path / "unobserved", others) and len(made) == 4
+    assert with_statements(loaded) <= covered("rl_round", params)
+    assert "stages/engines/trainers/torch_trainer.py" in loaded
