@@ -119,7 +119,7 @@ def _lead(
         kept, selected = _select(context, problems, _count_passes(context, parts))
         parts, known = replace(parts, problems=kept), known | selected
         run.log(selected, step=0)
-    log = RolloutLog(context.scratch, run)
+    log = RolloutLog(context)
     source, weights = SampledBatches(context, parts), SamplerSync(context, sampler, parts.problems)
     state = run_synchronous_round(context, source, weights, log)
     _save_policy(paths, context.trainer)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import pandas
 
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.observe.tracking import Run
+from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.rollouts.dynamic_sampling import Batch
 from stages.rl_round.rollouts.records import Group
 
@@ -44,9 +43,9 @@ class SilentLog:
 class RolloutLog:
     """Of rank 0: rollouts go to one file a step in the scratch folder until the round ends, numbers to tracking."""
 
-    def __init__(self, scratch: Path, run: Run) -> None:
-        self.folder = scratch / "rollouts"
-        self._run = run
+    def __init__(self, context: RoundContext) -> None:
+        self.folder = context.scratch / "rollouts"
+        self._context = context
 
     def resume(self, step: int) -> None:
         """See the protocol."""
@@ -58,7 +57,7 @@ class RolloutLog:
         """Keeps the rollouts whose fate the step decided, each once; `policy_version` says what sampled them."""
         self._keep(step, batch.groups, batch.left_out)
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
-        self._run.log({**rates, **row}, step=step)
+        self._context.run.log({**rates, **row}, step=step)
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """See the protocol."""
