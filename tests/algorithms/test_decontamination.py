@@ -12,12 +12,10 @@ from stages.algorithms.decontamination import (
     NearDuplicateRule,
     NearDuplicates,
     NgramRule,
-    TemplateRule,
-    normalise_problem,
-    problem_words,
     source_revision,
 )
-from stages.algorithms.problem_templates import read_template
+from stages.algorithms.problem_templates import TemplateRule, read_template
+from stages.algorithms.problem_text import normalise_problem, problem_words
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does Tom have?"
 EXACT = DecontaminationRules(exact=True, ngrams=None, near_duplicates=None, templates=None)
