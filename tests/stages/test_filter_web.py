@@ -1,7 +1,6 @@
 """filter_web: every rule objects to what it is for and to nothing else; agreement with a real, tiny policy."""
 
 import json
-import time
 
 import pandas
 import pytest
@@ -158,8 +157,9 @@ def test_too_long_names_the_text():
     assert too_long(Candidate("1", "short", "short", "42"), limits) is None
 
 
-def test_hostile_texts_cost_bounded_time(tmp_path):
-    started = time.process_time()
+@pytest.mark.timeout(60)
+def test_hostile_texts_are_judged_at_once(tmp_path):
+    """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
     texts = [
         "(a) " * 4_900,
         "\n" * 19_000,
@@ -173,7 +173,6 @@ def test_hostile_texts_cost_bounded_time(tmp_path):
             {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
             FilterRules.model_validate(ALL_RULES | {"too_long": None}),
         )
-    assert time.process_time() - started < 5
     row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
     assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
 
