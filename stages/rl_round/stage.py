@@ -221,7 +221,7 @@ def _write(
     write_table(frame, paths.rollouts, ROLLOUT)
     write_curves(paths.curves, state.curve)
     run.summary(metrics)
-    write_metrics(paths.metrics, metrics)
+    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
     Checkpoints(run.scratch).clear()
     rollouts.clear()
     forget_passes(run.scratch)

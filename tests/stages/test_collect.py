@@ -58,7 +58,16 @@ def collect(tmp_path, origin, mirror=None):
     out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped")}
     metrics = tmp_path / "out" / "metrics.json"
     flags = [f"--{name}={path}" for name, path in out.items()]
-    main(["--source=some", f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
+    flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
+    main(
+        [
+            "--source=some",
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--metrics={metrics}",
+            f"--headline={tmp_path / 'headline.json'}",
+            *flags,
+        ]
+    )
     tables = [read_table(out["problems"], PROBLEM), read_table(out["dropped"], DROPPED)]
     return *tables, json.loads(metrics.read_text())
 

@@ -219,6 +219,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
                 f"--candidates={out[0]}",
                 f"--dropped={out[1]}",
                 f"--metrics={out[2]}",
+                f"--headline={tmp_path / 'headline.json'}",
             ]
         )
         written.append([path.read_bytes() for path in out])

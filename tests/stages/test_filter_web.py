@@ -28,6 +28,7 @@ ALL_RULES = dict.fromkeys(RULE_NAMES, True) | {
     "near_duplicate": {"shingle_words": 2, "similarity": 0.7, "permutations": 64, "same_numbers": True},
     "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None, "templates": None},
 }
+OUTPUTS = ("solutions", "contamination", "dropped", "metrics", "headline")
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
 SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
 
@@ -80,7 +81,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / name for name in ("solutions", "contamination", "dropped", "metrics")}
+    out = {name: tmp_path / "out" / name for name in OUTPUTS}
     (tmp_path / "policy").mkdir(exist_ok=True)
     main(
         [
@@ -262,9 +263,7 @@ def test_a_column_of_the_wrong_type_is_told(tmp_path):
     filter_web(tmp_path, [SUM])
     place = tmp_path / "candidates.parquet"
     pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
-    flags = [
-        f"--{name}={tmp_path / 'out' / name}" for name in ("solutions", "contamination", "dropped", "metrics")
-    ]
+    flags = [f"--{name}={tmp_path / 'out' / name}" for name in OUTPUTS]
     with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
         main(
             [
