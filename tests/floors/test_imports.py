@@ -84,6 +84,13 @@ def test_pipelines_import_only_foundations_and_what_stages_offer(module):
     assert not {name for name in inner if not name.startswith(OWNERS_OF_SHARED_SECTIONS + INTERVALS)}
 
 
+@pytest.mark.parametrize("path", sorted((PROJECT / "tests").rglob("*.py")), ids=lambda path: path.stem)
+def test_tests_import_no_benchmark(path):
+    """A benchmark may borrow from tests/fakes, and not the other way round."""
+    imported = imported_names(ast.parse(path.read_text()), "")
+    assert not [name for name in imported if name.split(".")[0] == "benchmarks"]
+
+
 def circles(edges) -> list[list[str]]:
     graph = networkx.DiGraph((one, other) for one, other in edges if one != other)
     return [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]

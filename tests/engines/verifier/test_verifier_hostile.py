@@ -7,10 +7,10 @@ import time
 
 import psutil
 
-from benchmarks.hostile_answers import GOLDS, hostile_pairs
 from stages.engines.distributed.ray_session import ray_session
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from tests.fakes.hostile_answers import GOLDS, hostile_pairs
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SLOW = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
