@@ -10,55 +10,15 @@ prints N hits of each source with both texts, to be judged by eye.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 
-import yaml
-
-from stages.algorithms.decontamination import BenchmarkProblem, Contamination, DecontaminationRules
-from stages.curate.params import CurateParams
-from stages.foundations.params import validate_section
-from tests.fakes.planted_leaks import planted
+from stages.algorithms.decontamination import BenchmarkProblem, Contamination
+from tests.fakes.planted_leaks import planted, read_mirror, recall_by_kind, recipe_rules
 
 PROJECT = Path(__file__).resolve().parents[1]
-
-
-def recipe_rules() -> DecontaminationRules:
-    """The rules of the recipe gsm8k-smollm2."""
-    recipe = PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml"
-    section = yaml.safe_load(recipe.read_text(encoding="utf-8"))["curate"]
-    return validate_section(section, "curate", CurateParams, recipe).decontamination
-
-
-def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
-    """One text of each row of a mirrored file."""
-    known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
-    text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
-    rows = (
-        json.loads(text)
-        if known[name]["format"] == "json"
-        else [json.loads(line) for line in text.splitlines()]
-    )
-    return [row[field] for row in rows]
-
-
-def recall_by_kind(
-    index: Contamination, leaks: dict[str, list[tuple[str, str]]]
-) -> dict[str, tuple[int, int]]:
-    """Leaks whose own benchmark problem was hit, of all, by kind."""
-    return {
-        kind: (
-            sum(
-                original in {hit.benchmark_problem for hit in index.find_all(leak)}
-                for original, leak in pairs
-            ),
-            len(pairs),
-        )
-        for kind, pairs in leaks.items()
-    }
 
 
 def main() -> None:

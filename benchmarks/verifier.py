@@ -5,8 +5,8 @@ after a warm-up turn each: ours is `Verifier.judge` over all rows with WORKERS w
 `verify` with its own defaults (its time limits on) in WORKERS processes that each take every WORKERS-th row. Start-up
 is off the clock for both. Seconds are wall-clock; ratios pair turns of the same number.
 
-The hostile part judges responses that attack (`hostile_answers.py`), counts verdicts, time and memory, and repeats
-the first file: its throughput after them beside that before, in CPU time of this process.
+The hostile part judges responses that attack (`tests/fakes/hostile_answers.py`), counts verdicts, time and memory, and
+repeats the first file: its throughput after them beside that before, in CPU time of this process.
 
 Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--repeats 5]
          [--workers 2] [--hostile 10000] [--seed 11]
@@ -29,12 +29,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hostile_answers import hostile_pairs
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.observe.command import run_stage
 from stages.observe.progress import say
+from tests.fakes.hostile_answers import hostile_pairs
 
 TIMEOUT_SECONDS = 5.0
 _WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")

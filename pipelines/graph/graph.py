@@ -52,7 +52,8 @@ def _address(stage: Any, root: Path) -> str:
 
 
 def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
-    return tuple(os.path.relpath(out.fs_path, root) for out in stage.outs if out.metric)
+    paths = (os.path.relpath(out.fs_path, root) for out in stage.outs)
+    return tuple(path for path in paths if path.startswith("data/metrics/"))
 
 
 def _gpus(stage: Any) -> int:

@@ -7,17 +7,6 @@ from dataclasses import dataclass
 from stages.foundations.errors import UserError
 
 GIB = 2**30
-SOURCES = {
-    "A100": "NVIDIA A100 80GB data sheet, SXM",
-    "A800": "as A100, with slower NVLink",
-    "H100": "NVIDIA H100 data sheet, SXM, half of the figures with sparsity",
-    "H800": "as H100, with slower NVLink",
-    "H200": "NVIDIA H200 data sheet, SXM, half of the figures with sparsity",
-    "H20": "148 TFLOP/s and 4.0 TB/s as reported; NVIDIA publishes no data sheet",
-    "L40S": "NVIDIA L40S data sheet, half of the figures with sparsity",
-    "RTX4090": "NVIDIA Ada GPU architecture, appendix A, products added up in float32",
-    "B200": "NVIDIA DGX B200 data sheet, an eighth, half of the figures with sparsity",
-}
 
 
 @dataclass(frozen=True)
@@ -45,15 +34,16 @@ def _gpu(name: str, memory_gb: float, bfloat16: float, float32: float, terabytes
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        _gpu("A100", 80, 312, 19.5, 2.04),
-        _gpu("A800", 80, 312, 19.5, 2.04),
-        _gpu("H100", 80, 989, 67, 3.35),
-        _gpu("H800", 80, 989, 67, 3.35),
-        _gpu("H200", 141, 989, 67, 4.8),
-        _gpu("H20", 96, 148, 44, 4.0),
-        _gpu("L40S", 48, 362, 91.6, 0.864),
+        _gpu("A100", 80, 312, 19.5, 2.04),  # NVIDIA A100 80GB data sheet, SXM
+        _gpu("A800", 80, 312, 19.5, 2.04),  # as A100, with slower NVLink
+        _gpu("H100", 80, 989, 67, 3.35),  # NVIDIA H100 data sheet, SXM, half of the figures with sparsity
+        _gpu("H800", 80, 989, 67, 3.35),  # as H100, with slower NVLink
+        _gpu("H200", 141, 989, 67, 4.8),  # NVIDIA H200 data sheet, SXM, half of the figures with sparsity
+        _gpu("H20", 96, 148, 44, 4.0),  # 148 TFLOP/s and 4.0 TB/s as reported; NVIDIA publishes no data sheet
+        _gpu("L40S", 48, 362, 91.6, 0.864),  # NVIDIA L40S data sheet, half of the figures with sparsity
+        # NVIDIA Ada GPU architecture, appendix A, products added up in float32.
         _gpu("RTX4090", 24, 165, 82.6, 1.008),
-        _gpu("B200", 180, 2250, 80, 8.0),
+        _gpu("B200", 180, 2250, 80, 8.0),  # NVIDIA DGX B200 data sheet, an eighth, sparse figures halved
     )
 }
 NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}

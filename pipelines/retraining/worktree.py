@@ -20,7 +20,7 @@ from stages.foundations.files import write_text_atomically
 from stages.foundations.scratch import state_folder
 
 BOOKKEEPING = (f"{SNAPSHOTS}.dvc", "data/.gitignore")
-RESULTS = ("dvc.lock", "data/metrics", "data/curves")
+RESULTS = ("dvc.lock", "data/metrics", "data/headline", "data/curves")
 """What of a run's results belongs into git; the rest lies in DVC's cache."""
 
 

@@ -26,21 +26,6 @@ from typing import Any
 from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
 from stages.algorithms.problem_text import normalise_problem, problem_words, word_runs
 
-__all__ = [
-    "BenchmarkProblem",
-    "Contamination",
-    "DecontaminationRules",
-    "Hit",
-    "HitPairs",
-    "NearDuplicateRule",
-    "NearDuplicates",
-    "NgramRule",
-    "TemplateRule",
-    "normalise_problem",
-    "problem_words",
-    "source_revision",
-]
-
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
 # weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
 MISSES_COUNT_MORE = (0.05, 0.95)

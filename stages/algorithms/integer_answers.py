@@ -33,7 +33,6 @@ _LETTERS = "mnpqrsuvwabcghjkMNPQRSUVW"
 """Letters that a request may use, in order, without those that a problem is likely to mean something by."""
 _LETTER = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 _DIGITS = rf"[0-9]{{1,{_LONGEST_INTEGER}}}"
-_IRRATIONAL = rf"(?:{_DIGITS})?(?:\\sqrt\{{{_DIGITS}\}}|\\pi)"
 _SUM = re.compile(
     rf"(?:(?P<a>-?{_DIGITS})(?P<between>[+-]))?"
     rf"(?P<sign>-?)(?P<b>{_DIGITS})?(?:\\sqrt\{{(?P<c>{_DIGITS})\}}|(?P<pi>\\pi))(?:(?P<after>[+-]{_DIGITS}))?"

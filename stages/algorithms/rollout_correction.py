@@ -38,36 +38,5 @@ def importance_weights(
     return torch.where(mask, weights, 0.0)
 
 
-def effective_sample_fraction(weights: PerToken, response_mask: Mask) -> Float[Tensor, ""]:
-    """(sum w)^2 / (n sum w^2) over the n masked tokens: 1 for equal weights, 1/n when one token has it all.
-
-    0 for an empty mask or weights that are all 0.
-    """
-    mask = response_mask.bool()
-    kept = torch.where(mask, weights.detach().double(), 0.0)
-    spread = mask.sum() * kept.square().sum()
-    return (kept.sum().square() / spread.clamp_min(torch.finfo(torch.float64).tiny)).to(weights.dtype)
-
-
-def logprob_gap(
-    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask
-) -> dict[str, Tensor]:
-    """How far trainer and sampler are apart on the sampled tokens, in nats; an empty mask counts as no gap.
-
-    mean_abs and max_abs of log pi - log mu; k3 = r - 1 - log r with r = pi / mu, whose mean estimates KL(mu || pi);
-    perplexity_ratio = exp(mean(log mu - log pi)), above 1 when the trainer thinks less of the tokens.
-    """
-    mask = response_mask.bool()
-    gap = _log_ratio(policy_logprobs, rollout_logprobs, mask).double()
-    count = mask.sum().clamp_min(1)
-    bounded = gap.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    return {
-        "rollout_gap/mean_abs": gap.abs().sum() / count,
-        "rollout_gap/max_abs": gap.abs().amax() if gap.numel() else gap.new_zeros(()),
-        "rollout_gap/k3": (bounded.expm1() - bounded).sum() / count,
-        "rollout_gap/perplexity_ratio": (-gap.sum() / count).exp(),
-    }
-
-
 def _log_ratio(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, policy_logprobs.detach() - rollout_logprobs.detach(), 0.0)

@@ -2,7 +2,7 @@
 
     python -m stages.collect --source gsm8k_train --params params.yaml \\
         --problems data/problems/collected/gsm8k_train.parquet --dropped data/dropped/collect__gsm8k_train.parquet \\
-        --metrics data/metrics/collect/gsm8k_train.json
+        --metrics data/metrics/collect/gsm8k_train.json --headline data/headline/collect/gsm8k_train.json
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from stages.observe.tracking import track
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "collect", argv, __doc__, inputs=[], outputs=["problems", "dropped", "metrics"], options=["source"]
+        "collect",
+        argv,
+        __doc__,
+        inputs=[],
+        outputs=["problems", "dropped", "metrics", "headline"],
+        options=["source"],
     )
     source = load_source(paths.params, paths.source)
     params = load_section(paths.params, "collect", CollectParams)
@@ -34,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(problems))
         run.summary(metrics)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from stages.algorithms.arithmetic_tasks import Kind
 from stages.collect.fields import FieldParams
@@ -139,11 +139,3 @@ def load_source(path: Path, name: str) -> SourceParams:
         known = ", ".join(sources) if isinstance(sources, dict) else "nothing"
         raise UserError(f"{path} has no source `{name}`; `sources` has: {known}")
     return validate_section(sources[name], f"sources.{name}", SourceParams, path)
-
-
-def validate_sources(sources: Any, path: Path) -> dict[str, SourceParams]:
-    """The whole section, as a recipe's test wants it."""
-    named = TypeAdapter(dict[str, Any]).validate_python(sources)
-    return {
-        name: validate_section(entry, f"sources.{name}", SourceParams, path) for name, entry in named.items()
-    }

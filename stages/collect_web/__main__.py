@@ -1,7 +1,8 @@
 """Collects web pages from every source of the section `collect_web`.
 
     python -m stages.collect_web --params params.yaml --pages data/web/pages.parquet \\
-        --dropped data/dropped/collect_web.parquet --metrics data/metrics/collect_web.json
+        --dropped data/dropped/collect_web.parquet --metrics data/metrics/collect_web.json \\
+        --headline data/headline/collect_web.json
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from stages.observe.command import run_stage
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    paths = parse_paths("collect_web", argv, __doc__, inputs=[], outputs=["pages", "dropped", "metrics"])
+    paths = parse_paths(
+        "collect_web", argv, __doc__, inputs=[], outputs=["pages", "dropped", "metrics", "headline"]
+    )
     from stages.collect_web.collection import collect_pages
     from stages.collect_web.params import CollectWebParams
     from stages.foundations.attempt import attempt_at
@@ -32,7 +35,7 @@ def main(argv: list[str] | None = None) -> None:
             raise UserError(f"collect_web found no usable page ({metrics}): correct `collect_web.sources`")
         write_table(pages, paths.pages, PAGE)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
 
 

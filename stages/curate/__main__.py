@@ -5,7 +5,8 @@
         --benchmarks data/problems/benchmarks.parquet --contamination data/problems/contamination.parquet \\
         --duplicates data/problems/duplicates.parquet --transforms data/problems/transforms.parquet \\
         --difficulty data/problems/difficulty.parquet \\
-        --dropped data/dropped/curate.parquet --metrics data/metrics/curate.json
+        --dropped data/dropped/curate.parquet --metrics data/metrics/curate.json \\
+        --headline data/headline/curate.json
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     tables = ["train", "validation", "benchmarks", "contamination", "duplicates", "transforms", "difficulty"]
     run_curate(
-        parse_paths("curate", argv, __doc__, inputs=["collected"], outputs=[*tables, "dropped", "metrics"])
+        parse_paths(
+            "curate", argv, __doc__, inputs=["collected"], outputs=[*tables, "dropped", "metrics", "headline"]
+        )
     )
 
 

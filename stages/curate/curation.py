@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.algorithms.decontamination import normalise_problem
+from stages.algorithms.problem_text import normalise_problem
 from stages.curate.answers import answer_kind
 from stages.curate.contamination import drop_contaminated
 from stages.curate.difficulty import rate_difficulty, read_pass_rates

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stages.algorithms.decontamination import normalise_problem
+from stages.algorithms.problem_text import normalise_problem
 from stages.curate.params import PassRates
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of

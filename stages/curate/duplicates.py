@@ -8,7 +8,8 @@ from typing import Any
 
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.decontamination import NearDuplicateRule, NearDuplicates, normalise_problem
+from stages.algorithms.decontamination import NearDuplicateRule, NearDuplicates
+from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.funnel import Funnel
 from stages.observe.progress import progress
 

@@ -59,7 +59,7 @@ def run_curate(paths: Namespace) -> None:
         lost = benchmark_funnel.metrics(len(curated.benchmarks))
         metrics |= {f"benchmarks/{name}": lost[name] for name in lost if name.startswith("dropped/")}
         run.summary(metrics)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
 
 
 def require_benchmarks(curated: Curated, roles: dict[str, str]) -> None:

@@ -3,7 +3,8 @@
     python -m stages.demonstrate --params params.yaml --problems data/problems/train.parquet \\
         --solutions data/web/solutions.parquet --policy data/policies/base \\
         --train data/demonstrations/train.parquet --validation data/demonstrations/validation.parquet \\
-        --dropped data/dropped/demonstrate.parquet --metrics data/metrics/demonstrate.json
+        --dropped data/dropped/demonstrate.parquet --metrics data/metrics/demonstrate.json \\
+        --headline data/headline/demonstrate.json
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
         argv,
         __doc__,
         inputs=["problems", "solutions", "policy"],
-        outputs=["train", "validation", "dropped", "metrics"],
+        outputs=["train", "validation", "dropped", "metrics", "headline"],
     )
     from stages.demonstrate.stage import run_demonstrate
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas
 
-from stages.algorithms.decontamination import normalise_problem
+from stages.algorithms.problem_text import normalise_problem
 from stages.demonstrate.params import (
     DemonstrateParams,
     GivenDemonstrations,

@@ -49,7 +49,7 @@ def run_demonstrate(paths: Namespace) -> None:
         write_table(train, paths.train, DEMONSTRATION)
         write_table(validation, paths.validation, DEMONSTRATION)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
 
 

@@ -2,7 +2,7 @@
 
     python -m stages.extract_web --params params.yaml --pages data/web/pages.parquet \\
         --candidates data/web/candidates.parquet --dropped data/dropped/extract_web.parquet \\
-        --metrics data/metrics/extract_web.json
+        --metrics data/metrics/extract_web.json --headline data/headline/extract_web.json
 
 `--pages` may be a folder of Parquet shards: see shards.py.
 """
@@ -16,17 +16,24 @@ from stages.observe.command import run_stage
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     paths = parse_paths(
-        "extract_web", argv, __doc__, inputs=["pages"], outputs=["candidates", "dropped", "metrics"]
+        "extract_web",
+        argv,
+        __doc__,
+        inputs=["pages"],
+        outputs=["candidates", "dropped", "metrics", "headline"],
     )
     from stages.extract_web.params import ExtractWebParams
     from stages.extract_web.stage import run
     from stages.foundations.attempt import attempt_at
+    from stages.foundations.metrics import write_metrics
     from stages.foundations.params import load_section
     from stages.observe.tracking import track
 
     params = load_section(paths.params, "extract_web", ExtractWebParams)
     with track(attempt_at("extract_web", params.model_dump(), {"pages": paths.pages})) as tracked:
-        tracked.summary(run(paths.pages, paths.candidates, paths.dropped, paths.metrics, params))
+        metrics = run(paths.pages, paths.candidates, paths.dropped, params)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "candidates/all"}})
+        tracked.summary(metrics)
 
 
 if __name__ == "__main__":

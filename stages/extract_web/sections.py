@@ -68,7 +68,6 @@ class LabelIndex:
 
 _EXERCISES = frozenset([Part.PROBLEM, Part.BOUNDARY])
 _ALL = frozenset(Part)
-_ALL_BUT_ASIDE = _ALL - {Part.ASIDE}
 
 
 def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:

@@ -13,7 +13,6 @@ from stages.extract_web.shards import cut_into_shards, extract_shards, find_shar
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.funnel import Funnel
-from stages.foundations.metrics import write_metrics
 from stages.foundations.scratch import state_folder
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
@@ -21,36 +20,27 @@ from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, require_rows, write_table
 
 
-def run(
-    pages: Path, candidates: Path, dropped: Path, metrics: Path, params: ExtractWebParams
-) -> dict[str, int]:
-    """Writes the three outputs and returns the metrics; UserError when there is no page to read."""
+def run(pages: Path, candidates: Path, dropped: Path, params: ExtractWebParams) -> dict[str, int]:
+    """Writes both tables and returns the metrics; UserError when there is no page to read."""
     work = state_folder() / "scratch" / "extract_web-shards"
     if pages.is_dir():
-        return _run_shards(pages, find_shards(pages), work, candidates, dropped, metrics, params)
+        return _run_shards(pages, find_shards(pages), work, candidates, dropped, params)
     match params.engine:
         case RayEngine(pages_per_shard=pages_per_shard):
             cut = work / f"cut-{sha256_of(pages)[:16]}-{pages_per_shard}"
             shards = cut_into_shards(pages, cut, pages_per_shard)
-            counts = _run_shards(pages, shards, work, candidates, dropped, metrics, params)
+            counts = _run_shards(pages, shards, work, candidates, dropped, params)
             shutil.rmtree(cut)
         case LocalEngine(processes=processes):
             frame = require_rows(read_table(pages, PAGE), pages, "check the sources of `collect_web`")
             found, funnel, counts = extract(frame, params, processes)
             write_table(found, candidates, CANDIDATE)
             write_table(funnel.dropped_frame(), dropped, DROPPED)
-            write_metrics(metrics, counts)
     return counts
 
 
 def _run_shards(
-    pages: Path,
-    shards: Sequence[Path],
-    work: Path,
-    candidates: Path,
-    dropped: Path,
-    metrics: Path,
-    params: ExtractWebParams,
+    pages: Path, shards: Sequence[Path], work: Path, candidates: Path, dropped: Path, params: ExtractWebParams
 ) -> dict[str, int]:
     """Shards that failed are rows of the dropped table; UserError only when all did."""
     results = extract_shards(shards, work, params)
@@ -68,5 +58,4 @@ def _run_shards(
     write_table(list(rows_of(results, CANDIDATE)), candidates, CANDIDATE)
     drops = [*rows_of(results, DROPPED), *poisoned.dropped_frame().to_dict("records")]
     write_table(drops, dropped, DROPPED)
-    write_metrics(metrics, counts)
     return dict(counts)

@@ -3,7 +3,8 @@
     python -m stages.filter_web --params params.yaml --candidates data/web/candidates.parquet \\
         --benchmarks data/problems/benchmarks.parquet --policy data/policies/base \\
         --solutions data/web/solutions.parquet --contamination data/web/contamination.parquet \\
-        --dropped data/dropped/filter_web.parquet --metrics data/metrics/filter_web.json
+        --dropped data/dropped/filter_web.parquet --metrics data/metrics/filter_web.json \\
+        --headline data/headline/filter_web.json
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
         argv,
         __doc__,
         inputs=["candidates", "benchmarks", "policy"],
-        outputs=["solutions", "contamination", "dropped", "metrics"],
+        outputs=["solutions", "contamination", "dropped", "metrics", "headline"],
     )
     from stages.filter_web.stage import run_filter_web
 

@@ -10,13 +10,8 @@ import pandas
 
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.decontamination import (
-    BenchmarkProblem,
-    Contamination,
-    HitPairs,
-    NearDuplicates,
-    normalise_problem,
-)
+from stages.algorithms.decontamination import BenchmarkProblem, Contamination, HitPairs, NearDuplicates
+from stages.algorithms.problem_text import normalise_problem
 from stages.filter_web.params import FilterRules
 from stages.filter_web.rules import RULES, Candidate, far_too_long, too_long
 from stages.foundations.funnel import Funnel

@@ -48,9 +48,6 @@ _PROOF_OR_OPINION = re.compile(
     |^\s*graph\b|\bwhy\s*\?""",
     re.IGNORECASE | re.VERBOSE,
 )
-_ANSWERS_VARY = re.compile(
-    r"\banswers? (?:will|may) vary\b|\bcheck (?:the )?student['’]s solution", re.IGNORECASE
-)
 _FORMULA = re.compile(r"\$[^$]*\$|\\[A-Za-z]+")
 _COMMON_ENGLISH = (
     "a an and are as at be by can compute does each find for from has have he how if in is it many more "

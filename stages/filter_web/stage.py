@@ -51,5 +51,5 @@ def run_filter_web(paths: Namespace) -> None:
         write_table(rows, paths.solutions, PROBLEM)
         write_table(hits, paths.contamination, CONTAMINATION)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)

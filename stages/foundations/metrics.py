@@ -10,9 +10,22 @@ from pathlib import Path
 
 from stages.foundations.files import write_json, write_text_atomically
 
+HEADLINE = frozenset(["kept", "loss", "accuracy", "score", "low", "high", "tokens"])
+"""The columns of `dvc metrics show`: few and short, or the table outgrows every screen. Rows kept by a data stage,
+validation loss, share of correct rollouts in a round's last step, score on a benchmark with its 95% interval, and mean
+tokens of a response."""
 
-def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """Writes `{"<thing>/<quantity>": number}`; ValueError names every value that is not a finite number."""
+
+def write_metrics(
+    path: Path, metrics: Mapping[str, float], headlines: Mapping[Path, Mapping[str, str]] = {}
+) -> None:
+    """Writes `{"<thing>/<quantity>": number}`, and beside it the few numbers that a person compares.
+
+    `headlines` holds for each file what stands in it: a word of HEADLINE and the name of the number in `metrics`. DVC
+    is told of these files only (`metrics:` in dvc.yaml), because it makes a column of every number that it is told of.
+    What `metrics` lacks is left out. ValueError names every value that is not a finite number, and every column that
+    is not in HEADLINE.
+    """
     broken = {
         name: value
         for name, value in metrics.items()
@@ -20,6 +33,11 @@ def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
     }
     if broken:
         raise ValueError(f"metrics must be finite numbers: {broken}")
+    unknown = {column for shown in headlines.values() for column in shown} - HEADLINE
+    if unknown:
+        raise ValueError(f"a headline has columns of {sorted(HEADLINE)}, not {sorted(unknown)}")
+    for place, shown in headlines.items():
+        write_json(place, {column: metrics[name] for column, name in shown.items() if name in metrics})
     write_json(path, dict(metrics))
 
 

@@ -2,7 +2,10 @@
 
     python -m stages.grade --params params.yaml --responses data/responses/sft.parquet \\
         --contamination data/problems/contamination.parquet \\
-        --verdicts data/verdicts/sft.parquet --metrics data/metrics/grade/sft.json
+        --verdicts data/verdicts/sft.parquet --metrics data/metrics/grade/sft.json \\
+        --headline data/headline/grade/sft
+
+`--headline` is a folder with one file for each benchmark.
 """
 
 from __future__ import annotations
@@ -19,14 +22,16 @@ from stages.foundations.tables.table import read_table, require_rows, write_tabl
 from stages.foundations.tables.verdict import VERDICT
 from stages.grade.grading import judge_responses, refuse_failures
 from stages.grade.params import GradeParams
-from stages.grade.scores import score_benchmarks
+from stages.grade.scores import headlines, score_benchmarks
 from stages.observe.command import run_stage
 from stages.observe.tracking import track
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    paths = parse_paths("grade", argv, __doc__, ["responses", "contamination"], ["verdicts", "metrics"])
+    paths = parse_paths(
+        "grade", argv, __doc__, ["responses", "contamination"], ["verdicts", "metrics", "headline"]
+    )
     params = load_section(paths.params, "grade", GradeParams)
     limits = load_section(paths.params, "verifier", VerifierParams)
     responses = require_rows(
@@ -43,7 +48,8 @@ def main(argv: list[str] | None = None) -> None:
         with run.phase("score"):
             metrics = score_benchmarks(responses, verdicts, contamination, params)
         write_table(verdicts, paths.verdicts, VERDICT)
-        write_metrics(paths.metrics, metrics)
+        shown = {paths.headline / f"{name}.json": columns for name, columns in headlines(metrics).items()}
+        write_metrics(paths.metrics, metrics, shown)
         run.summary(metrics)
 
 

@@ -9,7 +9,7 @@ An undecided verdict (unparsed, timed out, crashed) scores as not correct; its s
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy
 import pandas
@@ -49,6 +49,22 @@ def score_benchmarks(
                 scores |= {f"clean_{name}": value for name, value in _accuracies(clean_rows, params).items()}
         metrics |= {f"{benchmark}/{name}": value for name, value in scores.items()}
     return metrics
+
+
+def headlines(metrics: Mapping[str, float]) -> dict[str, dict[str, str]]:
+    """Of each benchmark: columns of a headline, and the names of their numbers.
+
+    The score is that of all samples (avg@k), or the greedy one where none were drawn.
+    """
+    found = {}
+    for name in metrics:
+        benchmark, _, score = name.partition("/")
+        if score == "greedy" or re.fullmatch(
+            r"avg_at_\d+", score
+        ):  # avg@k comes after greedy and takes its place
+            shown = {"score": name, "low": f"{name}_low", "high": f"{name}_high"}
+            found[benchmark] = shown | {"tokens": f"{benchmark}/response_tokens_mean"}
+    return found
 
 
 def _accuracies(rows: pandas.DataFrame, params: GradeParams) -> dict[str, float]:

@@ -129,7 +129,7 @@ def _lead(
     write_table(frame, paths.rollouts, ROLLOUT)
     write_curves(paths.curves, state.curve)
     run.summary(metrics)
-    write_metrics(paths.metrics, metrics)
+    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
     Checkpoints(context.scratch).clear()
     log.clear()
     forget_passes(context.scratch)

@@ -3,7 +3,7 @@
     python -m stages.sft --params params.yaml --policy data/policies/base \\
         --train data/demonstrations/train.parquet --validation data/demonstrations/validation.parquet \\
         --out data/policies/sft --metrics data/metrics/sft.json --curves data/curves/sft.csv \\
-        --dropped data/dropped/sft.parquet
+        --dropped data/dropped/sft.parquet --headline data/headline/sft.json
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
         argv,
         __doc__,
         inputs=["policy", "train", "validation"],
-        outputs=["out", "metrics", "curves", "dropped"],
+        outputs=["out", "metrics", "headline", "curves", "dropped"],
     )
     with quick_imports():
         from stages.sft.stage import run_sft

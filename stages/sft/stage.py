@@ -99,4 +99,4 @@ def _write(
     if trainer.rank == 0:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_curves(paths.curves, curve)
-        write_metrics(paths.metrics, metrics)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation_last"}})

@@ -1,7 +1,6 @@
 """Which problems count as the same, and which do not."""
 
 import itertools
-import time
 
 import pytest
 
@@ -12,12 +11,11 @@ from stages.algorithms.decontamination import (
     NearDuplicateRule,
     NearDuplicates,
     NgramRule,
-    TemplateRule,
-    normalise_problem,
-    problem_words,
     source_revision,
 )
-from stages.algorithms.problem_templates import read_template
+from stages.algorithms.problem_templates import TemplateRule, read_template
+from stages.algorithms.problem_text import normalise_problem, problem_words
+from tests.fakes.steps import steps
 
 APPLES = "Tom has 3 apples and buys 4 more. How many apples does Tom have?"
 EXACT = DecontaminationRules(exact=True, ngrams=None, near_duplicates=None, templates=None)
@@ -157,29 +155,28 @@ def test_ways_of_typesetting_one_problem(text, same):
     assert normalise_problem(text) == normalise_problem(same) != ""
 
 
-def seconds(work):
-    started = time.process_time()
-    work()
-    return time.process_time() - started
-
-
 @pytest.mark.parametrize(
     "piece", ["^ ", "^" + " " * 400, "\\frac ", "\\hspace{", "1,", "a'", "{,}", "\\lvert", "(", "é"]
 )
+@pytest.mark.timeout(60)
 def test_hostile_texts_are_read_in_linear_time(piece):
-    text = piece * (200_000 // len(piece)) + " " * 50_000
-    assert seconds(lambda: (problem_words(text), read_template(text))) < 3
+    """A second at most; a reading whose cost grows with the square takes hours and is stopped."""
+    text = piece * (1_000_000 // len(piece)) + " " * 250_000
+    problem_words(text)
+    read_template(text)
 
 
-def test_a_benchmark_that_repeats_itself_costs_no_more():
+def test_a_benchmark_that_repeats_itself_costs_work_by_its_size_only():
     rules = DecontaminationRules(True, NgramRule(4, 0.5), NEAR, TemplateRule(0.6, 0.1))
     hits = []
 
-    def work():
-        repeated = index(rules, *[APPLES] * 4000, "Something else entirely, which is about boats.")
-        hits.extend(repeated.find_all(APPLES))
+    def search(copies):
+        repeated = index(rules, *[APPLES] * copies, "Something else entirely, which is about boats.")
+        hits[:] = repeated.find_all(APPLES)
 
-    assert seconds(work) < 5
+    search(1)  # a text that was read is kept
+    once = steps(lambda: search(400))
+    assert steps(lambda: search(4000)) < 10 * once
     assert len(hits) == 4000 and {hit.rule for hit in hits} == {"exact"}
 
 
@@ -189,24 +186,26 @@ def test_boilerplate_of_a_benchmark_proposes_nothing_but_leaks_are_still_found()
         f"{preamble} box{i} holds item{i} of sort{i} in room{i} and shelf{i} at place{i}" for i in range(1500)
     ]
     rules = DecontaminationRules(False, NgramRule(words=5, shared_fraction=0.2), None, None)
-    own = index(rules, *questions)
+    own, tenth = index(rules, *questions), index(rules, *questions[:150])
     assert own.find(f"{preamble} how high is the tower of the old town on the hill") is None
     assert own.find(questions[7].replace("Answer", "Please answer")).benchmark_problem_id == "b/7"
-    assert seconds(lambda: [own.find(question) for question in questions[:300]]) < 5
+    tenth.find(questions[7])  # a text that was read is kept
+    assert steps(lambda: own.find(questions[7])) <= steps(lambda: tenth.find(questions[7]))
 
 
 def test_many_problems_of_one_template_do_not_propose_each_other():
     strict = NearDuplicateRule(NEAR.shingle_words, NEAR.similarity, 64, same_numbers=True)
-    texts = [APPLES.replace("3", str(n)).replace("4", str(3 * n + 1)) for n in range(100, 1400)]
+    texts = [APPLES.replace("3", str(n)).replace("4", str(3 * n + 1)) for n in range(100, 740)]
 
-    def work():
+    def work(count):
         near = NearDuplicates(strict)
-        for key, text in enumerate(texts):
+        for key, text in enumerate(texts[:count]):
             assert near.find(text) == []
             near.add(key, text)
         assert [key for key, _ in near.find(texts[5].replace("more", "again"))] == [5]
 
-    assert seconds(work) < 20
+    work(640)  # a text that was read is kept
+    assert steps(lambda: work(640)) < 2.1 * steps(lambda: work(320))
 
 
 def test_templates_come_after_the_other_rules():

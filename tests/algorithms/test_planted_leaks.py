@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.planted_leaks import read_mirror, recall_by_kind, recipe_rules
 from stages.algorithms.decontamination import BenchmarkProblem, Contamination
-from tests.fakes.planted_leaks import formulas, planted, renamed, respaced_latex, rewordings
+from tests.fakes.planted_leaks import (
+    formulas,
+    planted,
+    read_mirror,
+    recall_by_kind,
+    recipe_rules,
+    renamed,
+    respaced_latex,
+    rewordings,
+)
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 needs_real_rows = pytest.mark.skipif(

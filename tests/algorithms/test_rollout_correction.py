@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.rollout_correction import effective_sample_fraction, importance_weights, logprob_gap
+from stages.algorithms.rollout_correction import importance_weights
 
 
 def slow_weights(policy, rollout, mask, level, cap):
@@ -78,35 +78,3 @@ def test_weights_undo_the_sampler():
         :, 0
     ]
     torch.testing.assert_close((mu * weights * torch.arange(3)).sum(), (pi * torch.arange(3)).sum())
-
-
-def test_effective_sample_fraction():
-    mask = torch.tensor([[1, 1, 1, 1, 0]])
-    # (1 + 1 + 1 + 3)^2 / (4 * (1 + 1 + 1 + 9)) = 36 / 48.
-    weights = torch.tensor([[1.0, 1.0, 1.0, 3.0, 100.0]])
-    assert effective_sample_fraction(weights, mask).item() == pytest.approx(0.75)
-    assert effective_sample_fraction(torch.full((1, 5), 0.3), mask).item() == pytest.approx(1.0)
-    assert effective_sample_fraction(torch.tensor([[0.0, 0.0, 7.0, 0.0, 0.0]]), mask).item() == pytest.approx(
-        0.25
-    )
-    assert effective_sample_fraction(weights, torch.zeros(1, 5)).item() == 0.0
-
-
-def test_logprob_gap_by_hand():
-    policy = torch.tensor([[math.log(2.0), math.log(0.5), math.nan]])
-    gap = logprob_gap(policy, torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[1, 1, 0]]))
-    # |log 2| twice; k3: (2 - 1 - log 2 + 0.5 - 1 + log 2) / 2 = 0.25; the mean of -log r is 0, so the ratio is 1.
-    assert gap["rollout_gap/mean_abs"].item() == pytest.approx(math.log(2))
-    assert gap["rollout_gap/max_abs"].item() == pytest.approx(math.log(2))
-    assert gap["rollout_gap/k3"].item() == pytest.approx(0.25)
-    assert gap["rollout_gap/perplexity_ratio"].item() == pytest.approx(1.0)
-    empty = logprob_gap(policy, policy, torch.zeros(1, 3))
-    assert [value.item() for value in empty.values()] == [0.0, 0.0, 0.0, 1.0]
-
-
-def test_k3_of_the_gap_estimates_the_divergence():
-    generator = torch.Generator().manual_seed(0)
-    pi, mu = torch.randn(2, 50, generator=generator, dtype=torch.float64).mul(0.3).log_softmax(-1)
-    tokens = torch.multinomial(mu.exp(), 200_000, replacement=True, generator=generator)
-    gap = logprob_gap(pi[tokens][None], mu[tokens][None], torch.ones(1, 200_000))
-    assert gap["rollout_gap/k3"].item() == pytest.approx((mu.exp() * (mu - pi)).sum().item(), rel=0.02)

@@ -13,6 +13,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
+from stages.algorithms.decontamination import Contamination, DecontaminationRules
+from stages.curate.params import CurateParams
+from stages.foundations.params import validate_section
+
+PROJECT = Path(__file__).resolve().parents[2]
 FOLDER = Path(__file__).parent / "leaks"
 _NAMES = ("Priya", "Malik", "Odette", "Tomas", "Ingrid", "Kofi", "Yuki", "Lucia", "Anders", "Zara")
 _NAME = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
@@ -79,3 +86,38 @@ def planted(stories: list[str], latex: list[str], seed: int = 0) -> dict[str, li
     for row in rewordings():
         leaks.setdefault(f"reworded_{row['level']}", []).append((row["original"], row["reworded"]))
     return leaks
+
+
+def recipe_rules() -> DecontaminationRules:
+    """The rules of the recipe gsm8k-smollm2."""
+    recipe = PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml"
+    section = yaml.safe_load(recipe.read_text(encoding="utf-8"))["curate"]
+    return validate_section(section, "curate", CurateParams, recipe).decontamination
+
+
+def read_mirror(mirror: Path, name: str, field: str) -> list[str]:
+    """One text of each row of a mirrored file."""
+    known = {entry["name"]: entry for entry in json.loads((mirror / "sources.json").read_text())}
+    text = (mirror / known[name]["sha256"]).read_text(encoding="utf-8")
+    rows = (
+        json.loads(text)
+        if known[name]["format"] == "json"
+        else [json.loads(line) for line in text.splitlines()]
+    )
+    return [row[field] for row in rows]
+
+
+def recall_by_kind(
+    index: Contamination, leaks: dict[str, list[tuple[str, str]]]
+) -> dict[str, tuple[int, int]]:
+    """Leaks whose own benchmark problem was hit, of all, by kind."""
+    return {
+        kind: (
+            sum(
+                original in {hit.benchmark_problem for hit in index.find_all(leak)}
+                for original, leak in pairs
+            ),
+            len(pairs),
+        )
+        for kind, pairs in leaks.items()
+    }

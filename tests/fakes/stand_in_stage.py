@@ -66,7 +66,7 @@ def _write(stage: str, path: Path, digest: str) -> None:
             csv.writer(file).writerows(
                 [["step", "length/response_tokens_mean"], [1, 20], [2, int(digest[:2], 16)]]
             )
-    elif stage == "grade":
+    elif stage == "grade" and path.suffix == ".parquet":
         import pandas
 
         rows = [

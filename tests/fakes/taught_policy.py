@@ -181,6 +181,8 @@ def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
         str(out / "sft.csv"),
         "--metrics",
         str(out / "sft.json"),
+        "--headline",
+        str(out / "sft_headline.json"),
     ]
 
 
@@ -203,4 +205,6 @@ def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
         str(out / "rl_1.csv"),
         "--metrics",
         str(out / "rl_1.json"),
+        "--headline",
+        str(out / "rl_1_headline.json"),
     ]

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from stages.code.fingerprints import stage_names
+from stages.foundations.metrics import HEADLINE
 
 PROJECT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
@@ -89,5 +90,31 @@ def test_what_stages_make_is_ignored_by_git_or_is_small_text():
     ]
     for stage in STAGES.values():
         for entry in stage.get("outs") or []:
-            path = next(iter(entry)) if isinstance(entry, dict) else entry
-            assert path.startswith(tuple(ignored)) or path.startswith("reports/"), path
+            (path,) = paths([entry])
+            assert path.startswith((*ignored, "reports/", "data/metrics/")), path
+
+
+def test_the_tables_of_dvc_metrics_fit_a_screen(resolved, capsys):
+    """DVC makes a column of every number in every file that it is told of; here all files have all columns."""
+    from dvc.commands.metrics import DEFAULT_PRECISION
+    from dvc.compare import show_diff, show_metrics
+
+    benchmarks = [
+        name
+        for name, source in yaml.safe_load((PROJECT / "params.yaml").read_text())["sources"].items()
+        if source["role"] == "benchmark"
+    ]
+    told = [str(out) for stage in resolved for out in stage.outs if out.metric]
+    files = [
+        file
+        for path in told
+        for file in ([path] if path.endswith(".json") else [f"{path}/{name}.json" for name in benchmarks])
+    ]
+    row = dict.fromkeys(HEADLINE, 0.123456) | {"kept": 1234567, "tokens": 1234.5678}
+    rounded = {"precision": DEFAULT_PRECISION, "round_digits": True}
+    show_metrics({"workspace": {"data": {path: {"data": row} for path in files}}}, **rounded)
+    change = {name: {"old": value, "new": value - 0.01, "diff": -0.01} for name, value in row.items()}
+    show_diff(dict.fromkeys(files, change), "Metric", a_rev="HEAD", b_rev="workspace", **rounded)
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) == 2 + len(files) + len(files) * len(HEADLINE)
+    assert max(map(len, shown)) <= 120, max(shown, key=len)

@@ -37,10 +37,8 @@ MODULES = {
 }
 
 
-def imports_of(module: str) -> set[str]:
+def imports_of(path: Path, package: str) -> set[str]:
     """Names that the file's import statements bind or load, inside functions too."""
-    path = MODULES[module]
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant):
@@ -48,7 +46,10 @@ def imports_of(module: str) -> set[str]:
     return set(imported_names(tree, package))
 
 
-IMPORTS = {module: imports_of(module) for module in MODULES}
+IMPORTS = {
+    module: imports_of(path, module if path.name == "__init__.py" else module.rpartition(".")[0])
+    for module, path in MODULES.items()
+}
 
 
 def level(module: str) -> int | None:
@@ -82,6 +83,12 @@ def test_no_stage_imports_another(module):
 def test_pipelines_import_only_foundations_and_what_stages_offer(module):
     inner = {name for name in IMPORTS[module] if level(name) in (2, 3)}
     assert not {name for name in inner if not name.startswith(OWNERS_OF_SHARED_SECTIONS + INTERVALS)}
+
+
+@pytest.mark.parametrize("path", sorted((PROJECT / "tests").rglob("*.py")), ids=lambda path: path.stem)
+def test_tests_import_no_benchmark(path):
+    """A benchmark may borrow from tests/fakes, and not the other way round."""
+    assert not {name for name in imports_of(path, package="") if name.split(".")[0] == "benchmarks"}
 
 
 def circles(edges) -> list[list[str]]:

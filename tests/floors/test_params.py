@@ -1,12 +1,14 @@
 """Parameter files: every recipe is whole and valid, the one in use is the laptop's, and Python holds no default."""
 
+import ast
 import inspect
 import re
+from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
 from pipelines.graph.schema import check_params, section_models
 from stages.foundations.errors import UserError
@@ -41,12 +43,43 @@ def test_no_field_has_a_default_and_unknown_keys_are_refused():
         assert not with_default, f"{model.__name__}: {with_default}"
 
 
-def test_every_field_is_bounded_or_explained():
-    """A number without a unit in its name has a docstring line under it."""
-    for model in all_models():
-        if model.__module__.startswith("tests") or not issubclass(model, BaseModel):
-            continue
-        assert inspect.getdoc(model), f"{model.__name__} says nothing about itself"
+def own_models():
+    return [model for model in all_models() if not model.__module__.startswith("tests")]
+
+
+def explained_fields(model):
+    """Fields with a docstring line under them, in the class's own body: Python itself keeps no trace of it."""
+    (definition,) = ast.parse(inspect.getsource(model)).body
+    return {
+        field.target.id
+        for field, below in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
+
+
+def test_every_model_says_what_it_is_for():
+    silent = [
+        model.__name__ for model in own_models() if not vars(model)["__doc__"]
+    ]  # inspect.getdoc inherits
+    assert not silent, f"no docstring of their own: {silent}"
+
+
+def test_every_number_is_bounded_or_explained():
+    """A bound, or a docstring line under the field, says which numbers may stand there."""
+    bare = []
+    for model in own_models():
+        parents = [parent for parent in model.__mro__ if issubclass(parent, StrictParams)]
+        explained = set().union(*map(explained_fields, parents))
+        for name, field in model.model_fields.items():
+            is_number = {int, float} & {field.annotation, *get_args(field.annotation)}
+            is_bounded = any(
+                hasattr(rule, end) for rule in field.metadata for end in ("ge", "gt", "le", "lt")
+            )
+            if is_number and not is_bounded and name not in explained:
+                bare.append(f"{model.__name__}.{name}")
+    assert not bare
 
 
 def test_every_section_is_read_by_a_stage():

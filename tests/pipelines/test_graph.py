@@ -96,8 +96,8 @@ def test_the_report_is_there_and_a_second_run_runs_only_code(project):
 
 def test_metrics_and_plots_are_known_to_dvc(project):
     shown = dvc(project, "metrics", "show")
-    assert "arithmetic_held_out/avg_at_2" in shown and "data/metrics/grade/rl_2.json" in shown
-    assert "metrics/grade/rl_1.json" in dvc(project, "metrics", "diff")
+    assert "data/headline/grade/rl_2/arithmetic_held_out.json" in shown
+    assert "data/headline/rl_round/rl_1.json" in dvc(project, "metrics", "diff", "--all")
     dvc(project, "plots", "show", "-o", "plots")
     assert "rl_round_rl_1_csv" in (project / "plots" / "index.html").read_text()
 

@@ -46,11 +46,10 @@ def test_output_comes_line_by_line_and_the_exit_code_is_returned(tmp_path):
 
 
 def test_a_timeout_ends_the_whole_family(tmp_path):
-    lines, started = [], time.monotonic()
+    lines = []
     with pytest.raises(TimedOut, match="stopped after 2 s"):
         run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=2)
-    assert time.monotonic() - started < 8
-    assert not is_running(int(lines[0]))
+    assert not is_running(int(lines[0])), "left alone, it sleeps for a minute"
 
 
 def test_silence_ends_the_command_and_a_slow_talker_lives(tmp_path):

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from stages.collect.__main__ import main
-from stages.collect.params import validate_sources
+from stages.collect.params import SourceParams
 from stages.foundations.errors import UserError
+from stages.foundations.params import validate_section
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table
@@ -57,7 +58,16 @@ def collect(tmp_path, origin, mirror=None):
     out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped")}
     metrics = tmp_path / "out" / "metrics.json"
     flags = [f"--{name}={path}" for name, path in out.items()]
-    main(["--source=some", f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
+    flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
+    main(
+        [
+            "--source=some",
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--metrics={metrics}",
+            f"--headline={tmp_path / 'headline.json'}",
+            *flags,
+        ]
+    )
     tables = [read_table(out["problems"], PROBLEM), read_table(out["dropped"], DROPPED)]
     return *tables, json.loads(metrics.read_text())
 
@@ -357,7 +367,7 @@ def test_unreachable_hub(tmp_path, monkeypatch):
 def test_params_are_strict(tmp_path):
     source = {"role": "train", "licence": "MIT", "from": {**ARITHMETIC, "rows": 0, "colour": "red"}}
     with pytest.raises(UserError) as error:
-        validate_sources({"some": source}, Path("params.yaml"))
+        validate_section(source, "sources.some", SourceParams, Path("params.yaml"))
     assert "rows" in str(error.value) and "colour: unknown key" in str(error.value)
     fields = {**PLAIN, "answer": {"kind": "magic"}}
     with pytest.raises(UserError, match=r"fields\.answer: give the name of a field"):

@@ -45,7 +45,15 @@ def collect(tmp_path, max_page_kib=64, **sources):
     out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("pages", "dropped")}
     metrics = tmp_path / "out" / "metrics.json"
     flags = [f"--{name}={path}" for name, path in out.items()]
-    main([f"--params={tmp_path / 'params.yaml'}", f"--metrics={metrics}", *flags])
+    flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
+    main(
+        [
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--metrics={metrics}",
+            f"--headline={tmp_path / 'headline.json'}",
+            *flags,
+        ]
+    )
     pages, dropped = read_table(out["pages"], PAGE), read_table(out["dropped"], DROPPED)
     return (
         pages,

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -183,10 +182,11 @@ def test_bad_pages_have_a_reason(content, form, reason):
     assert (found, given) == ([], reason)
 
 
-def test_many_tags_take_bounded_time():
-    started = time.monotonic()
-    extract_page(page("<p><a href=x>" + "<b>x</b>" * 100_000 + "</p>" + "<ul><li>" * 500), 40)
-    assert time.monotonic() - started < 20
+@pytest.mark.timeout(120)
+def test_many_tags_are_read_at_once():
+    """Two seconds; a reading whose cost grows with the square takes hours and is stopped."""
+    many = "<p><a href=x>" + "<b>x</b>" * 100_000 + "</p>" + "<ul><li>" * 500
+    assert extract_page(page(many), 40)[:2] == ([], "no_exercise")
 
 
 def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
@@ -219,6 +219,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
                 f"--candidates={out[0]}",
                 f"--dropped={out[1]}",
                 f"--metrics={out[2]}",
+                f"--headline={tmp_path / 'headline.json'}",
             ]
         )
         written.append([path.read_bytes() for path in out])

@@ -1,7 +1,5 @@
 """extract_web on hostile pages: each ends in bounded time with a reason, none raises."""
 
-import time
-
 import pytest
 
 from stages.extract_web.extraction import MAX_CHARACTERS, MAX_TAGS, extract_page
@@ -99,12 +97,12 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_bounded_time_and_a_reason(name):
+@pytest.mark.timeout(120)
+def test_a_hostile_page_ends_with_candidates_or_a_reason(name):
+    """Seconds at most; a reading whose cost grows with the square takes hours and is stopped."""
     form, content = PAGES[name]
-    started = time.process_time()
     page = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
     candidates, reason, _ = extract_page(page, 40)
-    assert time.process_time() - started < 15
     assert bool(candidates) != bool(reason)
     assert not any("root:" in row["problem"] for row in candidates)
 

@@ -43,7 +43,7 @@ def pages(first, count):
 def flags(folder, pages_path, engine, name):
     params = folder / f"{name}.yaml"
     params.write_text(yaml.safe_dump({"extract_web": PARAMS | {"engine": engine}}))
-    outputs = {out: folder / f"{name}.{out}" for out in ("candidates", "dropped", "metrics")}
+    outputs = {out: folder / f"{name}.{out}" for out in ("candidates", "dropped", "metrics", "headline")}
     return [
         f"--params={params}",
         f"--pages={pages_path}",
@@ -110,7 +110,7 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
 
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
     main(flags(tmp_path, folder, {"kind": "local", "processes": 2}, "local"))
-    for output in ("candidates", "dropped", "metrics"):
+    for output in ("candidates", "dropped", "metrics", "headline"):
         assert (tmp_path / f"ray.{output}").read_bytes() == (tmp_path / f"local.{output}").read_bytes()
     dropped = read_table(tmp_path / "ray.dropped", DROPPED)
     assert dropped["reason"].value_counts().to_dict() == {"not_html": 3, "shard_failed": 1}

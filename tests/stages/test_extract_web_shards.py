@@ -138,7 +138,7 @@ def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": PARAMS.model_dump()}))
-    out = {name: tmp_path / name for name in ("candidates", "dropped", "metrics")}
+    out = {name: tmp_path / name for name in ("candidates", "dropped", "metrics", "headline")}
     main(
         [f"--params={tmp_path / 'params.yaml'}", f"--pages={folder}", *(f"--{n}={p}" for n, p in out.items())]
     )

@@ -1,16 +1,14 @@
 """extract_web on threads of forums, read by their structure: no box here is named as the rules would like it."""
 
-import random
+from pathlib import Path
 
 import pytest
 
-from benchmarks.blind_layouts.eighth import forum_best_answer
-from benchmarks.blind_layouts.fifteenth import forum_q2a
-from benchmarks.extraction_styles import Gold
 from stages.extract_web.markup import written_vote
 from tests.stages.test_extract_web_blind import pairs
 from tests.stages.test_extract_web_posts import ASKED, EXPECTED, WRONG
 
+FORUMS = Path(__file__).resolve().parents[1] / "fakes" / "forums"
 NAMES = ("ana", "Bo Lind", "c_d", "R2", "Ms. Ito")
 WRONGS = (WRONG, "No idea, sorry.", "Perhaps 41, as my book says.")
 
@@ -270,8 +268,7 @@ def test_answers_that_words_label_keep_their_labels():
 
 def test_questions_that_wait_for_answers_are_no_sign_of_labels():
     """All threads but one say "No answers yet"."""
-    asked = [Gold(n, f"Compute {n}+{n}.", "It is 4." if n == 2 else None) for n in range(1, 8)]
-    page = forum_best_answer(asked, random.Random(1))
+    page = (FORUMS / "no_answers_yet.html").read_text()
     assert [pair for pair in pairs(page) if pair[1]] == [("Compute 2+2.", "It is 4.")]
 
 
@@ -325,7 +322,7 @@ def test_points_of_users_are_no_scores():
 
 def test_who_commented_answers_nothing():
     """Remarks in boxes inside answers that only say "commented"."""
-    page = forum_q2a([Gold(n, problem, solution) for n, problem, solution in ASKED], random.Random(5))
+    page = (FORUMS / "who_commented.html").read_text()
     assert "commented" in page and pairs(page) == EXPECTED
 
 

@@ -1,7 +1,6 @@
 """filter_web: every rule objects to what it is for and to nothing else; agreement with a real, tiny policy."""
 
 import json
-import time
 
 import pandas
 import pytest
@@ -29,6 +28,7 @@ ALL_RULES = dict.fromkeys(RULE_NAMES, True) | {
     "near_duplicate": {"shingle_words": 2, "similarity": 0.7, "permutations": 64, "same_numbers": True},
     "contaminated": {"exact": True, "ngrams": None, "near_duplicates": None, "templates": None},
 }
+OUTPUTS = ("solutions", "contamination", "dropped", "metrics", "headline")
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}
 SUM = ("Compute 1+2 for me please.", "1+2=3\nThe answer is \\boxed{3}.", "3")
 
@@ -81,7 +81,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    out = {name: tmp_path / "out" / name for name in ("solutions", "contamination", "dropped", "metrics")}
+    out = {name: tmp_path / "out" / name for name in OUTPUTS}
     (tmp_path / "policy").mkdir(exist_ok=True)
     main(
         [
@@ -158,8 +158,9 @@ def test_too_long_names_the_text():
     assert too_long(Candidate("1", "short", "short", "42"), limits) is None
 
 
-def test_hostile_texts_cost_bounded_time(tmp_path):
-    started = time.process_time()
+@pytest.mark.timeout(60)
+def test_hostile_texts_are_judged_at_once(tmp_path):
+    """A second or two; a rule whose cost grows with the square takes hours and is stopped."""
     texts = [
         "(a) " * 4_900,
         "\n" * 19_000,
@@ -173,7 +174,6 @@ def test_hostile_texts_cost_bounded_time(tmp_path):
             {"candidate_id": "1", "problem": text, "solution": text, "answer": "3"},
             FilterRules.model_validate(ALL_RULES | {"too_long": None}),
         )
-    assert time.process_time() - started < 5
     row = {"candidate_id": "1", "problem": "x" * 10**6, "solution": "3", "answer": "3"}
     assert _first_objection(row, FilterRules.model_validate(ALL_RULES | {"too_long": None}))[0] == "too_long"
 
@@ -263,9 +263,7 @@ def test_a_column_of_the_wrong_type_is_told(tmp_path):
     filter_web(tmp_path, [SUM])
     place = tmp_path / "candidates.parquet"
     pandas.read_parquet(place).assign(problem=[{"text": 1}]).to_parquet(place)
-    flags = [
-        f"--{name}={tmp_path / 'out' / name}" for name in ("solutions", "contamination", "dropped", "metrics")
-    ]
+    flags = [f"--{name}={tmp_path / 'out' / name}" for name in OUTPUTS]
     with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
         main(
             [

@@ -54,7 +54,14 @@ def grade(tmp_path):
         ]
         write_table(leaks, tmp_path / "contamination.parquet", CONTAMINATION)
         flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "contamination", "verdicts")]
-        main([f"--params={tmp_path / 'params.yaml'}", *flags, f"--metrics={tmp_path / 'metrics.json'}"])
+        main(
+            [
+                f"--params={tmp_path / 'params.yaml'}",
+                *flags,
+                f"--metrics={tmp_path / 'metrics.json'}",
+                f"--headline={tmp_path / 'headline'}",
+            ]
+        )
         metrics = json.loads((tmp_path / "metrics.json").read_text())
         return metrics, read_table(tmp_path / "verdicts.parquet", VERDICT)
 
@@ -103,6 +110,17 @@ def test_scores_by_hand(grade):
         "unparsed",
     ]
     assert not any("clean" in name for name in metrics)
+
+
+def test_a_headline_is_the_score_of_all_samples_or_else_the_greedy_one(grade, tmp_path):
+    metrics, _ = grade([*ROWS, response("p2", r"\boxed{4}", "greedy", benchmark="other")])
+    for name, score in (("sums", "avg_at_4"), ("other", "greedy")):
+        assert json.loads((tmp_path / "headline" / f"{name}.json").read_text()) == {
+            "score": metrics[f"{name}/{score}"],
+            "low": metrics[f"{name}/{score}_low"],
+            "high": metrics[f"{name}/{score}_high"],
+            "tokens": metrics[f"{name}/response_tokens_mean"],
+        }
 
 
 def test_clean_subset_leaves_contaminated_problems_out(grade):

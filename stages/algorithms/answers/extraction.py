@@ -30,7 +30,6 @@ _MAX_BOXES = 12
 _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
-_BOX = re.compile(r"\\f?boxed(?![a-zA-Z])")
 _MARKER = re.compile(
     r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
     r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$",

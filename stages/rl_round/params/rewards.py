@@ -26,7 +26,9 @@ class VerdictReward(StrictParams):
 
     kind: Literal["by_verdict"]
     correct: float
+    """Any finite number (DAPO: 1)."""
     wrong: float
+    """0, or less to punish (DAPO: -1)."""
     unparsed: float
     """A response without a final answer."""
 

@@ -1,4 +1,3 @@
-import time
 from fractions import Fraction
 
 import pytest
@@ -140,12 +139,12 @@ def test_fragments_never_raise(text):
     "unit",
     ["(", "{", "\\frac", "\\frac1", "\\text{", "9^(", "1,", "1 ", "9", "$", "\\", "A)", "\\!", ",\\! ", " "],
 )
-def test_time_stays_linear_on_repetition(unit):
-    text = unit * (20_000 // len(unit))
-    started = time.perf_counter()
+@pytest.mark.timeout(60)
+def test_a_million_characters_of_one_kind_are_read_at_once(unit):
+    """0.4 s at most; a reading whose cost grows with the square takes hours and is stopped."""
+    text = unit * (1_000_000 // len(unit))
     exact_verdict("5", text)
     exact_verdict(text, text + "1")
-    assert time.perf_counter() - started < 5
 
 
 def test_numbers_are_read_exactly():

@@ -1,5 +1,3 @@
-import time
-
 import pytest
 
 from stages.algorithms.answers.extraction import extract_answer
@@ -26,9 +24,9 @@ def test_formulas_get_delimiters_and_sentences_stay(gold, response, texts):
 
 
 @pytest.mark.parametrize("unit", ["$", r"\(", r"\[", "x =", "a(", "%", "\\", "word ", "_{"])
-def test_time_stays_small_on_repetition(unit):
-    text = unit * (20_000 // len(unit))
-    started = time.perf_counter()
+@pytest.mark.timeout(60)
+def test_a_million_characters_of_one_kind_are_read_at_once(unit):
+    """0.4 s at most; a reading whose cost grows with the square takes a million times as long and is stopped."""
+    text = unit * (1_000_000 // len(unit))
     math_verify_texts(extract_answer("x"), extract_answer(rf"\boxed{{{text}}}"))
     math_verify_texts(extract_answer("x"), extract_answer("answer: " + text))
-    assert time.perf_counter() - started < 5

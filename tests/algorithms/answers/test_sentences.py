@@ -1,5 +1,3 @@
-import time
-
 import pytest
 
 from stages.algorithms.answers.explosive import is_debris, is_explosive
@@ -86,10 +84,10 @@ def test_debris():
 @pytest.mark.parametrize(
     "unit", ["(", "^", "9^", "$", "$9", r"\(", r"\[", "not ", "9,", "9 or ", "!", "9!)", "a:"]
 )
-def test_time_stays_linear_on_repetition(unit):
-    text = unit * (20_000 // len(unit))
-    started = time.process_time()
+@pytest.mark.timeout(60)
+def test_a_million_characters_of_one_kind_are_read_at_once(unit):
+    """0.4 s at most; a reading whose cost grows with the square takes hours and is stopped."""
+    text = unit * (1_000_000 // len(unit))
     pick_answer(text)
     is_explosive(text)
     is_debris(text)
-    assert time.process_time() - started < 2

@@ -89,13 +89,9 @@ def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
 )
 @pytest.mark.parametrize("form", [r"\boxed{%s}", "%s", "The answer is %s."])
 def test_hostile_answers_are_never_correct(verifier, tower, form):
-    started = time.monotonic()
     judged = verifier.judge([(tower[0], form % tower), ("2", r"\boxed{1+1}")])
     assert judged[0].verdict is not Verdict.CORRECT
     assert judged[1].verdict is Verdict.CORRECT
-    assert (
-        time.monotonic() - started < 3 * PARAMS.timeout_seconds + 20
-    )  # a busy machine starts workers slowly
 
 
 def test_an_item_that_hangs_costs_the_others_nothing(verifier):
@@ -166,10 +162,11 @@ def test_a_truncated_response_counts_only_its_closed_box(verifier):
 
 
 def test_equal_questions_are_asked_once(verifier):
-    started = time.monotonic()
+    wait_until(lambda: len(verifier.worker_pids()) == PARAMS.workers)
+    before = set(verifier.worker_pids())
     judged = verifier.judge([("x+1", HANG)] * 50)
     assert verdicts(judged) == ["timed_out"] * 50
-    assert time.monotonic() - started < 10 * PARAMS.timeout_seconds
+    assert len(before - set(verifier.worker_pids())) == 1, "each that is asked costs a worker its life"
 
 
 def test_a_busy_machine_turns_no_verdict():

@@ -7,10 +7,10 @@ import time
 
 import psutil
 
-from benchmarks.hostile_answers import GOLDS, hostile_pairs
 from stages.engines.distributed.ray_session import ray_session
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from tests.fakes.hostile_answers import GOLDS, hostile_pairs
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SLOW = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
@@ -21,9 +21,7 @@ def judge_hostile(count, directory, monkeypatch):
     monkeypatch.chdir(directory)
     with Verifier(PARAMS) as verifier:
         verifier.judge([SLOW, (SLOW[0], SLOW[1] + "+0")])
-        started = time.monotonic()
         judged = verifier.judge(hostile_pairs(count, seed=11))
-        seconds = time.monotonic() - started
         deadline = time.monotonic() + 20
         while len(verifier.worker_pids()) < PARAMS.workers and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -32,12 +30,12 @@ def judge_hostile(count, directory, monkeypatch):
     assert workers == PARAMS.workers
     assert "correct" not in {one.verdict for one in judged}
     assert not list(directory.iterdir())
-    return judged, seconds
+    return judged
 
 
 def test_hostile_responses_cost_little(tmp_path, monkeypatch):
     before = psutil.Process().memory_info().rss
-    judged, _ = judge_hostile(150, tmp_path, monkeypatch)
+    judged = judge_hostile(150, tmp_path, monkeypatch)
     assert sum(one.path == "math_verify" for one in judged) < 75
     assert psutil.Process().memory_info().rss - before < 300 * 2**20
 

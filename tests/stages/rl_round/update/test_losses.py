@@ -1,5 +1,6 @@
 """The loss: every estimator with every policy loss moves the right way; masks and weights do what they count."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,7 @@ from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.update.losses import policy_loss
+from stages.rl_round.update.losses import logprob_gap, policy_loss
 from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
 from stages.rl_round.update.training_samples import make_micro_batches, micro_batch_indices
 from tests.fakes.taught_policy import PARAMS
@@ -231,6 +232,25 @@ def test_the_effective_sample_size_falls_with_the_gap(trainer):
     apart = update(trainer, one_group(shifted(now, 0, -2.0)), params(proximal="rollout"))
     # Nine weights of 1 and one of e^2: (9 + e^2)^2 / (10 (9 + e^4)).
     assert apart["importance/effective_sample_fraction"] == pytest.approx(0.4222, abs=1e-3)
+
+
+def test_the_gap_of_trainer_and_sampler_by_hand():
+    policy = torch.tensor([[math.log(2.0), math.log(0.5), 7.0]])
+    gap = logprob_gap(policy, torch.zeros(1, 3), torch.tensor([[1, 1, 0]]), tokens=2)
+    # |log 2| twice; k3: (2 - 1 - log 2 + 0.5 - 1 + log 2) / 2 = 0.25. The third token is masked.
+    assert gap["logprob_gap/mean"].item() == pytest.approx(math.log(2))
+    assert gap["logprob_gap/token_max"].item() == pytest.approx(math.log(2))
+    assert gap["logprob_gap/k3"].item() == pytest.approx(0.25)
+    empty = logprob_gap(policy, torch.zeros(1, 3), torch.zeros(1, 3), tokens=0)
+    assert [value.item() for value in empty.values()] == [0.0, 0.0, 0.0]
+
+
+def test_k3_of_the_gap_estimates_the_divergence():
+    generator = torch.Generator().manual_seed(0)
+    pi, mu = torch.randn(2, 50, generator=generator, dtype=torch.float64).mul(0.3).log_softmax(-1)
+    tokens = torch.multinomial(mu.exp(), 200_000, replacement=True, generator=generator)
+    gap = logprob_gap(pi[tokens][None], mu[tokens][None], torch.ones(1, 200_000), tokens=200_000)
+    assert gap["logprob_gap/k3"].item() == pytest.approx((mu.exp() * (mu - pi)).sum().item(), rel=0.02)
 
 
 def pruning_choice(trainer, outside):
