@@ -1,109 +1,261 @@
-"""How often the 95% interval of a paired difference holds the true difference, for ours and the percentile bootstrap.
+"""How often the 95% interval of a paired comparison holds the true difference, how wide it is, and what it finds.
 
-Two policies answer the same problems, k responses each. The log-odds of a problem are normal: `middle` is the
-benchmark's difficulty, `spread` how far problems differ (2 makes many nearly always right or wrong, as real ones are),
-so responses to one problem are correlated. The second policy's log-odds are shifted by `gain` and, problem by problem,
-by `noise`. The truth is the mean difference over all problems there could be. Benchmarks with few problems and hardly
-any unequal ones (`nearly solved`, `nearly hopeless`) are shown apart: no interval is exact there.
+Two policies answer the problems that a benchmark drew from a population, k responses each. A problem's pass rates are
+beta distributed, so that its responses are correlated (`PRECISIONS`: with 0.3 most problems are always right or always
+wrong, with 4 they are alike), and a Gaussian copula ties the rates of the two policies. Scores run from 0.01 to 0.99;
+the truth is the mean difference over the population. Scores are the mean of 1, 4 or 8 responses, of 1 to 8 as it comes
+(another number for each policy and problem), the vote of 4, and pass@4 of 8. A second table has the worst case of
+single responses: no problem can be lost, and every difference is tried.
 
-    python -m benchmarks.interval_coverage [--draws 1000]
+The peer is the percentile bootstrap over problems, with the bound of Clopper and Pearson where all are equal. The two
+constants of `comparisons.py` were not chosen on these populations, but on rates whose log-odds are normal, and on the
+worst case.
 
-Prints a line for each setting. Exit code 1 when ours covers less than 93% or more than 97% in one of the first kind.
+    python -m benchmarks.interval_coverage [--draws 10000] [--bootstraps 500] [--rollouts FILE]
+
+`--rollouts` adds real problems: JSON lines with `score`, a list of right or wrong for each response. They are the
+population; a vote of three responses, drawn from the recorded ones, is compared with a single one, and a single one
+with another. Exit code 1 when a setting covers less than 94%.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import comb
+from pathlib import Path
 
 import numpy
 from numpy.typing import NDArray
+from scipy.special import betaincinv, ndtr
+from scipy.stats import binom
 
-from stages.algorithms.estimators import Interval, paired_bootstrap, paired_t_interval
+from stages.algorithms.comparisons import compare_paired
+from stages.algorithms.estimators import Interval, paired_bootstrap, pass_at_k, with_width
 
-LOWEST, HIGHEST = 0.93, 0.97
-BOOTSTRAP_DRAWS = 500
-MOST_PROBLEMS_OF_THE_BOOTSTRAP = 100
-"""It agrees with ours beyond, and takes minutes."""
+LOWEST = 0.94
+PROBLEMS = (30, 50, 100, 300, 1000, 2000)
+SECOND_SCORES = {
+    0.01: (0.01, 0.02, 0.11),
+    0.03: (0.03, 0.05, 0.15),
+    0.1: (0.1, 0.13, 0.3),
+    0.5: (0.5, 0.53, 0.7),
+    0.9: (0.9, 0.92, 0.98),
+    0.97: (0.97, 0.98, 0.9),
+    0.99: (0.99, 0.995, 0.9),
+}
+"""First policy's score -> the second's: equal, a small and a large difference."""
+PRECISIONS = {0.3: 0.8, 1.0: 0.8, 4.0: 0.5}
+"""Sum of the beta distribution's two parameters -> correlation of the two policies' rates in the copula."""
+MOST_PROBLEMS_OF_THE_PEER = 100
+"""It takes minutes, and beyond there is little to see."""
+POPULATION = 100_000
+MOST_IN_A_CALL = 8
+
+
+def mean_of(k: int) -> NDArray:
+    """A problem's score by the number of correct responses among k: their mean."""
+    return numpy.arange(k + 1) / k
+
+
+SCORES: dict[str, tuple[NDArray, ...]] = {
+    "mean of 1": (mean_of(1),),
+    "mean of 4": (mean_of(4),),
+    "mean of 8": (mean_of(8),),
+    "mean of 1 to 8": tuple(mean_of(k) for k in range(1, MOST_IN_A_CALL + 1)),
+    "vote of 4": (numpy.array([0.0, 0.0, 0.5, 1.0, 1.0]),),
+    "pass@4 of 8": (pass_at_k(8, numpy.arange(9), 4),),
+}
+"""Name -> a problem's score by the number of its correct responses; several where their number is drawn too."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A benchmark and two policies."""
+class Population:
+    """All problems there could be, as what one of them can show: a difference, and how probable it is."""
 
-    name: str
-    middle: float
-    spread: float
-    gain: float
-    noise: float
+    differences: NDArray
+    probabilities: NDArray
 
-    def differences(self, problems: int, samples: int, generator: numpy.random.Generator) -> NDArray:
-        """Second minus first policy's share of correct responses, for each of `problems` drawn problems."""
-        first, second = self._chances(problems, generator)
-        return (generator.binomial(samples, second) - generator.binomial(samples, first)) / samples
-
+    @property
     def truth(self) -> float:
-        """The mean difference over 2 million problems."""
-        first, second = self._chances(2_000_000, numpy.random.default_rng(1))
-        return float((second - first).mean())
+        return float(self.differences @ self.probabilities)
 
-    def _chances(self, problems: int, generator: numpy.random.Generator) -> tuple[NDArray, NDArray]:
-        odds = generator.normal(self.middle, self.spread, problems)
-        moved = odds + self.gain + generator.normal(0.0, self.noise, problems)
-        return 1 / (1 + numpy.exp(-odds)), 1 / (1 + numpy.exp(-moved))
-
-
-REALISTIC = (
-    Task("no difference", 0.8, 2.0, 0.0, 0.7),
-    Task("small gain", 0.8, 2.0, 0.4, 0.7),
-    Task("large gain, hard", -1.5, 2.5, 1.5, 1.0),
-)
-EXTREME = (Task("nearly solved", 4.0, 1.5, -0.7, 0.5), Task("nearly hopeless", -5.0, 1.5, 0.8, 0.5))
-SIZES = (20, 30, 100, 400)
-SAMPLES = (1, 8, 32)
+    def benchmarks(self, problems: int, draws: int, seed: int) -> Iterator[tuple[NDArray, int]]:
+        """Differences of so many drawn problems, and how often just these were drawn in `draws` benchmarks."""
+        generator = numpy.random.default_rng(seed)
+        counts = generator.multinomial(problems, self.probabilities, size=draws)
+        for own, times in zip(*numpy.unique(counts, axis=0, return_counts=True), strict=True):
+            yield numpy.repeat(self.differences, own), int(times)
 
 
-def coverage(
-    task: Task, problems: int, samples: int, draws: int, seed: int, is_bootstrapped: bool
-) -> tuple[float, float | None]:
-    """Share of `draws` in which ours, and the percentile bootstrap's, interval holds the truth."""
-    generator, truth = numpy.random.default_rng(seed), task.truth()
-    ours = others = 0
-    for number in range(draws):
-        found = task.differences(problems, samples, generator)
-        ours += _holds(paired_t_interval(found, 1 / samples), truth)
-        if is_bootstrapped:
-            others += _holds(paired_bootstrap(0 * found, found, draws=BOOTSTRAP_DRAWS, seed=number), truth)
-    return ours / draws, others / draws if is_bootstrapped else None
+def population(first: NDArray, second: NDArray, shapes: tuple[tuple[NDArray, ...], ...]) -> Population:
+    """first, second: each problem's rate of correct responses. shapes: each policy's entry of `SCORES`."""
+    found: dict[float, float] = {}
+    sides = [
+        [(score, _outcomes(rates, len(score) - 1)) for score in own]
+        for rates, own in zip((first, second), shapes, strict=True)
+    ]
+    for one, chances in sides[0]:
+        for other, other_chances in sides[1]:
+            together = chances.T @ other_chances / len(first) / len(sides[0]) / len(sides[1])
+            for (row, column), chance in numpy.ndenumerate(together):
+                difference = round(float(other[column] - one[row]), 12)
+                found[difference] = found.get(difference, 0.0) + float(chance)
+    probabilities = numpy.array(list(found.values()))
+    return Population(numpy.array(list(found)), probabilities / probabilities.sum())
 
 
-def _holds(interval: Interval, truth: float) -> bool:
-    return interval.low <= truth <= interval.high
+def _outcomes(rates: NDArray, k: int) -> NDArray:
+    """The chance of 0 to k correct responses: (problems, k + 1)."""
+    correct = numpy.arange(k + 1)
+    ways = numpy.array([comb(k, number) for number in correct])
+    return ways * rates[:, None] ** correct * (1 - rates[:, None]) ** (k - correct)
+
+
+def beta_rates(first: float, second: float, precision: float, correlation: float) -> tuple[NDArray, NDArray]:
+    """Rates of correct responses of both policies on `POPULATION` problems."""
+    normal = numpy.random.default_rng(0).standard_normal((2, POPULATION))
+    normal[1] = correlation * normal[0] + numpy.sqrt(1 - correlation**2) * normal[1]
+    grid = numpy.linspace(-5, 5, 4001)  # the quantile function is slow, and smooth in the normal score
+    rates = (
+        numpy.interp(own, grid, betaincinv(score * precision, (1 - score) * precision, ndtr(grid)))
+        for own, score in zip(normal, (first, second), strict=True)
+    )
+    return tuple(rates)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Of the intervals of one setting."""
+
+    below: float
+    """Share of intervals that lie above the truth, so that the truth is below."""
+    above: float
+    width: float
+    separated: float
+    """Share that leaves out 0: the power, or, where the truth is 0, the false findings."""
+
+    @property
+    def coverage(self) -> float:
+        return 1 - self.below - self.above
+
+
+def ours(differences: NDArray, seed: int) -> Interval:
+    return compare_paired(numpy.clip(-differences, 0, 1), numpy.clip(differences, 0, 1)).interval
+
+
+def peer(differences: NDArray, seed: int) -> Interval:
+    found = paired_bootstrap(0 * differences, differences, draws=500, seed=seed)
+    return with_width(found, len(differences), -1.0, 1.0)
+
+
+def measure(
+    own: Population, problems: int, draws: int, seed: int, method: Callable[[NDArray, int], Interval]
+) -> Measured:
+    """`method` on `draws` benchmarks."""
+    totals, truth = numpy.zeros(4), own.truth
+    for number, (differences, times) in enumerate(own.benchmarks(problems, draws, seed)):
+        _, low, high = method(differences, number)
+        seen = (truth < low - 1e-12, truth > high + 1e-12, high - low, low > 0 or high < 0)
+        totals += times * numpy.array(seen, dtype=float)
+    return Measured(*(totals / draws))
+
+
+def worst_case(problems: int) -> tuple[float, float]:
+    """The lowest coverage over all differences where the second policy wins some problems and loses none, and where.
+
+    Exact: the number of problems won is binomial.
+    """
+    won = numpy.arange(problems + 1)
+    found = [ours(numpy.repeat([1.0, 0.0], [own, problems - own]), 0) for own in won]
+    lows, highs = (numpy.array([getattr(own, end) for own in found]) for end in ("low", "high"))
+    truths = numpy.arange(1, 1000) / 1000
+    held = [binom.pmf(won[(lows <= own) & (own <= highs)], problems, own).sum() for own in truths]
+    return float(min(held)), float(truths[numpy.argmin(held)])
+
+
+def real_populations(path: Path) -> dict[str, Population]:
+    """The problems of a file of recorded responses."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8") as lines:
+        rates = numpy.array([numpy.mean(json.loads(line)["score"]) for line in lines])
+    one, vote = (mean_of(1),), (numpy.array([0.0, 0.0, 1.0, 1.0]),)
+    return {
+        "one against one": population(rates, rates, (one, one)),
+        "vote of 3 against one": population(rates, rates, (one, vote)),
+        "mean of 4 against mean of 4": population(rates, rates, (SCORES["mean of 4"],) * 2),
+    }
+
+
+def populations() -> Iterator[tuple[str, float, float, Population]]:
+    """Score's name, the two policies' mean rates, and the population."""
+    for precision, correlation in PRECISIONS.items():
+        for first, seconds in SECOND_SCORES.items():
+            for second in seconds:
+                rates = beta_rates(first, second, precision, correlation)
+                for name, shape in SCORES.items():
+                    yield f"{name}, {precision:g}", first, second, population(*rates, (shape, shape))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints the table."""
+    """Prints a line for each setting, then the summary."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--draws", type=int, default=1000, help="simulated comparisons for each setting")
-    draws = parser.parse_args(argv).draws
-    print(f"{'task':<18}{'problems':>9}{'samples':>9}{'ours':>8}{'percentile bootstrap':>22}")
-    outside = 0
-    for task in REALISTIC + EXTREME:
-        for problems in SIZES:
-            for samples in SAMPLES:
-                is_few = problems <= MOST_PROBLEMS_OF_THE_BOOTSTRAP
-                ours, other = coverage(task, problems, samples, draws, problems + samples, is_few)
-                is_outside = task in REALISTIC and not LOWEST <= ours <= HIGHEST
-                outside += is_outside
-                told = "" if other is None else f"{100 * other:.1f}%"
-                mark = "  OUTSIDE" if is_outside else ""
-                print(
-                    f"{task.name:<18}{problems:>9}{samples:>9}{100 * ours:>7.1f}%{told:>22}{mark}", flush=True
-                )
-    return 1 if outside else 0
+    parser.add_argument("--draws", type=int, default=10_000, help="simulated benchmarks for each setting")
+    parser.add_argument("--bootstraps", type=int, default=500, help="of the peer; 0 leaves it out")
+    parser.add_argument("--rollouts", type=Path, help="recorded responses: JSON lines with `score`")
+    given = parser.parse_args(argv)
+    print(f"{'score, precision':<30}{'first':>6}{'second':>7}{'problems':>9}", end="")
+    print(f"{'ours':>7}{'width':>7}{'power':>7}   peer")
+    settings = list(populations())
+    if given.rollouts:
+        settings += [(name, 0.0, 0.0, own) for name, own in real_populations(given.rollouts).items()]
+    found: dict[int, list[tuple[Measured, Measured | None, float]]] = {size: [] for size in PROBLEMS}
+    for seed, (name, first, second, own) in enumerate(settings):
+        for problems in PROBLEMS:
+            mine = measure(own, problems, given.draws, seed, ours)
+            other = None
+            if given.bootstraps and problems <= MOST_PROBLEMS_OF_THE_PEER:
+                other = measure(own, problems, given.bootstraps, seed, peer)
+            found[problems].append((mine, other, own.truth))
+            print(f"{name:<30}{first:>6}{second:>7}{problems:>9}{_told(mine)}", end="")
+            print(_told(other) if other else "", "BELOW" if mine.coverage < LOWEST else "", flush=True)
+    print(
+        "\nproblems: lowest and mean coverage, settings below 94%, mean width, power and false findings",
+        end="",
+    )
+    print("; then the peer's on the same settings")
+    for problems, measured in found.items():
+        print(f"{problems}: {_summed([(one, truth) for one, _, truth in measured])}", end="")
+        others = [(other, truth) for _, other, truth in measured if other]
+        print(f"; {_summed(others)}" if others else "")
+    worst = {problems: worst_case(problems) for problems in PROBLEMS}
+    print("\nworst case of single responses, no problem lost: problems, lowest coverage, at which difference")
+    for problems, (held, where) in worst.items():
+        print(f"{problems:>6} {100 * held:.1f}% {where:.3f}")
+    lowest = min(
+        [one.coverage for own in found.values() for one, _, _ in own] + [held for held, _ in worst.values()]
+    )
+    return 1 if lowest < LOWEST else 0
+
+
+def _told(found: Measured) -> str:
+    return f"{100 * found.coverage:>7.2f}{100 * found.width:>7.2f}{100 * found.separated:>7.1f}"
+
+
+def _summed(found: list[tuple[Measured, float]]) -> str:
+    coverage = [one.coverage for one, _ in found]
+    false = [one.separated for one, truth in found if abs(truth) < 1e-3]
+    power = [one.separated for one, truth in found if abs(truth) >= 1e-3]
+    means = (numpy.mean([one.width for one, _ in found]), numpy.mean(power), numpy.mean(false), max(false))
+    told = ", ".join(f"{100 * value:.1f}" for value in means)
+    few = sum(own < LOWEST for own in coverage)
+    return f"{100 * min(coverage):.1f}, {100 * numpy.mean(coverage):.1f}, {few} of {len(found)}, {told}"
 
 
 if __name__ == "__main__":

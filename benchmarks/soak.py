@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from scipy.special import stdtrit
 
 from benchmarks.laptop_clone import (
     ENDED,
@@ -49,7 +50,6 @@ from benchmarks.laptop_clone import (
     working_processes,
 )
 from pipelines.runtime.process_group import terminated_as_interrupt
-from stages.algorithms.estimators import t_quantile
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 
@@ -94,7 +94,7 @@ def growth(name: str, values: Sequence[float]) -> Growth:
     slope = sum((x - middle) * y for x, y in enumerate(tail)) / spread
     level = mean - slope * middle
     squares = sum((y - level - slope * x) ** 2 for x, y in enumerate(tail))
-    margin = t_quantile(count - 2) * math.sqrt(squares / (count - 2) / spread)
+    margin = stdtrit(count - 2, 0.975) * math.sqrt(squares / (count - 2) / spread)
     return Growth(
         name, kind_of_growth(name), values[0], values[-1], level, slope, slope - margin, slope + margin
     )

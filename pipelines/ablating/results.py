@@ -1,14 +1,13 @@
 """Seed means, differences with two intervals, and the verdict on what the paper claims.
 
-Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and the paired
-bootstrap resamples problems (stages/algorithms/estimators.py); it says whether the difference would stand with other
-problems, for these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it
-would stand if everything were trained again; with three seeds it is wide.
+Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and compared over
+problems (stages/algorithms/comparisons.py), which says whether the difference would stand with other problems, for
+these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it would stand if
+everything were trained again; with three seeds it is wide.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
@@ -17,11 +16,9 @@ from typing import Literal
 import numpy
 
 from pipelines.ablating.definition import Ablation, Comparison
-from stages.algorithms.estimators import Interval, paired_bootstrap
+from stages.algorithms.comparisons import compare_paired, seed_interval
+from stages.algorithms.estimators import Interval
 
-DRAWS = 10_000
-T_QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
-"""For 1 to 10 degrees of freedom."""
 Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees"]
 
 
@@ -68,7 +65,7 @@ class Difference:
         return self.over_problems or self.over_seeds
 
 
-def difference(variant: Measured, against: Measured, bootstrap_seed: int = 0) -> Difference:
+def difference(variant: Measured, against: Measured) -> Difference:
     """`variant - against`; empty when they share no seed, or one of them alone lacks a number in a shared seed.
 
     A seed in which both lack it, such as an accuracy that neither reached, is left out.
@@ -79,20 +76,15 @@ def difference(variant: Measured, against: Measured, bootstrap_seed: int = 0) ->
     if not pairs or any(first is None or second is None for _, first, second in pairs):
         return Difference({}, None, None)
     by_seed = {seed: first - second for seed, first, second in pairs}
-    over_problems = _over_problems(variant, against, seeds, bootstrap_seed)
-    return Difference(by_seed, over_problems, t_interval(list(by_seed.values())))
+    return Difference(by_seed, _over_problems(variant, against, seeds), seed_interval(list(by_seed.values())))
 
 
-def _over_problems(
-    variant: Measured, against: Measured, seeds: Sequence[int], bootstrap_seed: int
-) -> Interval | None:
+def _over_problems(variant: Measured, against: Measured, seeds: Sequence[int]) -> Interval | None:
     first, second = (_averaged(measured, seeds) for measured in (against, variant))
     if not first or set(first) != set(second):
         return None
     names = sorted(first)
-    return paired_bootstrap(
-        [first[name] for name in names], [second[name] for name in names], draws=DRAWS, seed=bootstrap_seed
-    )
+    return compare_paired([first[name] for name in names], [second[name] for name in names]).interval
 
 
 def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
@@ -101,27 +93,6 @@ def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
     if len({frozenset(table) for table in tables}) != 1:
         return {}
     return {name: mean(table[name] for table in tables) for name in tables[0]}
-
-
-def t_interval(values: Sequence[float]) -> Interval | None:
-    """Mean and 95% t-interval; None below two values."""
-    if len(values) < 2:
-        return None
-    middle, reach = mean(values), t_quantile(len(values) - 1) * stdev(values) / math.sqrt(len(values))
-    return Interval(middle, middle - reach, middle + reach)
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5% quantile of Student's t; beyond the table the first terms of its expansion (error under 0.001)."""
-    if freedom <= len(T_QUANTILES):
-        return T_QUANTILES[freedom - 1]
-    z = 1.959964
-    terms = (
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
 
 
 def verdict(claimed: Comparison, found: Difference) -> Verdict:

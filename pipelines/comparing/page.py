@@ -73,7 +73,7 @@ def _leading(findings: Findings, one: Comparison) -> str:
 
 def plot(comparisons: Sequence[Comparison]) -> str:
     """Each difference as a dot with its interval, around a line at 0; filled where it is called better or worse."""
-    ends = [end for one in comparisons for end in (one.interval.low, one.interval.high, 0.0)]
+    ends = [end for one in comparisons for end in (*one.difference.interval[1:], 0.0)]
     low, high = min(ends), max(ends)
     room = max(high - low, 0.02) * 0.05
     low, high = low - room, high + room
@@ -88,15 +88,13 @@ def plot(comparisons: Sequence[Comparison]) -> str:
     parts.append(f'<text class="tick" x="{x(0)}" y="{bottom + 16}">0</text>')
     for place, one in enumerate(comparisons):
         y = TOP + STEP * (place + 0.5)
-        kind = one.word.replace(" ", "-")
+        kind = one.verdict.replace(" ", "-")
         name = f"{_short(one.second)} − {_short(one.first)}, {metric_label(one.metric)}"
-        left, right = x(one.interval.low), x(one.interval.high)
+        estimate, low_end, high_end = one.difference.interval
         parts.append(f'<text class="name" x="{LEFT - 12}" y="{y + 4}">{escape(name)}</text>')
-        parts.append(f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y}" y2="{y}"/>')
-        parts.append(f'<circle class="{kind}" cx="{x(one.interval.estimate)}" cy="{y}" r="5"/>')
-        parts.append(
-            f'<text class="value" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{points(one.interval.estimate)}</text>'
-        )
+        parts.append(f'<line class="{kind}" x1="{x(low_end)}" x2="{x(high_end)}" y1="{y}" y2="{y}"/>')
+        parts.append(f'<circle class="{kind}" cx="{x(estimate)}" cy="{y}" r="5"/>')
+        parts.append(f'<text class="value" x="{WIDTH - RIGHT + 12}" y="{y + 4}">{points(estimate)}</text>')
     return "\n".join([*parts, "</svg>"])
 
 

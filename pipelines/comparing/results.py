@@ -1,8 +1,8 @@
 """The comparison itself: differences on the same problems, their intervals and tests, and when one is called better.
 
 A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds; the
-interval and the test then take whole problems (stages/algorithms/estimators.py). They say whether the difference would
-stand with other problems, for these trained policies. Beside them stands how far seeds lie apart.
+interval and the p-value then take whole problems (stages/algorithms/comparisons.py). They say whether the difference
+would stand with other problems, for these trained policies. Beside them stands how far seeds lie apart.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import stdev
-from typing import Literal
 
 import numpy
 import pandas
 
-from pipelines.ablating.results import t_interval
 from pipelines.comparing.scoring import Benchmark, problem_scores, shared_benchmarks
 from pipelines.comparing.sides import Side
-from stages.algorithms.estimators import Interval, holm, paired_t_interval, sign_flip_test, welch_interval
-
-FEWEST_PROBLEMS = 10
-"""With fewer, no difference is called better or worse."""
-LARGEST_P = 0.05
-"""Of the corrected test."""
-FLIPS, FLIPS_FOR_EACH_COMPARISON = 20_000, 1_000
-"""The corrected p-value cannot fall below the number of comparisons over the flips drawn."""
-Word = Literal["better", "worse", "not separated"]
+from stages.algorithms.comparisons import (
+    PairedDifference,
+    Verdict,
+    compare_paired,
+    holm,
+    seed_interval,
+    welch_interval,
+)
+from stages.algorithms.estimators import Interval
 
 
 @dataclass(frozen=True)
@@ -38,18 +36,12 @@ class Comparison:
     metric: str
     first: str
     second: str
-    problems: int
     first_score: float
     second_score: float
-    interval: Interval
+    difference: PairedDifference
     """Over problems."""
-    p_value: float
     corrected: float
-    """Holm's, over all comparisons of the table."""
-    wins: int
-    """Problems on which the second side scores higher."""
-    losses: int
-    ties: int
+    """Its p-value after Holm, over all comparisons of the table."""
     first_seed_sd: float | None
     """Sample standard deviation of the seeds' scores; None below two seeds."""
     second_seed_sd: float | None
@@ -61,12 +53,9 @@ class Comparison:
     """True when no seed, or pair of seeds, contradicts the sign of the difference."""
 
     @property
-    def word(self) -> Word:
-        """`better` and `worse` only where interval, corrected test and all seeds say so, on enough problems."""
-        is_real = self.problems >= FEWEST_PROBLEMS and self.corrected < LARGEST_P and self.is_same_side
-        if is_real and self.interval.low > 0:
-            return "better"
-        return "worse" if is_real and self.interval.high < 0 else "not separated"
+    def verdict(self) -> Verdict:
+        """`better` and `worse` only where the corrected p-value and all seeds say so."""
+        return self.difference.called(self.corrected) if self.is_same_side else "not separated"
 
 
 @dataclass(frozen=True)
@@ -105,12 +94,10 @@ def compare(
         for benchmark in benchmarks
         for metric in benchmark.metrics(families)
     ]
-    flips = max(FLIPS, FLIPS_FOR_EACH_COMPARISON * len(planned))
     found = [
-        _compare(benchmark, metric, (first, second), by_seed, flips)
-        for benchmark, metric, first, second in planned
+        _compare(benchmark, metric, (first, second), by_seed) for benchmark, metric, first, second in planned
     ]
-    corrected = holm([one.p_value for one in found])
+    corrected = holm([one.difference.p_value for one in found])
     scores = {key: sum(tables) / len(tables) for key, tables in by_seed.items()}
     return Findings(
         tuple(sides),
@@ -127,13 +114,9 @@ def _compare(
     metric: str,
     pair: tuple[Side, Side],
     by_seed: dict[tuple[str, str], list[pandas.DataFrame]],
-    flips: int,
 ) -> Comparison:
     tables = [[table[metric].to_numpy() for table in by_seed[side.name, benchmark.name]] for side in pair]
     first, second = (sum(own) / len(own) for own in tables)
-    differences = second - first
-    differences[abs(differences) < 1e-12] = 0.0
-    samples = benchmark.samples if metric.startswith("avg") else 1
     seed_scores = [
         {
             answers.seed if answers.seed is not None else -1 - place: float(table.mean())
@@ -143,21 +126,16 @@ def _compare(
     ]
     shared, over_seeds, is_same_side = _over_seeds(*seed_scores)
     sds = [stdev(own.values()) if len(own) > 1 else None for own in seed_scores]
-    p_value = sign_flip_test(differences, draws=flips)
+    difference = compare_paired(first, second)
     return Comparison(
         benchmark.name,
         metric,
         pair[0].name,
         pair[1].name,
-        len(differences),
         float(first.mean()),
         float(second.mean()),
-        paired_t_interval(differences, step=1 / (samples * max(map(len, tables)))),
-        p_value,
-        p_value,
-        int((differences > 0).sum()),
-        int((differences < 0).sum()),
-        int((differences == 0).sum()),
+        difference,
+        difference.p_value,
         sds[0],
         sds[1],
         shared,
@@ -173,7 +151,7 @@ def _over_seeds(
     shared = {seed: second[seed] - first[seed] for seed in first if seed in second and seed >= 0}
     signs = numpy.sign(list(shared.values()))
     if len(shared) == len(first) == len(second):
-        return shared, t_interval(list(shared.values())), len(set(signs)) == 1
+        return shared, seed_interval(list(shared.values())), len(set(signs)) == 1
     apart = min(second.values()) > max(first.values()) or max(second.values()) < min(first.values())
     if min(len(first), len(second)) < 2:
         return shared, None, apart

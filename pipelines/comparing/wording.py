@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipelines.comparing.results import FEWEST_PROBLEMS, LARGEST_P, Comparison, Findings
+from pipelines.comparing.results import Comparison, Findings
 from pipelines.comparing.scoring import Benchmark
+from stages.algorithms.comparisons import FEWEST_PROBLEMS, LARGEST_P
 from stages.algorithms.estimators import Interval
 
 ABSENT = "–"
@@ -63,13 +64,13 @@ def told_seeds(one: Comparison) -> str:
 def sentence(one: Comparison) -> str:
     """The finding in one sentence."""
     measured = f"{metric_label(one.metric)} on {one.benchmark}"
-    interval = f"[{told_interval(one.interval)}], corrected p\u00a0{told_p(one.corrected)}"
-    difference = f"{points(one.interval.estimate)} points {interval}"
-    if one.word != "not separated":
-        return f"{one.second} is {one.word} than {one.first} in {measured}: {difference}."
-    if one.problems < FEWEST_PROBLEMS:
+    interval = f"[{told_interval(one.difference.interval)}], corrected p\u00a0{told_p(one.corrected)}"
+    difference = f"{points(one.difference.interval.estimate)} points {interval}"
+    if one.verdict != "not separated":
+        return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
+    if one.difference.problems < FEWEST_PROBLEMS:
         both = f"{one.second} and {one.first}"
-        return f"Too few problems ({one.problems}) to separate {both} in {measured}: {difference}."
+        return f"Too few problems ({one.difference.problems}) to separate {both} in {measured}: {difference}."
     return f"{one.second} and {one.first} are not separated in {measured}: {difference}."
 
 
@@ -82,14 +83,14 @@ def cells(one: Comparison) -> list[str]:
         one.second,
         percent(one.first_score, one.first_seed_sd),
         percent(one.second_score, one.second_seed_sd),
-        points(one.interval.estimate),
-        told_interval(one.interval),
+        points(one.difference.interval.estimate),
+        told_interval(one.difference.interval),
         told_p(one.corrected),
-        str(one.wins),
-        str(one.losses),
-        str(one.ties),
+        str(one.difference.wins),
+        str(one.difference.losses),
+        str(one.difference.ties),
         told_seeds(one),
-        one.word,
+        one.verdict,
     ]
 
 
@@ -100,8 +101,8 @@ def notes(findings: Findings) -> list[str]:
     lines += [line for one in findings.benchmarks if (line := _told_leaked(one, findings.is_clean))]
     lines += [
         "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
-        f"p: sign-flip test over problems, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
-        f"'better' needs the interval clear of 0, p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
+        f"p: over problems too, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
+        f"'better' needs p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
     ]
     if seeds == 1:
         lines.append("One seed each: nothing here says what training again would give.")
@@ -186,20 +187,20 @@ def _as_json(one: Comparison) -> dict[str, Any]:
         "metric": one.metric,
         "first": one.first,
         "second": one.second,
-        "problems": one.problems,
+        "problems": one.difference.problems,
         "first_score": one.first_score,
         "second_score": one.second_score,
-        "difference": one.interval.estimate,
-        "low": one.interval.low,
-        "high": one.interval.high,
-        "p": one.p_value,
+        "difference": one.difference.interval.estimate,
+        "low": one.difference.interval.low,
+        "high": one.difference.interval.high,
+        "p": one.difference.p_value,
         "p_corrected": one.corrected,
-        "wins": one.wins,
-        "losses": one.losses,
-        "ties": one.ties,
+        "wins": one.difference.wins,
+        "losses": one.difference.losses,
+        "ties": one.difference.ties,
         "first_seed_sd": one.first_seed_sd,
         "second_seed_sd": one.second_seed_sd,
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
         "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
-        "finding": one.word,
+        "finding": one.verdict,
     }

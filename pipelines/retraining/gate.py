@@ -2,8 +2,7 @@
 
 A candidate is promoted only when all of these hold, on the problems that both have been measured on:
 
-1. the paired 95% interval of its gain in accuracy lies above 0 (estimators.paired_bootstrap; where every problem
-   gained the same, the bound of `with_width`, so that three problems prove nothing);
+1. it is better in accuracy: the 95% interval of its gain lies above 0 (stages/algorithms/comparisons.py);
 2. on no benchmark does its interval lie below 0;
 3. on the problems that neither policy's training data contains, its accuracy does not fall;
 4. its share of undecided verdicts does not rise: a policy must not gain by answers that cannot be judged.
@@ -17,9 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from stages.algorithms.estimators import Interval, paired_bootstrap, with_width
+from stages.algorithms.comparisons import PairedDifference, compare_paired
 
-DRAWS, SEED, CONFIDENCE = 10_000, 0, 0.95
 ROUNDING = 1e-9
 """Means of equal shares may differ by this in the last bits."""
 
@@ -43,9 +41,9 @@ class Decision:
     """What the gate says, and from which numbers. `reasons` are empty exactly when the candidate is promoted."""
 
     reasons: tuple[str, ...]
-    gain: Interval | None
-    """Mean of candidate - champion over all problems; None without problems, as are the others."""
-    by_benchmark: Mapping[str, Interval]
+    gain: PairedDifference | None
+    """Candidate - champion over all problems; None without problems, as are the others."""
+    by_benchmark: Mapping[str, PairedDifference]
     clean_gain: float | None
     """None when no problem is clean."""
     champion_undecided: float | None
@@ -73,7 +71,8 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     )
     reasons = [
         *_of_gain(gain),
-        *(f"worse on {name}: {told(found)}" for name, found in by_benchmark.items() if found.high < 0),
+        # The interval and not the verdict: a benchmark too small for a verdict can still warn.
+        *(f"worse on {name}: {told(own)}" for name, own in by_benchmark.items() if own.interval.high < 0),
         *_of_clean(clean_gain),
     ]
     if undecided[1] > undecided[0] + ROUNDING:
@@ -81,21 +80,21 @@ def decide(pairs: Sequence[Pair]) -> Decision:
     return Decision(tuple(reasons), gain, by_benchmark, clean_gain, *undecided, len(pairs))
 
 
-def told(gain: Interval) -> str:
+def told(gain: PairedDifference) -> str:
     """`+2.0 points (0.5 to 3.5)`: percentage points with the 95% interval."""
-    return f"{100 * gain.estimate:+.1f} points ({100 * gain.low:.1f} to {100 * gain.high:.1f})"
+    estimate, low, high = gain.interval
+    return f"{100 * estimate:+.1f} points ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _gain(pairs: Sequence[Pair]) -> Interval:
-    champion, candidate = [pair.champion for pair in pairs], [pair.candidate for pair in pairs]
-    found = paired_bootstrap(champion, candidate, draws=DRAWS, seed=SEED, confidence=CONFIDENCE)
-    return with_width(found, len(pairs), -1.0, 1.0, CONFIDENCE)
+def _gain(pairs: Sequence[Pair]) -> PairedDifference:
+    return compare_paired([pair.champion for pair in pairs], [pair.candidate for pair in pairs])
 
 
-def _of_gain(gain: Interval) -> list[str]:
-    if gain.high < 0:
-        return [f"worse than the champion: {told(gain)}"]
-    return [] if gain.low > 0 else [f"inside the noise: {told(gain)}"]
+def _of_gain(gain: PairedDifference) -> list[str]:
+    if gain.verdict == "better":
+        return []
+    reason = "worse than the champion" if gain.verdict == "worse" else "inside the noise"
+    return [f"{reason}: {told(gain)}"]
 
 
 def _of_clean(clean_gain: float | None) -> list[str]:

@@ -32,7 +32,7 @@ def decision_page(decision: Decision, champion: Champion, branch: str, policy: s
             "",
             decision_sentence(decision, champion),
             "",
-            f"Paired by problem against champion {champion.told()}; intervals are 95%, by bootstrap over problems.",
+            f"Paired by problem against champion {champion.told()}; intervals are 95%, over problems.",
             "",
             "| candidate - champion | |",
             "|---|---|",

@@ -2,10 +2,8 @@
 
 Sources: pass@k, Chen et al. (arXiv 2107.03374, equation 1); majority voting, Wang et al. (arXiv 2203.11171); the
 clustered bootstrap, Cameron, Gelbach and Miller (2008), as evaluations need it: samples of one problem are not
-independent, so problems are drawn, and all their samples with them. The percentile bootstrap is too narrow for few
-problems (20 of them: 90-93% instead of 95%, benchmarks/interval_coverage.py), so comparisons use `paired_t_interval`:
-Student's t over the problems' differences, and for few unequal problems Agresti and Min (2005). Tests: the sign-flip
-permutation test of Fisher (1935); Holm (1979) for several of them.
+independent, so problems are drawn, and all their samples with them. Whether one policy is better than another is
+decided in `comparisons.py`, and not by a bootstrap.
 
 Deviations:
 1. `majority_at_k` with fewer votes than samples is the mean over all subsets, as pass@k is, and not the vote of the
@@ -17,9 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from functools import lru_cache
-from math import comb, cos, pi, sin, sqrt, tan
-from statistics import NormalDist
+from math import comb
 from typing import NamedTuple
 
 import numpy
@@ -27,10 +23,6 @@ from numpy.typing import ArrayLike, NDArray
 
 _CELLS_AT_ONCE = 4_000_000
 """Bound on draws times problems held in memory; the result does not depend on it."""
-_FEWEST_UNEQUAL = 10
-"""With fewer problems whose scores differ, their spread says too little about that of others."""
-_MOST_FLIPS_LISTED = 14
-"""Up to so many unequal problems the sign-flip test goes through all 2^n patterns instead of drawing some."""
 
 
 class Interval(NamedTuple):
@@ -135,9 +127,9 @@ def paired_bootstrap(
 ) -> Interval:
     """The mean of `second - first` and its interval, both measured on the same problems: entry i belongs to entry i.
 
-    Arguments as in `clustered_bootstrap`. The difference is real, at this confidence, when the interval leaves out 0.
-    Pairing takes the difficulty of the problems out of the comparison; two overlapping separate intervals do not
-    mean that two policies are equal. ValueError when the lengths differ.
+    Arguments as in `clustered_bootstrap`. It is the percentile bootstrap that others report, here to be measured beside
+    `comparisons.compare_paired`: with few problems, or few that differ, it leaves out 0 too often, so nothing is called
+    better by it. ValueError when the lengths differ.
     """
     first_scores, second_scores = numpy.asarray(first, dtype=float), numpy.asarray(second, dtype=float)
     if first_scores.shape != second_scores.shape:
@@ -159,115 +151,6 @@ def with_width(
     score, _, _ = interval
     others = 1 - ((1 - confidence) / 2) ** (1 / problems)
     return Interval(score, score - others * (score - minimum), score + others * (maximum - score))
-
-
-def paired_t_interval(differences: ArrayLike, step: float, confidence: float = 0.95) -> Interval:
-    """The mean of the problems' differences and its interval, right for few problems too.
-
-    differences: second minus first score of each problem (the mean over its responses), between -1 and 1. step: the
-    smallest difference that a problem can show: 1/k for the mean of k responses, 1 for right or wrong. Mean plus minus
-    t(n - 1) standard errors. With fewer than 10 unequal problems the interval is widened to hold that of Agresti and
-    Min, which adds a difference of +step and one of -step with weight 1/2 each, and one of 0 with weight 1; without any
-    unequal problem it is `with_width`'s bound. ValueError on no differences and on NaN.
-    """
-    values, _ = _by_cluster(differences, None)
-    count, mean = len(values), float(values.mean())
-    point = Interval(mean, mean, mean)
-    if count == 1 or not values.any():
-        return with_width(point, count, -1.0, 1.0, confidence)
-    reach = t_quantile(count - 1, confidence) * float(values.std(ddof=1)) / sqrt(count)
-    low, high = mean - reach, mean + reach
-    if numpy.count_nonzero(values) < _FEWEST_UNEQUAL:
-        total = count + 2
-        middle = float(values.sum()) / total
-        variance = (float((values**2).sum()) + step**2) / total - middle**2
-        reach = NormalDist().inv_cdf((1 + confidence) / 2) * sqrt(variance / total)
-        low, high = min(low, middle - reach), max(high, middle + reach)
-    return Interval(mean, max(low, -1.0), min(high, 1.0))
-
-
-def welch_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean of `second` minus mean of `first`, two independent groups with spreads of their own (Welch, 1947).
-
-    Fractional degrees of freedom are rounded down. Groups without any spread give an interval of no width. ValueError
-    below two values in a group.
-    """
-    groups = [numpy.asarray(values, dtype=float) for values in (first, second)]
-    if min(map(len, groups)) < 2:
-        raise ValueError("welch_interval needs two values in each group")
-    squares = [float(values.var(ddof=1)) / len(values) for values in groups]
-    middle = float(groups[1].mean() - groups[0].mean())
-    if not sum(squares):
-        return Interval(middle, middle, middle)
-    parts = sum(square**2 / (len(values) - 1) for square, values in zip(squares, groups, strict=True))
-    reach = t_quantile(max(1, int(sum(squares) ** 2 / parts)), confidence) * sqrt(sum(squares))
-    return Interval(middle, middle - reach, middle + reach)
-
-
-@lru_cache(maxsize=1024)
-def t_quantile(freedom: int, confidence: float = 0.95) -> float:
-    """The two-sided quantile of Student's t: within plus minus this lies `confidence` of it.
-
-    freedom: a whole number from 1. By bisection of the closed form (Abramowitz and Stegun 26.7.3 and 26.7.4).
-    """
-    if freedom < 1 or not 0 < confidence < 1:
-        raise ValueError(
-            f"t_quantile needs freedom >= 1 and a confidence within 0 and 1: {freedom}, {confidence}"
-        )
-    low, high = 0.0, pi / 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_probability(middle, freedom) < confidence else (low, middle)
-    return tan(low) * sqrt(freedom)
-
-
-def _t_probability(angle: float, freedom: int) -> float:
-    """The chance that |t| is below sqrt(freedom) * tan(angle)."""
-    is_odd = freedom % 2 == 1
-    term = cos(angle) if is_odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for power in range(3 if is_odd else 2, freedom - 1, 2):
-        term *= (power - 1) / power * cos(angle) ** 2
-        total += term
-    return 2 / pi * (angle + sin(angle) * total) if is_odd else sin(angle) * total
-
-
-def sign_flip_test(differences: ArrayLike, draws: int = 20_000, seed: int = 0) -> float:
-    """Two-sided p-value of the mean difference when the two sides of each problem could as well be swapped.
-
-    differences: one for each problem, so responses of one problem stay together; for right or wrong it is the exact
-    test of McNemar. All patterns are listed up to 14 unequal problems; beyond, `draws` are drawn and p is
-    (1 + as extreme) / (1 + draws), never 0. No unequal problem gives 1. ValueError on no differences and on NaN.
-    """
-    values, _ = _by_cluster(differences, None)
-    unequal = values[values != 0]
-    if not len(unequal):
-        return 1.0
-    bound = abs(unequal.sum()) - 1e-9
-    if len(unequal) <= _MOST_FLIPS_LISTED:
-        sums = numpy.zeros(1)
-        for value in unequal:
-            sums = numpy.concatenate([sums - value, sums + value])
-        return float((abs(sums) >= bound).mean())
-    generator, rows, extreme = numpy.random.default_rng(seed), max(1, _CELLS_AT_ONCE // len(unequal)), 0
-    for start in range(0, draws, rows):
-        size = (min(rows, draws - start), len(unequal))
-        flips = generator.integers(0, 2, size=size, dtype=numpy.int8)
-        extreme += int((abs(unequal.sum() - 2 * (flips @ unequal)) >= bound).sum())
-    return (1 + extreme) / (1 + draws)
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for their number: below a bound, the chance of even one false finding is below it too.
-
-    The smallest is multiplied by their number, the next by one less, and so on, never below the one before and never
-    above 1. Order is kept.
-    """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    return adjusted
 
 
 def _by_cluster(scores: ArrayLike, clusters: ArrayLike | None) -> tuple[NDArray, NDArray]:

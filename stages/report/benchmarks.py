@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stages.algorithms.comparisons import FEWEST_PROBLEMS
 from stages.algorithms.estimators import Interval
 from stages.report.charts import Chart, score_chart, value_chart
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 from stages.report.scores import (
-    FEWEST_PROBLEMS,
     Comparison,
     benchmark_names,
     compare,
@@ -81,12 +81,11 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     last = last_policy(inputs)
     baseline = params.baseline_policy
     differences = {
-        policy: compare(inputs, name, headline_metric, baseline, policy, params.bootstrap_draws)
-        for policy in inputs.graded
+        policy: compare(inputs, name, headline_metric, baseline, policy) for policy in inputs.graded
     }
     comparisons = [differences.get(last)]
     if "greedy" in metrics and headline_metric != "greedy":
-        comparisons.append(compare(inputs, name, "greedy", baseline, last, params.bootstrap_draws))
+        comparisons.append(compare(inputs, name, "greedy", baseline, last))
     shown = dict.fromkeys([inputs.graded[0], *([baseline] if baseline in inputs.graded else []), last])
     scores = {policy: score(inputs.grades(policy), name, headline_metric) for policy in shown}
     clean = [_value(inputs, policy, name, "clean_problems") for policy in inputs.graded]
@@ -189,11 +188,12 @@ def points(fraction: float) -> str:
 
 def verdict_sentence(comparison: Comparison) -> str:
     """The finding in one sentence; `better` and `worse` appear only where the interval leaves out 0."""
-    low, high = map(points, comparison.interval[1:])
-    paired = f"on the same {comparison.problems} problems, 95% interval {low} to {high} points"
+    found = comparison.difference
+    low, high = map(points, found.interval[1:])
+    paired = f"on the same {found.problems} problems, 95% interval {low} to {high} points"
     names = f"{comparison.policy} and {comparison.baseline}"
-    if comparison.problems < FEWEST_PROBLEMS:
+    if found.problems < FEWEST_PROBLEMS:
         return f"Too few problems to compare {names}: {paired}."
-    if comparison.word == "undecided":
+    if found.verdict == "not separated":
         return f"No difference between {names} is shown: {paired}."
-    return f"{comparison.policy} is {comparison.word} than {comparison.baseline}: {paired}."
+    return f"{comparison.policy} is {found.verdict} than {comparison.baseline}: {paired}."

@@ -67,7 +67,6 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "title": params.title,
         "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
         "baseline": params.baseline_policy,
-        "draws": params.bootstrap_draws,
         "last": last,
         "seed": inputs.seed,
         "policies": inputs.policies,

@@ -30,8 +30,6 @@ class ReportParams(StrictParams):
     A blank line begins a new paragraph."""
     baseline_policy: str
     """Policy that the others are compared with."""
-    bootstrap_draws: int = Field(ge=100)
-    """Resamplings of the problems behind each paired 95% interval."""
     example_problems: int = Field(ge=0)
     """Problems whose responses are shown, of all benchmarks together."""
     contamination_pairs: int = Field(ge=0)

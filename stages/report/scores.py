@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.estimators import Interval, paired_bootstrap, with_width
+from stages.algorithms.comparisons import PairedDifference, compare_paired
+from stages.algorithms.estimators import Interval
 from stages.report.inputs import Inputs, Metrics
 
 FAMILIES = ("greedy", "avg", "pass", "maj")
 """Scores in the order in which they are shown."""
-FEWEST_PROBLEMS = 10
-"""With fewer problems a bootstrap interval is too narrow to call anything better (30 of AIME are few already)."""
 
 _SCORE = re.compile(r"(?P<family>greedy|(?:avg|pass|maj)(?=_at_))(?:_at_(?P<k>\d+))?")
 
@@ -28,18 +27,8 @@ class Comparison:
     """`greedy` or `avg_at_<k>`."""
     baseline: str
     policy: str
-    problems: int
-    interval: Interval
-    """Mean of policy minus baseline, as fractions, with its paired 95% interval."""
-
-    @property
-    def word(self) -> str:
-        """`better` or `worse` only where the interval leaves out 0."""
-        if self.problems < FEWEST_PROBLEMS:
-            return "undecided"
-        if self.interval.low > 0:
-            return "better"
-        return "worse" if self.interval.high < 0 else "undecided"
+    difference: PairedDifference
+    """Policy minus baseline, as fractions."""
 
 
 def benchmark_names(inputs: Inputs) -> list[str]:
@@ -89,13 +78,11 @@ def last_policy(inputs: Inputs) -> str | None:
     return (of_rounds or graded or [None])[-1]
 
 
-def compare(
-    inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: str, draws: int
-) -> Comparison | None:
+def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: str) -> Comparison | None:
     """The paired difference; None when a policy is missing or they have no problem in common.
 
-    Problems are paired and resampled; a problem's score is the mean over its responses, so that all responses of a
-    problem stay together. An undecided verdict counts as not correct, as it does in the scores.
+    A problem's score is the mean over its responses, so that all responses of a problem stay together. An undecided
+    verdict counts as not correct, as it does in the scores.
     """
     mode = "greedy" if metric == "greedy" else "sampled"
     scores = [problem_scores(inputs, name, benchmark, mode) for name in (baseline, policy)]
@@ -104,9 +91,7 @@ def compare(
     both = pandas.concat(scores, axis=1, join="inner", keys=["first", "second"]).sort_index()
     if both.empty:
         return None
-    interval = paired_bootstrap(both["first"], both["second"], draws=draws, seed=inputs.seed)
-    interval = with_width(interval, len(both), -1.0, 1.0)
-    return Comparison(benchmark, metric, baseline, policy, len(both), interval)
+    return Comparison(benchmark, metric, baseline, policy, compare_paired(both["first"], both["second"]))
 
 
 def problem_scores(inputs: Inputs, policy: str, benchmark: str, mode: str) -> pandas.Series | None:

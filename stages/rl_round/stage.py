@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from typing import Any
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer

@@ -6,14 +6,9 @@ import pytest
 from stages.algorithms.estimators import (
     Interval,
     clustered_bootstrap,
-    holm,
     majority_at_k,
     paired_bootstrap,
-    paired_t_interval,
     pass_at_k,
-    sign_flip_test,
-    t_quantile,
-    welch_interval,
     with_width,
 )
 
@@ -155,107 +150,3 @@ def test_an_interval_with_a_width_stays():
 def test_unusable_input_is_refused(call):
     with pytest.raises(ValueError):
         call()
-
-
-def test_the_t_interval_by_hand():
-    # Ten unequal problems, so no widening. Five of 0.6 and five of -0.4: mean 0.1, squared deviations 10 * 0.25 = 2.5,
-    # over 9: s = 0.52705; over root 10: 0.16667; times t(9) = 2.26216: 0.37703
-    found = paired_t_interval([0.6, -0.4] * 5, step=0.1)
-    assert found.estimate == pytest.approx(0.1)
-    assert (found.low, found.high) == (
-        pytest.approx(0.1 - 0.37703, abs=1e-5),
-        pytest.approx(0.1 + 0.37703, abs=1e-5),
-    )
-
-
-def test_few_unequal_problems_widen_the_interval():
-    # 20 problems, 3 won, none lost: middle 3/22, variance (3 + 1)/22 - (3/22)^2, reach 1.95996 * sqrt(variance/22)
-    found = paired_t_interval([1.0] * 3 + [0.0] * 17, step=1.0)
-    middle = 3 / 22
-    reach = 1.959964 * ((4 / 22 - middle**2) / 22) ** 0.5
-    assert found.low == pytest.approx(middle - reach) and found.low < 0, "three wins of 20 prove nothing"
-    assert found.high == pytest.approx(0.15 + t_quantile(19) * 0.366348 / 20**0.5, abs=1e-5)
-
-
-def test_equal_scores_and_a_single_problem_have_wide_intervals():
-    assert paired_t_interval([0.0] * 30, step=1.0).high == pytest.approx(1 - 0.025 ** (1 / 30))
-    assert paired_t_interval([0.5], step=0.125).low < -0.9
-    assert paired_t_interval([1.0] * 12, step=1.0).high <= 1.0
-    with pytest.raises(ValueError):
-        paired_t_interval([], step=1.0)
-    with pytest.raises(ValueError):
-        paired_t_interval([float("nan")], step=1.0)
-
-
-@pytest.mark.parametrize("samples", [1, 8])
-def test_the_interval_covers_the_truth_as_often_as_it_says(samples):
-    """Log-odds of a problem are normal; the second policy's are higher by 0.4 and by noise."""
-    generator = numpy.random.default_rng(0)
-
-    def chances(problems):
-        odds = generator.normal(0.8, 2.0, problems)
-        moved = odds + 0.4 + generator.normal(0.0, 0.7, problems)
-        return 1 / (1 + numpy.exp(-odds)), 1 / (1 + numpy.exp(-moved))
-
-    first, second = chances(2_000_000)
-    truth, held = (second - first).mean(), 0
-    for _ in range(2000):
-        first, second = chances(30)
-        found = (generator.binomial(samples, second) - generator.binomial(samples, first)) / samples
-        interval = paired_t_interval(found, 1 / samples)
-        held += interval.low <= truth <= interval.high
-    assert 0.93 <= held / 2000 <= 0.97
-
-
-@pytest.mark.parametrize(
-    ("freedom", "confidence", "expected"),
-    [
-        (1, 0.95, 12.7062),
-        (2, 0.95, 4.30265),
-        (9, 0.95, 2.26216),
-        (30, 0.99, 2.75),
-        (399, 0.95, 1.96593),
-        (4, 0.9, 2.13185),
-    ],
-)
-def test_quantiles_of_t(freedom, confidence, expected):
-    assert t_quantile(freedom, confidence) == pytest.approx(expected, abs=1e-5)
-
-
-def test_welch_by_hand():
-    # means 2 and 5, variances 1 and 4 over 3: 1/3 and 4/3; freedom (5/3)^2 / ((1/9 + 16/9) / 2) = 2.94, so 2
-    found = welch_interval([1, 2, 3], [3, 5, 7])
-    reach = 4.302653 * (5 / 3) ** 0.5
-    assert found == (3.0, pytest.approx(3 - reach), pytest.approx(3 + reach))
-    assert welch_interval([1, 1], [2, 2]) == (1.0, 1.0, 1.0)
-    with pytest.raises(ValueError):
-        welch_interval([1], [2, 3])
-
-
-def test_the_sign_flip_test_by_hand_and_by_listing():
-    # Four wins, one loss: of 32 patterns those with a sum of at least 3 either way: 1 + 5 on each side
-    assert sign_flip_test([1, 1, 1, 1, -1, 0, 0]) == pytest.approx(12 / 32)
-    assert sign_flip_test([0.0, 0.0]) == 1.0
-    generator = numpy.random.default_rng(0)
-    values = generator.normal(0.3, 1.0, 12)
-    sums = [
-        sum(s * v for s, v in zip(signs, values, strict=True))
-        for signs in itertools.product((1, -1), repeat=12)
-    ]
-    listed = sum(abs(total) >= abs(sum(values)) - 1e-9 for total in sums) / 2**12
-    assert sign_flip_test(values) == pytest.approx(listed)
-
-
-def test_drawn_flips_agree_with_mcnemar_and_are_never_zero():
-    from math import comb
-
-    values = [1.0] * 20 + [-1.0] * 9 + [0.0] * 71
-    exact = 2 * sum(comb(29, wins) for wins in range(20, 30)) / 2**29
-    assert sign_flip_test(values, draws=40_000) == pytest.approx(exact, abs=0.004)
-    assert sign_flip_test([1.0] * 60, draws=1000) == pytest.approx(1 / 1001)
-    assert sign_flip_test(values, seed=4) == sign_flip_test(values, seed=4)
-
-
-def test_holm_by_hand():
-    assert holm([0.01, 0.04, 0.03]) == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
-    assert holm([0.5, 0.9]) == [1.0, 1.0] and holm([]) == []

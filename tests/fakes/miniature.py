@@ -43,7 +43,6 @@ LAPTOP: dict[str, Any] = {
     "respond.max_response_tokens": 30,
     "grade.bootstrap_draws": 100,
     "grade.pass_at_k": [2],
-    "report.bootstrap_draws": 100,
 }
 """Changes to the laptop recipe; None removes a key."""
 

@@ -20,8 +20,8 @@ OWNERS_OF_SHARED_SECTIONS = (
     "stages.engines.verifier",
 )
 """Where the models of the sections `sampler`, `trainer` and `verifier` live."""
-INTERVALS = ("stages.algorithms.estimators",)
-"""What compares runs needs the formulas of the intervals, and no other."""
+INTERVALS = ("stages.algorithms.comparisons", "stages.algorithms.estimators")
+"""What compares runs needs the formulas of comparisons and of scores, and no other."""
 ENGINES_ONLY = {"vllm", "deepspeed", "transformers", "ray"}
 
 

@@ -14,13 +14,12 @@ from pipelines.ablating.results import (
     difference,
     judge_claims,
     rows_of,
-    t_interval,
-    t_quantile,
     tokens_to_reach,
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference
 from pipelines.runtime.checkouts import Code, code_files, needed_stages
+from stages.algorithms.comparisons import compare_paired
 from stages.algorithms.estimators import Interval
 from stages.foundations.params import read_yaml
 from tests.fakes.mini_ablation import mini_ablation
@@ -51,8 +50,8 @@ def test_means_and_deviations_over_seeds():
 def test_a_difference_is_paired_by_seed_and_by_problem():
     own = difference(BETTER, BASE)
     assert own.by_seed == {0: 0.25, 1: 0.125} and own.mean == 0.1875
-    # Problem a: 0.75 and 0.75, problem b: 0 and 0.375; draws of two problems have a mean of 0, 0.1875 or 0.375.
-    assert own.over_problems == (pytest.approx(0.1875), 0.0, 0.375)
+    # Problem a: 0.75 and 0.75, problem b: 0 and 0.375.
+    assert own.over_problems == compare_paired([0.75, 0.0], [0.75, 0.375]).interval
     # t(1) = 12.706, standard deviation 0.0884, over the root of 2: 12.706 * 0.0625
     assert own.over_seeds.low == pytest.approx(0.1875 - 12.7062 * 0.0625)
 
@@ -65,19 +64,6 @@ def test_a_difference_uses_the_seeds_that_both_have():
     unreached = [Measured({0: None, 1: value}, {}) for value in (0.75, 0.5)]
     assert difference(*unreached).by_seed == {1: 0.25}, "neither got there with seed 0"
     assert difference(Measured({0: 0.5, 1: 0.5}, {0: {"a": 1.0}, 1: {"a": 1.0}}), BASE).over_problems is None
-
-
-def test_t_intervals():
-    middle, low, high = t_interval([1.0, 2.0, 3.0])
-    assert (middle, low, high) == (
-        2.0,
-        pytest.approx(2 - 4.3027 / 3**0.5),
-        pytest.approx(2 + 4.3027 / 3**0.5),
-    )
-    assert t_interval([1.0]) is None
-    assert t_quantile(12) == pytest.approx(2.1788, abs=1e-3) and t_quantile(30) == pytest.approx(
-        2.0423, abs=1e-3
-    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +109,7 @@ def test_rows_claims_and_wording():
     assert [row.published for row in rows] == [30.0, 36.0, None]
     table = metric_table(ablation, "accuracy", rows)
     assert table.rows[0] == ["plain", "37.5 ± 17.7", "–", "–", "30"]
-    assert table.rows[1][2].startswith("+18.8 [0.0 to +37.5] (")
+    assert table.rows[1][2].startswith("+18.8 [-100.0 to +100.0] (")
     judged = judge_claims(ablation, {"accuracy": measured})
     assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
     assert judge_claims(ablation, {})[0].verdict == "not separated"

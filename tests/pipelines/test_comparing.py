@@ -11,7 +11,7 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.scoring import FAMILIES, problem_scores, shared_benchmarks
 from pipelines.comparing.sides import Answers, Side, read_sides
 from pipelines.comparing.wording import as_json, cells, notes, text_table, told_seeds
-from stages.algorithms.estimators import paired_t_interval, sign_flip_test
+from stages.algorithms.comparisons import compare_paired
 from stages.foundations.errors import UserError
 from stages.grade.params import GradeParams
 from stages.grade.scores import score_benchmarks
@@ -52,13 +52,12 @@ def test_a_large_difference_is_called_better_and_a_small_one_is_not():
     plain, good = side("plain", answers([0.3] * 40, seed=1)), side("good", answers([0.9] * 40, seed=2))
     again = side("again", answers([0.3] * 40, seed=5))
     found = compare([plain, good, again], ["avg"], False, False)
-    words = {one.second: one.word for one in found.comparisons}
+    words = {one.second: one.verdict for one in found.comparisons}
     assert words == {"good": "better", "again": "not separated"}
-    one = found.comparisons[0]
-    assert one.wins + one.losses + one.ties == one.problems == 40
-    backwards = compare([good, plain], ["avg"], False, False).comparisons[0]
-    assert backwards.word == "worse" and (backwards.wins, backwards.losses) == (one.losses, one.wins)
-    assert backwards.interval.low == pytest.approx(-one.interval.high)
+    one, backwards = found.comparisons[0], compare([good, plain], ["avg"], False, False).comparisons[0]
+    assert one.difference.problems == 40
+    assert backwards.verdict == "worse" and backwards.difference.wins == one.difference.losses
+    assert backwards.difference.interval.low == pytest.approx(-one.difference.interval.high)
 
 
 def test_problems_are_the_clusters():
@@ -66,8 +65,7 @@ def test_problems_are_the_clusters():
     one = only(compare([side("a", first), side("b", second)], ["avg"], False, False))
     frames = [pandas.DataFrame(rows).query("mode == 'sampled'") for rows in (first, second)]
     means = [(frame["verdict"] == "correct").groupby(frame["problem_id"]).mean() for frame in frames]
-    assert one.interval == paired_t_interval((means[1] - means[0]).to_numpy(), step=0.25)
-    assert one.p_value == sign_flip_test((means[1] - means[0]).to_numpy())
+    assert one.difference == compare_paired(*means)
 
 
 def test_more_comparisons_are_corrected_more():
@@ -75,32 +73,32 @@ def test_more_comparisons_are_corrected_more():
     others = [side(f"other_{seed}", answers([0.55] * 30, seed=seed)) for seed in range(2, 8)]
     alone = only(compare([plain, others[0]], ["avg"], False, False))
     among = compare([plain, *others], ["avg"], False, False).comparisons
-    assert alone.corrected == alone.p_value and len(among) == 6
-    assert among[0].corrected > among[0].p_value
+    assert alone.corrected == alone.difference.p_value and len(among) == 6
+    assert among[0].corrected > among[0].difference.p_value
     assert len(compare([plain, *others], ["avg"], False, True).comparisons) == 21
 
 
 def test_few_problems_are_never_called_better():
     one = only(compare([side("a", answers([0.0] * 8)), side("b", answers([1.0] * 8))], ["avg"], False, False))
-    assert one.interval.low > 0 and one.corrected < 0.05 and one.word == "not separated"
+    assert one.difference.interval.low > 0 and one.corrected < 0.05 and one.verdict == "not separated"
 
 
 def test_a_seed_that_says_the_opposite_forbids_the_word():
     plain = side("plain", answers([0.5] * 60, seed=1), answers([0.5] * 60, seed=2))
     mixed = side("mixed", answers([1.0] * 60, seed=3), answers([0.4] * 60, seed=4))
     one = only(compare([plain, mixed], ["avg"], False, False))
-    assert one.interval.low > 0 and one.corrected < 0.05 and one.word == "not separated"
+    assert one.difference.interval.low > 0 and one.corrected < 0.05 and one.verdict == "not separated"
     assert len(one.by_seed) == 2 and one.second_seed_sd > 0.2
     steady = side("steady", answers([0.9] * 60, seed=3), answers([0.9] * 60, seed=4))
     one = only(compare([plain, steady], ["avg"], False, False))
-    assert one.word == "better" and one.over_seeds is not None and " to " in told_seeds(one)
+    assert one.verdict == "better" and one.over_seeds is not None and " to " in told_seeds(one)
 
 
 def test_seeds_that_are_not_shared_are_compared_unpaired():
     plain = side("plain", answers([0.2] * 30, seed=1), answers([0.2] * 30, seed=2))
     other = side("other", answers([0.8] * 30, seed=3), answers([0.8] * 30, seed=4), first_seed=5)
     one = only(compare([plain, other], ["avg"], False, False))
-    assert one.by_seed == {} and one.over_seeds is not None and one.word == "better"
+    assert one.by_seed == {} and one.over_seeds is not None and one.verdict == "better"
 
 
 def test_other_problems_are_refused_or_left_out_loudly():
@@ -108,7 +106,7 @@ def test_other_problems_are_refused_or_left_out_loudly():
     with pytest.raises(UserError, match=r"(?s)5 of more's 20 problems.*--common"):
         compare([more, less], ["avg"], False, False)
     found = compare([more, less], ["avg"], True, False)
-    assert only(found).problems == 15
+    assert only(found).difference.problems == 15
     assert any("RESTRICTED" in line and "5 of more's 20" in line for line in notes(found))
     assert "RESTRICTED" in text_table(found)
 
@@ -125,16 +123,16 @@ def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
         with_leaks("b", frozenset({("sums", "sums/4"), ("sums", "sums/9")}), 0.9),
     ]
     found = compare(sides, ["avg"], False, False)
-    assert only(found).problems == 20 and found.benchmarks[0].leaked == 3
+    assert only(found).difference.problems == 20 and found.benchmarks[0].leaked == 3
     assert "3 of 20 problems of sums are in a side's training data: --clean leaves them out." in notes(found)
     cleaned = compare(sides, ["avg"], False, False, is_clean=True)
-    assert only(cleaned).problems == 17 and any(
+    assert only(cleaned).difference.problems == 17 and any(
         line.startswith("CLEAN: 3 problems of sums") for line in notes(cleaned)
     )
     assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["in_training_data"] == 3
     untouched = [with_leaks(name, frozenset(), 0.5) for name in "ab"]
     found = compare(untouched, ["avg"], False, False, is_clean=True)
-    assert only(found).problems == 20 and "training data" not in text_table(found)
+    assert only(found).difference.problems == 20 and "training data" not in text_table(found)
     everything = frozenset(("sums", f"sums/{number}") for number in range(20))
     with pytest.raises(UserError, match="a, b share no clean problem"):
         compare([sides[0], with_leaks("b", everything, 0.5)], ["avg"], False, False, is_clean=True)
@@ -149,7 +147,9 @@ def test_a_problem_with_the_same_id_and_another_text_is_another_problem():
     changed = [dict(row, answer="7") if row["problem_id"] == "sums/3" else row for row in rows]
     with pytest.raises(UserError, match="1 problems have the same id and another text"):
         compare([side("a", rows), side("b", changed)], ["avg"], False, False)
-    assert only(compare([side("a", rows), side("b", changed)], ["avg"], True, False)).problems == 19
+    assert (
+        only(compare([side("a", rows), side("b", changed)], ["avg"], True, False)).difference.problems == 19
+    )
 
 
 def test_samples_and_benchmarks_must_match():
@@ -157,7 +157,7 @@ def test_samples_and_benchmarks_must_match():
     with pytest.raises(UserError, match=r"sampled responses.*differ \(four 4, two 2\)"):
         compare([side("four", four), side("two", two)], ["avg"], False, False)
     one = only(compare([side("four", four), side("two", two)], ["avg"], True, False), "avg_at_2")
-    assert one.problems == 12
+    assert one.difference.problems == 12
     with pytest.raises(UserError, match="words: not answered by a"):
         compare([side("a", four), side("b", four + answers([0.5] * 4, name="words"))], ["avg"], False, False)
     with pytest.raises(UserError, match="share no problem"):
@@ -216,7 +216,7 @@ def test_the_results_of_an_ablation_are_variants_with_seeds(tmp_path):
     sides = read_sides([str(results.parent)], tmp_path, nothing)
     assert [(own.name, len(own.answers)) for own in sides] == [("plain", 2), ("slow", 2)]
     one = only(compare(sides, ["avg"], False, False))
-    assert (one.first, one.word) == ("plain", "better") and set(one.by_seed) == {0, 1}
+    assert (one.first, one.verdict) == ("plain", "better") and set(one.by_seed) == {0, 1}
     assert (
         read_sides([str(results / "plain-0"), str(results / "slow-1")], tmp_path, nothing)[1].answers[0].seed
         == 1

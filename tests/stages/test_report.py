@@ -17,7 +17,8 @@ import pandas
 import pytest
 import yaml
 
-from stages.algorithms.estimators import Interval, clustered_bootstrap, paired_bootstrap
+from stages.algorithms.comparisons import compare_paired
+from stages.algorithms.estimators import clustered_bootstrap
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.tables.response import RESPONSE
@@ -44,7 +45,6 @@ PARAMS = {
         "title": "Sums <on a laptop>",
         "notes": "All splits share templates & number facts.\n\nSecond paragraph.",
         "baseline_policy": "sft",
-        "bootstrap_draws": 200,
         "example_problems": 4,
         "contamination_pairs": 4,
         "example_characters": 400,
@@ -209,10 +209,8 @@ def test_numbers_on_the_page_are_those_of_the_metric_files(run):
 def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run):
     first = numpy.array([number % 3 / SAMPLES for number in range(12)])
     second = numpy.array([(3 + number % 2) / SAMPLES for number in range(12)])
-    order = numpy.argsort([f"sums/{number}" for number in range(12)])
-    wanted = paired_bootstrap(first[order], second[order], draws=200, seed=3)
-    assert wanted.estimate == pytest.approx((second - first).mean())
-    found = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1", draws=200)
+    wanted = compare_paired(first, second).interval
+    found = compare(read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1").difference
     assert found.interval == pytest.approx(wanted) and found.problems == 12
     text = Reader(make_page(run)).text
     assert f"{100 * wanted.estimate:+.1f} points from sft to rl_1" in text
@@ -221,19 +219,19 @@ def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run
 
 
 @pytest.mark.parametrize(
-    "interval, problems, start",
+    ("wins", "losses", "ties", "start"),
     [
-        (Interval(0.2, 0.1, 0.3), 300, "rl_1 is better than sft"),
-        (Interval(-0.2, -0.3, -0.1), 300, "rl_1 is worse than sft"),
-        (Interval(0.1, -0.01, 0.21), 300, "No difference between rl_1 and sft is shown"),
-        (Interval(0.1, 0.0, 0.2), 300, "No difference between rl_1 and sft is shown"),
-        (Interval(1.0, 1.0, 1.0), 9, "Too few problems to compare rl_1 and sft"),
+        (60, 0, 240, "rl_1 is better than sft"),
+        (0, 60, 240, "rl_1 is worse than sft"),
+        (30, 20, 250, "No difference between rl_1 and sft is shown"),
+        (0, 0, 300, "No difference between rl_1 and sft is shown"),
+        (9, 0, 0, "Too few problems to compare rl_1 and sft"),
     ],
 )
-def test_better_is_said_only_where_the_interval_leaves_out_zero(interval, problems, start):
-    sentence = verdict_sentence(Comparison("b", "avg_at_8", "sft", "rl_1", problems, interval))
+def test_better_is_said_only_where_the_interval_leaves_out_zero(wins, losses, ties, start):
+    difference = compare_paired([0] * wins + [1] * (losses + ties), [1] * wins + [0] * losses + [1] * ties)
+    sentence = verdict_sentence(Comparison("b", "avg_at_8", "sft", "rl_1", difference))
     assert sentence.startswith(start)
-    assert ("better" in sentence) == (interval.low > 0 and problems >= 10)
 
 
 def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_setting(run, tmp_path):

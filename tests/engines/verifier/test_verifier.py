@@ -32,6 +32,13 @@ def verdicts(judgements):
     return [judgement.verdict for judgement in judgements]
 
 
+def wait_until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "timed out"
+        time.sleep(0.01)
+
+
 def test_plain_answers_start_no_worker():
     with Verifier(PARAMS) as verifier:
         pairs = [
