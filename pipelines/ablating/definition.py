@@ -35,7 +35,7 @@ class Paper(StrictParams):
 
 
 class Score(StrictParams):
-    """A number of a metric file. Scores of `grade` are compared problem by problem."""
+    """A number of a metric file. Scores on benchmarks are compared problem by problem."""
 
     kind: Literal["score"]
     label: str

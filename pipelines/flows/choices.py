@@ -15,11 +15,11 @@ AS_IT_IS = "params.yaml as it is"
 
 
 def policy_names(root: Path) -> list[str]:
-    """Policies of all recipes: those that are graded, and those that rounds make."""
+    """Policies that some recipe measures."""
     found: dict[str, None] = {}
     for name in recipe_names(root):
         params = yaml.safe_load((root / "pipelines" / "recipes" / f"{name}.yaml").read_text())
-        found |= dict.fromkeys([*params.get("policies", ()), *params.get("rl_rounds", ())])
+        found |= dict.fromkeys(params.get("policies", ()))
     return list(found)
 
 

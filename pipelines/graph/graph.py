@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-USES_ACCELERATOR = ("sampler", "trainer")
-"""A stage that reads one of these sections of params.yaml runs a model."""
+from stages.foundations.about import about
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,9 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
             roots = [stage for stage in order if _address(stage, root) in targets]
             needed = set(roots).union(*(networkx.descendants(graph, stage) for stage in roots))
             order = [stage for stage in order if stage in needed]
-        return [DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage)) for stage in order]
+        return [
+            DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order
+        ]
 
 
 def _address(stage: Any, root: Path) -> str:
@@ -55,10 +56,9 @@ def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
     return tuple(os.path.relpath(out.fs_path, root) for out in stage.outs if out.metric)
 
 
-def _gpus(stage: Any) -> int:
+def _gpus(stage: Any, root: Path) -> int:
     """0 for a stage that runs no model; the ranks of torchrun; otherwise 1."""
-    params = [name for dep in stage.deps for name in getattr(dep, "params", None) or ()]
-    if not {name.partition(".")[0] for name in params} & set(USES_ACCELERATOR):
+    if not about(_address(stage, root).rpartition(":")[2].partition("@")[0]).runs_model:
         return 0
     ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", stage.cmd if isinstance(stage.cmd, str) else "")
     return int(ranks[1]) if ranks else 1

@@ -26,6 +26,7 @@ from prefect.states import Completed
 from pipelines.flows.choices import Policy, Recipe
 from pipelines.flows.reproduce import Hours, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
+from pipelines.records.places import working_place
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement
@@ -197,7 +198,8 @@ def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, deci
 
 
 def _run_id(folder: Path, policy: str) -> str:
-    names = (policy, f"rl_round@{policy}")
+    entries = working_place(folder).entries.values()
+    names = [entry.name for entry in entries if f"data/policies/{policy}" in entry.outs]
     runs = [run for run in latest_runs(folder / "state" / "ledger.jsonl") if run["name"] in names]
     return runs[-1].get("run_id", "") if runs else ""
 

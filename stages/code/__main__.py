@@ -12,7 +12,7 @@ import argparse
 import json
 from pathlib import Path
 
-from stages.code.fingerprints import Memory, fingerprint, stage_names
+from stages.code.fingerprints import ABOUT, Memory, fingerprint, stage_names, what_stages_say
 from stages.foundations.files import write_json
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import run_stage
@@ -30,6 +30,8 @@ def write_fingerprints(root: Path, out: Path) -> None:
     memory: Memory = {}
     for name in names:
         hashed, file = fingerprint(root, f"stages.{name}.__main__", memory), out / f"{name}.json"
+        if ABOUT in hashed:
+            hashed |= what_stages_say(root, memory)
         if not file.exists() or json.loads(file.read_text()) != hashed:
             write_json(file, hashed)
     for stale in set(out.glob("*.json")) - {out / f"{name}.json" for name in names}:

@@ -63,14 +63,27 @@ def test_every_section_is_read_by_a_stage():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda p: p.pop("sft"), "sft: missing section"),
+        (
+            lambda p: p.pop("sft"),
+            r"rl_round@rl_1 needs data/policies/sft, .*: add section `sft`, which makes it",
+        ),
+        (lambda p: p.pop("verifier"), "verifier: missing section, which curate reads"),
+        (lambda p: p.pop("rl_rounds"), "rl: no stage of this recipe reads it"),
+        (lambda p: p.pop("policies"), "policies: missing section; dvc.yaml interpolates it"),
         (lambda p: p.update(sftt={}), "sftt: unknown section"),
         (lambda p: p["rl"].update(clip_hihg=1), r"rl\.clip_hihg: unknown key"),
         (
             lambda p: p["policies"].append("rl_9"),
-            "there is no policy 'rl_9'; there are base, sft, rl_1, rl_2, rl_3",
+            "respond@rl_9 needs data/policies/rl_9, .* there are base, sft, rl_1, rl_2, rl_3",
         ),
-        (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"), "no earlier policy 'rl_7'"),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"),
+            "rl_round@rl_1 needs data/policies/rl_7",
+        ),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_1"),
+            "which no other stage of this recipe makes",
+        ),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
         (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),

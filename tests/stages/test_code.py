@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stages.code.__main__ import main, write_fingerprints
 from stages.code.fingerprints import read_source
@@ -130,3 +131,25 @@ def loaded_sources(module: str) -> set[str]:
     printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
     files = [Path(line) for line in printed.split() if line.startswith(f"{PROJECT}/stages/")]
     return {file.relative_to(PROJECT).as_posix() for file in files if read_source(file, "stages").sha256}
+
+
+def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
+    """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
+    (project / "stages/foundations/about.py").write_text("def about(stage): ...\n")
+    (project / "stages/grade/__main__.py").write_text("import stages.foundations.about\n")
+    (project / "stages/sft/about.py").write_text("ABOUT = 1  # a remark\n")
+    entry = {"cmd": "python -m stages.sft", "params": ["sft"]}
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sft": entry}}))
+    (project / "params.yaml").write_text("sft: {}\n")
+    asked = fingerprints(project)["grade"]
+    assert {"dvc.yaml", "stages/sft/about.py"} <= set(asked)
+    (project / "stages/sft/about.py").write_text("ABOUT = 2\n")
+    assert (
+        fingerprints(project)["grade"] != asked and "stages/sft/about.py" not in fingerprints(project)["sft"]
+    )
+    (project / "stages/sft/about.py").write_text("ABOUT = 1\n")
+    other = {"cmd": "python -m stages.refl", "params": ["refl"]}
+    (project / "dvc.yaml").write_text("# more\n" + yaml.safe_dump({"stages": {"sft": entry, "refl": other}}))
+    assert fingerprints(project)["grade"] == asked
+    (project / "params.yaml").write_text("sft: {}\nrefl: {}\n")
+    assert fingerprints(project)["grade"] != asked
