@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipelines.ablating.definition import POLICY, Ablation, Metric, Score, resolve, with_changes
-from pipelines.graph.schema import check_params
+from pipelines.ablating.definition import POLICY, Ablation, Metric, Score, resolve
+from pipelines.graph.overrides import with_changes
+from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.schema import check_values
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
-from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import Definitions, GraphStage, read_definitions, stages_of, written_outs
 
 
 def params_of(root: Path, ablation: Ablation, variant: str, seed: int) -> dict[str, Any]:
-    """The whole parameter file. UserError names a dotted change whose section does not exist."""
-    recipe = read_yaml(root / "pipelines" / "recipes" / f"{ablation.recipe}.yaml")
+    """The whole parameter file. UserError names a dotted change that leads through a value that is no mapping."""
+    recipe = read_recipe(root, ablation.recipe)
     changes = {**ablation.changes_of(variant), "seed": seed}
     for name, value in changes.items():
         try:
             recipe = with_changes(recipe, {name: value})
         except KeyError:
             raise UserError(
-                f"ablation {ablation.name}, variant {variant}: {name}: recipe {ablation.recipe} has no such section"
+                f"ablation {ablation.name}, variant {variant}: {name}: recipe {ablation.recipe} has no such key"
             ) from None
     return recipe
 
@@ -42,7 +40,7 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     for variant in ablation.variants:
         try:
             params = params_of(root, ablation, variant, ablation.seeds[0])
-            sections = _check(params)
+            sections = check_values(params, "params.yaml")
             problems += [
                 f"ablation {ablation.name}, variant {variant}: {line}"
                 for line in _wrong_metrics(ablation, variant, params, sections)
@@ -53,13 +51,6 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     if problems:
         raise UserError("\n".join(dict.fromkeys(problems)))
     return all_params
-
-
-def _check(params: Mapping[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "params.yaml"
-        path.write_text(yaml.safe_dump(dict(params), sort_keys=False))
-        return check_params(path)
 
 
 def _told(error: UserError, prefix: str) -> list[str]:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.graph.recipes import stages_left_out
 from stages.foundations.about import about
+from stages.foundations.stage_graph import make_shared_folders
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class DvcStage:
 
 
 def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]:
-    """The stages DVC finds, each after all it depends on, otherwise as they stand in dvc.yaml.
+    """The stages of the parameters in use, each after all it depends on, otherwise as they stand in dvc.yaml.
 
     With `targets` (addresses) only these and what they depend on.
     """
@@ -34,8 +36,10 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
     from dvc.repo import Repo
 
     with Repo(str(root)) as repo:
-        place = {stage: number for number, stage in enumerate(repo.index.stages)}
-        graph = repo.index.graph  # edges point from a stage to what it depends on
+        gone = stages_left_out(root)
+        stages = [stage for stage in repo.index.stages if _address(stage, root) not in gone]
+        place = {stage: number for number, stage in enumerate(stages)}
+        graph = repo.index.graph.subgraph(stages)  # edges point from a stage to what it depends on
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
         if targets:
             roots = [stage for stage in order if _address(stage, root) in targets]
@@ -44,6 +48,16 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
         return [
             DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order
         ]
+
+
+def what_to_repro(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Arguments of `dvc repro` for the targets, or for all. DVC itself would run plain stages that are left out too, so
+    where there are some the others are named one by one, in their order.
+    """
+    make_shared_folders(root)
+    if not stages_left_out(root):
+        return targets
+    return ("--single-item", *(stage.name for stage in stages_in_order(root, targets)))
 
 
 def _address(stage: Any, root: Path) -> str:

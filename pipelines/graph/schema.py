@@ -16,6 +16,7 @@ from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import (
     Definitions,
     GraphStage,
+    foreach_sections,
     interpolated_sections,
     left_out,
     read_definitions,
@@ -53,18 +54,24 @@ def section_models(root: Path = PROJECT) -> dict[str, Any]:
 
 
 def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
-    """The validated sections of a parameter file for the dvc.yaml in `root`.
+    """`check_values` for a file."""
+    return check_values(read_yaml(path), str(path), root)
 
-    UserError tells every section that is missing, unknown, unread or wrong, and every input that no stage makes.
+
+def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> dict[str, Any]:
+    """The validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty ones of `foreach`.
+
+    UserError tells every section that is missing, unknown, unread or wrong, and every input that no stage makes. `told`
+    is what messages call the file.
     """
-    given, models, definitions = read_yaml(path), section_models(root), read_definitions(root / "dvc.yaml")
-    stages = stages_of(definitions, given)
+    models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
+    stages, loops = stages_of(definitions, given), foreach_sections(definitions)
     problems = _wrong_sections(given, models, definitions, stages)
     sections: dict[str, Any] = {}
     for name in models:
-        if name in given:
+        if name in given and (given[name] or name not in loops):
             try:
-                sections[name] = validate_section(given[name], name, models[name], path)
+                sections[name] = validate_section(given[name], name, models[name], Path(told))
             except UserError as error:
                 problems += str(error).splitlines()[1:]
     if not problems:
@@ -72,7 +79,7 @@ def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
     if not problems:
         problems = [f"  {line}" for line in _contradictions(sections, stages)]
     if problems:
-        raise UserError(f"{path} is not usable:\n" + "\n".join(problems))
+        raise UserError(f"{told} is not usable:\n" + "\n".join(problems))
     return sections
 
 
@@ -97,7 +104,7 @@ def _wrong_sections(
     wrong += [
         f"{name}: no stage of this recipe reads it; remove it, or add what its stage needs besides"
         for name in given
-        if name in models and name not in readers and name not in interpolated
+        if name in models and name not in ("seed", *readers, *interpolated)
     ]
     return [f"  {line}" for line in wrong]
 

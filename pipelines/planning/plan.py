@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from pipelines.graph.recipes import recipe_names
-from pipelines.graph.schema import check_params
+from pipelines.graph.recipe_files import read_recipe, recipe_names
+from pipelines.graph.schema import check_values
 from pipelines.planning.cpu_time import CpuSpeed
 from pipelines.planning.devices import Gpu, find_gpu
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
@@ -108,19 +108,16 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
 
     On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
     """
-    path = (
-        Path(recipe)
-        if recipe.endswith((".yaml", ".yml"))
-        else root / "pipelines" / "recipes" / f"{recipe}.yaml"
-    )
-    if not path.exists():
+    if recipe.endswith((".yaml", ".yml")):
+        params = read_yaml(Path(recipe))
+    elif recipe in recipe_names(root):
+        params = read_recipe(root, recipe)
+    else:
         raise UserError(
             f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
         )
-    sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_params(path)
-    stages = [
-        stage for stage in stages_of(read_definitions(root / "dvc.yaml"), read_yaml(path)) if stage.reads
-    ]
+    sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
+    stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
     sizes = _sizes(stages, sections)
     shape = _shape(sizes, question, root)
     lengths = _lengths(stages, sections, sizes, shape, question)
@@ -142,7 +139,9 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         for plan in plans
         for sentence in _misfits(work[plan.name], plan, sections, shape, gpu, question)
     ]
-    return Plan(path.stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions)
+    return Plan(
+        Path(recipe).stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions
+    )
 
 
 def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:

@@ -16,6 +16,16 @@ def _sections() -> dict[str, Any]:
     return {"demonstrate": DemonstrateParams}
 
 
+def _contradictions(sections: Sections) -> list[str]:
+    wants_web = any(source.kind == "web" for source in sections["demonstrate"].sources)
+    if not wants_web or "filter_web" in sections:
+        return []
+    return [
+        "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: add it, "
+        "or take another kind"
+    ]
+
+
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Rejection sampling; not counted where every problem is sampled for, and nobody knows how many there will be."""
     from stages.foundations.planned_work import ResponseLengths, Sampling, Work
@@ -36,6 +46,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 ABOUT = About(
     sections=_sections,
+    contradictions=_contradictions,
     runs_model=True,
     work=_work,
     lane="Policies",

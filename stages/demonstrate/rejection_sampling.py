@@ -10,7 +10,7 @@ from stages.demonstrate.demonstrations import Drops, Rows, demonstration
 from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Sample
 from stages.engines.verifier.judgement import Judgement
@@ -31,7 +31,7 @@ def sample_demonstrations(
     prompts = [encode_prompt(tokenizer, prompt, problem["problem"]) for problem in problems]
     settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
     seed = derive_seed(load_value(params_path, "seed"), "demonstrate", "rejection_sampled")
-    sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
+    sampler_params = load_section(params_path, "sampler", SamplerParams)
     with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sampler.sample(prompts, source.samples, settings, seed, "rejection sampling")
     responses = [[decode_response(tokenizer, sample.token_ids) for sample in samples] for samples in sampled]

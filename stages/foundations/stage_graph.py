@@ -94,6 +94,12 @@ def shared_folders(definitions: Definitions) -> list[str]:
     return [dep for dep in dict.fromkeys(deps) if any(out.startswith(f"{dep}/") for out in outs)]
 
 
+def make_shared_folders(root: Path) -> None:
+    """Makes those that are missing: a folder stays away where the branch that writes into it is left out."""
+    for folder in shared_folders(read_definitions(root / "dvc.yaml")):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+
+
 def _items(definition: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if "foreach" not in definition:
         yield "", None

@@ -33,7 +33,7 @@ from stages.rl_round.loop.state import RolloutLog, RoundState
 from stages.rl_round.loop.synchronous import Learner, learn
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
-from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
+from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.params.verifier import MadePairs, ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.judging import (
@@ -82,7 +82,9 @@ def run_rl_round(paths: Namespace) -> None:
                 closing(ReferencePolicy.from_folder(paths.policy, trainer_params.dtype, trainer.device))
             )
         if trainer.rank == 0:
-            sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
+            sampler = stack.enter_context(
+                closing(build_sampler(sections["sampler"], paths.policy, params.mismatch))
+            )
             verifier = stack.enter_context(Verifier(sections["verifier"]))
             if isinstance(params.verifier, ModelVerifier):
                 judge, known = _make_judge(paths, params.verifier, sections, problems, run.scratch, seed)
@@ -123,16 +125,16 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerP
 
 def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
     kept = params.rollout_distributions
-    if not isinstance(kept, WholeDistributions):
+    if kept is None:
         return
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
     gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
         raise UserError(
-            f"rl.rollout_distributions.kind whole may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
+            f"rl.study.rollout_distributions may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
             f"vocabulary of {vocabulary}), more than max_gib {kept.max_gib} allows: raise it, lower "
             "rl.problems_per_step, rl.group_size or rl.max_response_tokens, or set rl.rollout_correction.divergence "
-            "sampled and rl.rollout_distributions.kind sampled_tokens"
+            "sampled and leave rl.study.rollout_distributions out"
         )
 
 

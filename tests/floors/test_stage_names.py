@@ -18,6 +18,7 @@ NAMES = sorted(set(yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"])
 NAMED = re.compile(rf"(?:{'|'.join(NAMES)})(?:[@/].*)?|stages\.(?:{'|'.join(NAMES)})\b\S*")
 FILES = sorted(path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py"))
 OTHER_THINGS = {
+    ("pipelines/graph/recipe_files.py", "base"): "the key of a recipe that stands on another one",
     ("pipelines/commands/grading.py", "grade"): "the label of the command's progress",
     (
         "pipelines/retraining/new_data.py",
@@ -33,9 +34,11 @@ def named_stages(path: Path) -> set[str]:
     own = parts[1] if parts[0] == "stages" else ""
     # The sections that a stage's checks and estimates read have the names of stages; dvc.yaml says which it reads.
     keys = {
-        node.slice.value
+        key.value
         for node in ast.walk(tree)
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant)
+        for key in ([node.slice] if isinstance(node, ast.Subscript) else [])
+        + ([node.left] if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) else [])
+        if isinstance(key, ast.Constant)
     }
     sections = keys if path.name == "about.py" else set()
     found = {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from stages.engines.verifier.verifier import Verdict
-from stages.rl_round.params.rewards import CosineReward, NgramPenalty, VerdictReward
+from stages.rl_round.params.rewards import CosineReward, VerdictReward
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState
 from stages.rl_round.rollouts.rollouts import Rollout, verdict_reward
@@ -60,7 +60,7 @@ def _advantage_metrics(trained: Sequence[TrainedRollout]) -> dict[str, float]:
 
 def _penalty_metrics(trained: Sequence[TrainedRollout], params: RlParams) -> dict[str, float]:
     """How much repetition was punished, where it is."""
-    if not isinstance(params.repetition_penalty, NgramPenalty):
+    if params.repetition_penalty is None:
         return {}
     tokens = sum(item.response_tokens for item in trained)
     penalised = sum(item.penalised_tokens for item in trained)

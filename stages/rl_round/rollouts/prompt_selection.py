@@ -19,7 +19,6 @@ from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.params.update import SampledTokensOnly
 from stages.rl_round.rollouts.judging import RoundVerifier
 from stages.rl_round.rollouts.rollouts import Group, Problem, draw_groups
 
@@ -55,8 +54,8 @@ def count_passes(
     file = scratch / "pass_counts.json"
     counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
     starts = range(len(counts), len(problems), PROBLEMS_AT_ONCE)
-    only_verdicts = {"rollout_distributions": SampledTokensOnly(kind="sampled_tokens")}
-    group_params = params.model_copy(update={"group_size": samples, **only_verdicts})
+    study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
+    group_params = params.model_copy(update={"group_size": samples, "study": study})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
         piece = problems[start : start + PROBLEMS_AT_ONCE]
         seed = derive_seed(*seed_parts, "pass_rates", start)

@@ -20,7 +20,6 @@ from stages.algorithms.group_advantages import group_normalized, leave_one_out, 
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
 from stages.algorithms.rollout_correction import importance_weights
-from stages.rl_round.params.rewards import NgramPenalty
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import (
     GroupNormalized,
@@ -51,7 +50,7 @@ def with_advantages(rollouts: Sequence[TrainedRollout], params: RlParams) -> lis
             whole = rewards
         case OptimalTokenBaseline():
             return _with_token_baseline(rollouts, rewards, group_ids, params)
-    if params.reward_discount == 1 and not isinstance(params.repetition_penalty, NgramPenalty):
+    if params.reward_discount == 1 and params.repetition_penalty is None:
         return [
             replace(item, advantages=[advantage] * item.response_tokens)
             for item, advantage in zip(rollouts, whole.tolist(), strict=True)
@@ -94,7 +93,7 @@ def _to_go_of_outcome(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tenso
 
 def _penalties(rollouts: Sequence[TrainedRollout], params: RlParams, mask: Tensor) -> Tensor:
     penalty = params.repetition_penalty
-    if not isinstance(penalty, NgramPenalty):
+    if penalty is None:
         return torch.zeros_like(mask)
     return rows(
         (
@@ -106,7 +105,7 @@ def _penalties(rollouts: Sequence[TrainedRollout], params: RlParams, mask: Tenso
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:
-    if not isinstance(params.repetition_penalty, NgramPenalty):
+    if params.repetition_penalty is None:
         return penalties
     return discounted_to_go(penalties, mask, params.repetition_penalty.discount)
 
