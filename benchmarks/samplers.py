@@ -11,7 +11,7 @@ import torch
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
 from stages.engines.policies.policy_folders import encode_prompt, load_policy, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import NoMismatch, TorchSamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.sampling import sample_prompts
 from stages.foundations.params import load_section
@@ -44,12 +44,7 @@ def play_torch(settings: Settings, channel: Channel) -> None:
     """Our decoding loop, all sequences at once."""
     task = Task(settings)
     params = TorchSamplerParams(
-        kind="torch",
-        device="cpu",
-        dtype="float32",
-        threads=settings.threads,
-        max_sequences=task.responses,
-        mismatch=NoMismatch(kind="none"),
+        kind="torch", device="cpu", dtype="float32", threads=settings.threads, max_sequences=task.responses
     )
     _play_sampler(task, build_sampler(params, Path(settings.policy)), channel)
 

@@ -72,9 +72,9 @@ def _clone_around() -> Path | None:
 
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
-    """Take a recipe into use: params.yaml becomes its copy."""
+    """Take a recipe into use: params.yaml becomes the whole of it, what its base says included."""
     from pipelines.graph.params_lock import recipe_in_use
-    from pipelines.graph.recipes import clear_strays
+    from pipelines.graph.recipes import clear_strays, stages_left_out
 
     try:
         with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
@@ -82,7 +82,13 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(f"params.yaml is the recipe {recipe}: run `make repro` or `dvc repro`")
+    gone = ", ".join(stages_left_out(PROJECT))
+    how = (
+        f"`make repro` (`dvc repro` would run {gone} too, which it leaves out)"
+        if gone
+        else "`make repro` or `dvc repro`"
+    )
+    typer.echo(f"params.yaml is the recipe {recipe}: run {how}")
 
 
 app.command()(ablate)

@@ -85,10 +85,26 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
     if not params.is_file():
         known = ", ".join(sorted(path.stem for path in recipes.glob("*.yaml")))
         raise ValueError(f"unknown recipe {rest[0]!r}: there are {known}" if rest else f"{params} is missing")
-    # YAML cannot be read yet, and does not have to be: every engine is chosen by `kind: NAME`.
-    lines = [line.partition("#")[0] for line in params.read_text(encoding="utf-8").splitlines()]
-    kinds = set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
+    kinds = _kinds(params)
     return ["core", *(group for group in ENGINES if group in kinds)]
+
+
+def _kinds(params: Path) -> set[str]:
+    """All kinds that the file and the recipes below it choose. ValueError for a base that is not there.
+
+    YAML cannot be read yet, and does not have to be: every engine is chosen by `kind: NAME`. A kind that a recipe on
+    top replaces counts too: an engine too many takes room, one too few ends a run.
+    """
+    kinds, seen = set(), []
+    while params not in seen:
+        seen.append(params)
+        if not params.is_file():
+            raise ValueError(f"{seen[-2]} has the base {params.name}, and there is no {params}")
+        lines = [line.partition("#")[0].rstrip() for line in params.read_text(encoding="utf-8").splitlines()]
+        kinds |= set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
+        base = re.search(r"^base:[ \t]*[\"']?([\w.-]+\.yaml)[\"']?$", "\n".join(lines), re.MULTILINE)
+        params = params.with_name(base[1]) if base else params
+    return kinds
 
 
 def read_lock(text: str) -> dict[str, list[str]]:

@@ -7,14 +7,13 @@ Its models have no defaults, as those of the stages: a file says everything, and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.graph.recipes import recipe_names
+from pipelines.graph.recipe_files import recipe_names
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, read_yaml, validate_section
 
@@ -35,7 +34,7 @@ class Paper(StrictParams):
 
 
 class Score(StrictParams):
-    """A number of a metric file. Scores of `grade` are compared problem by problem."""
+    """A number of a metric file. Scores on benchmarks are compared problem by problem."""
 
     kind: Literal["score"]
     label: str
@@ -219,20 +218,6 @@ def read_ablation(root: Path, name: str) -> Ablation:
             f"ablation {name}: unknown recipe {ablation.recipe!r}; there are {', '.join(recipe_names(root))}"
         )
     return ablation
-
-
-def with_changes(params: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """A deep copy of `params` with the dotted changes. KeyError names a dotted name that leads nowhere."""
-    changed = copy.deepcopy(dict(params))
-    for name, value in changes.items():
-        *sections, last = name.split(".")
-        place: Any = changed
-        for section in sections:
-            place = place.get(section) if isinstance(place, dict) else None
-        if not isinstance(place, dict):
-            raise KeyError(name)
-        place[last] = copy.deepcopy(value)
-    return changed
 
 
 def resolve(file: str, policy: str) -> str:

@@ -13,7 +13,7 @@ from pipelines.ablating.definition import Ablation, CurveMean, Metric, Score, To
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.records import read_curve, read_metrics, read_verdicts
 from pipelines.ablating.results import Measured, tokens_to_reach
-from pipelines.ablating.settings import applies
+from pipelines.ablating.settings import applies, scores_policy
 from stages.algorithms.estimators import pass_at_k
 from stages.foundations.errors import UserError
 
@@ -25,15 +25,16 @@ def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, 
         for run, place in places.items():
             own = measured.setdefault(name, {}).setdefault(run.variant, Measured({}, {}))
             policy = ablation.policy_of(run.variant)
-            if not applies(metric, policy, run.params["rl_rounds"]):
+            if not applies(metric, policy, run.params):
                 own.by_seed[run.seed] = None
                 continue
             try:
                 own.by_seed[run.seed] = _value(metric, policy, place)
             except (KeyError, OSError) as error:
                 raise UserError(f"ablation {ablation.name}, metrics.{name}: {place} has no {error}") from None
-            scores = _scores_of_problems(metric, policy, place)
-            if scores:
+            if scores_policy(metric, policy, run.params) and (
+                scores := _scores_of_problems(metric, policy, place)
+            ):
                 own.problems[run.seed] = scores
     return measured
 
@@ -53,10 +54,8 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
             return tokens_to_reach(accuracies, tokens, metric.accuracy, metric.window_steps)
 
 
-def _scores_of_problems(metric: Metric, policy: str, place: Path) -> dict[str, float]:
-    """Problem -> score, for the accuracies of `grade`; empty for other metrics."""
-    if not isinstance(metric, Score) or not resolve(metric.file, policy).startswith("grade/"):
-        return {}
+def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, float]:
+    """Problem -> score, for accuracies; empty for what else is said of a benchmark."""
     benchmark, _, quantity = metric.key.partition("/")
     is_greedy = quantity == "greedy"
     if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):

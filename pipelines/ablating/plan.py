@@ -6,18 +6,17 @@ has ended and find those stages in DVC's run cache, so that data, base and SFT r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines.ablating.definition import Ablation
-from pipelines.ablating.settings import params_of, targets_of
+from pipelines.ablating.settings import graph, params_of, targets_of
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
-
-NOT_SHARED = ("rl", "rl_rounds", "respond", "grade", "report", "policies")
-"""Sections that only stages from the RL rounds on read."""
+from stages.foundations.stage_graph import GraphStage, stages_of
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,9 @@ class PlannedRun:
     params: Mapping[str, Any] = field(compare=False)
     targets: tuple[str, ...]
     params_hash: str
-    """Of what the targets depend on; the section `report` is none of it."""
+    """Of what stages with metrics read: what a page says is none of it."""
     prefix: str
-    """Equal for runs that share every stage before the RL rounds."""
+    """Equal for runs that share every stage before the first that variants vary."""
 
     @property
     def name(self) -> str:
@@ -64,10 +63,16 @@ def planned(root: Path, ablation: Ablation, variant: str, seed: int) -> PlannedR
     """The run of one variant and seed."""
     params = params_of(root, ablation, variant, seed)
     targets = tuple(targets_of(ablation, variant, params))
-    own = {name: section for name, section in params.items() if name != "report"}
-    shared = {name: section for name, section in params.items() if name not in NOT_SHARED}
+    stages = stages_of(graph(), params)
+    own = _read_by(params, (stage for stage in stages if stage.metrics))
+    shared = _read_by(params, (stage for stage in stages if not about(stage.name).is_varied))
     params_hash = stable_hash({"params": own, "targets": targets})
     return PlannedRun(variant, seed, params, targets, params_hash, stable_hash(shared))
+
+
+def _read_by(params: Mapping[str, Any], stages: Iterable[GraphStage]) -> dict[str, Any]:
+    read = {section for stage in stages for section in stage.reads}
+    return {name: section for name, section in params.items() if name in read}
 
 
 def in_order(runs: Sequence[PlannedRun], baseline: str) -> list[PlannedRun]:
@@ -128,7 +133,11 @@ def told_plan(
         *in_order([r for r in runs if not is_done(r)], baseline),
     ]:
         state = (
-            "done" if is_done(run) else "runs first, makes data, base and sft" if run in leaders else "runs"
+            "done"
+            if is_done(run)
+            else "runs first, makes what the others share"
+            if run in leaders
+            else "runs"
         )
         lines.append(f"  {run.variant} seed {run.seed}: {state}")
     return lines

@@ -19,6 +19,7 @@ import yaml
 from pipelines.ablating.definition import Ablation
 from pipelines.ablating.plan import PlannedRun, expected_seconds, in_order, leading, next_run
 from pipelines.ablating.records import ablation_folder, keep_results, record_folder
+from pipelines.graph.graph import what_to_repro
 from pipelines.graph.killed_dvc import repair_dvc_state
 from pipelines.runtime.checkouts import Code, make_checkout, remove_checkout, worktree_environment
 from pipelines.runtime.git import git
@@ -131,7 +132,7 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
     surroundings = worktree_environment(folder) | tags
     with open(log, "w") as output:
         process = subprocess.Popen(
-            dvc("repro", *run.targets),
+            dvc("repro", *what_to_repro(folder, run.targets)),
             cwd=folder,
             env=surroundings,
             stdout=output,

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pipelines.ablating.definition import Ablation, Metric, Score, resolve, with_changes
-from pipelines.graph.schema import check_params
+from pipelines.ablating.definition import POLICY, Ablation, Metric, Score, resolve
+from pipelines.graph.overrides import with_changes
+from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.schema import check_values
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
-from stages.foundations.params import read_yaml
-
-PLAIN_FILES = ("base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft")
-"""Metric files of stages that run once."""
-DESCRIPTIONS = (
-    "problems",
-    "responses",
-    "undecided_fraction",
-    "unparsed_fraction",
-    "verifier_failed_fraction",
-    "response_tokens_mean",
-    "truncated_fraction",
-    "branching_frequency",
-    "coding_rate",
-)
-"""What grade says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import Definitions, GraphStage, read_definitions, stages_of, written_outs
 
 
 def params_of(root: Path, ablation: Ablation, variant: str, seed: int) -> dict[str, Any]:
-    """The whole parameter file. UserError names a dotted change whose section does not exist."""
-    recipe = read_yaml(root / "pipelines" / "recipes" / f"{ablation.recipe}.yaml")
+    """The whole parameter file. UserError names a dotted change that leads through a value that is no mapping."""
+    recipe = read_recipe(root, ablation.recipe)
     changes = {**ablation.changes_of(variant), "seed": seed}
     for name, value in changes.items():
         try:
             recipe = with_changes(recipe, {name: value})
         except KeyError:
             raise UserError(
-                f"ablation {ablation.name}, variant {variant}: {name}: recipe {ablation.recipe} has no such section"
+                f"ablation {ablation.name}, variant {variant}: {name}: recipe {ablation.recipe} has no such key"
             ) from None
     return recipe
 
@@ -54,10 +40,10 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     for variant in ablation.variants:
         try:
             params = params_of(root, ablation, variant, ablation.seeds[0])
-            sections = _check(params)
+            sections = check_values(params, "params.yaml")
             problems += [
                 f"ablation {ablation.name}, variant {variant}: {line}"
-                for line in _wrong_metrics(ablation, variant, sections)
+                for line in _wrong_metrics(ablation, variant, params, sections)
             ]
             all_params[variant] = params
         except UserError as error:
@@ -67,71 +53,72 @@ def check_ablation(root: Path, ablation: Ablation) -> dict[str, dict[str, Any]]:
     return all_params
 
 
-def _check(params: Mapping[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "params.yaml"
-        path.write_text(yaml.safe_dump(dict(params), sort_keys=False))
-        return check_params(path)
-
-
 def _told(error: UserError, prefix: str) -> list[str]:
     lines = str(error).splitlines()
     return lines if lines[0].startswith("ablation ") else [prefix + line.strip() for line in lines[1:]]
 
 
-def applies(metric: Metric, policy: str, rounds: Mapping[str, Any]) -> bool:
-    """False where the metric is about an RL round and the policy did not come from one."""
-    return (
-        not resolve(metric.file, policy).startswith("rl_round/")
-        or "{policy}" not in metric.file
-        or policy in rounds
-    )
+def made_files(metric: Metric, params: Mapping[str, Any]) -> dict[str, GraphStage]:
+    """The metric files (or curves) of a parameter file, as metrics name them, each with the stage that makes it."""
+    folder, ending = _place(metric)
+    return {
+        path.removeprefix(folder).removesuffix(ending): stage
+        for stage in stages_of(graph(), params)
+        for path in stage.outs
+        if path.startswith(folder) and path.endswith(ending)
+    }
 
 
-def _wrong_metrics(ablation: Ablation, variant: str, sections: Mapping[str, Any]) -> list[str]:
+@cache
+def graph() -> Definitions:
+    """The stages of this project, which is the one whose code checks and runs an ablation."""
+    return read_definitions(PROJECT / "dvc.yaml")
+
+
+def _place(metric: Metric) -> tuple[str, str]:
+    return ("data/metrics/", ".json") if isinstance(metric, Score) else ("data/curves/", ".csv")
+
+
+def applies(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
+    """False where some stage makes such a file for policies of its own, and this policy is none of them."""
+    if POLICY not in metric.file or resolve(metric.file, policy) in made_files(metric, params):
+        return True
+    start = _place(metric)[0] + metric.file.partition(POLICY)[0]
+    return not any(path.startswith(f"{start}${{") for path in written_outs(graph()))
+
+
+def scores_policy(metric: Metric, policy: str, params: Mapping[str, Any]) -> bool:
+    """True for a score that is known problem by problem, out of verdicts."""
+    stage = made_files(metric, params).get(resolve(metric.file, policy))
+    return isinstance(metric, Score) and stage is not None and about(stage.name).score_keys is not None
+
+
+def _wrong_metrics(
+    ablation: Ablation, variant: str, params: Mapping[str, Any], sections: Mapping[str, Any]
+) -> list[str]:
     policy, found = ablation.policy_of(variant), []
     if policy not in sections["policies"]:
         found.append(f"policy {policy!r} is not measured; policies are {', '.join(sections['policies'])}")
     for name, metric in ablation.metrics.items():
-        if applies(metric, policy, sections["rl_rounds"]):
-            wrong = _wrong_file(metric, policy, sections) or _wrong_key(metric, policy, sections)
+        if applies(metric, policy, params):
+            wrong = _wrong_metric(metric, policy, params, sections)
             found += [f"metrics.{name}.{wrong}"] if wrong else []
     return found
 
 
-def _wrong_file(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str | None:
-    file = resolve(metric.file, policy)
-    folder, _, stem = file.rpartition("/")
-    known = {"rl_round": list(sections["rl_rounds"]), "": ["sft"]}
-    if isinstance(metric, Score):
-        policies = sections["policies"]
-        known |= {
-            "": list(PLAIN_FILES),
-            "grade": policies,
-            "respond": policies,
-            "collect": list(sections["sources"]),
-        }
-    if stem in known.get(folder, []):
-        return None
-    places = [f"{folder}/{stem}".lstrip("/") for folder, stems in known.items() for stem in stems]
-    return f"file: there is no {file!r}; there are {', '.join(places)}"
-
-
-def _wrong_key(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str | None:
-    """Only the keys of `grade` are known before a run."""
-    if not isinstance(metric, Score) or not resolve(metric.file, policy).startswith("grade/"):
+def _wrong_metric(
+    metric: Metric, policy: str, params: Mapping[str, Any], sections: Mapping[str, Any]
+) -> str | None:
+    """Of keys only those of scores are known before a run."""
+    made, file = made_files(metric, params), resolve(metric.file, policy)
+    if file not in made:
+        return f"file: there is no {file!r}; there are {', '.join(made)}"
+    keys = about(made[file].name).score_keys
+    if keys is None or not isinstance(metric, Score):
         return None
     benchmark, _, quantity = metric.key.partition("/")
     benchmarks = [name for name, source in sections["sources"].items() if source.role == "benchmark"]
-    samples = sections["respond"].samples
-    accuracies = [
-        f"avg_at_{samples}",
-        f"maj_at_{samples}",
-        *(f"pass_at_{k}" for k in sections["grade"].pass_at_k),
-    ]
-    accuracies += ["greedy"] if sections["respond"].is_greedy_included else []
-    keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in sections["grade"].emergence_keywords]
-    known = [*accuracies, *DESCRIPTIONS, *(f"keyword_rate_{word}" for word in keywords)]
+    known = keys(sections)
     if benchmark in benchmarks and quantity in known:
         return None
     return f"key: there is no {metric.key!r}; there are {', '.join(benchmarks)} with {', '.join(known)}"
@@ -140,9 +127,10 @@ def _wrong_key(metric: Metric, policy: str, sections: Mapping[str, Any]) -> str 
 def targets_of(ablation: Ablation, variant: str, params: Mapping[str, Any]) -> list[str]:
     """DVC's names of the stages that make the variant's metrics; DVC makes what they need."""
     policy = ablation.policy_of(variant)
-    files = [
-        resolve(metric.file, policy)
-        for metric in ablation.metrics.values()
-        if applies(metric, policy, params["rl_rounds"])
-    ]
-    return sorted({file.replace("/", "@") for file in files})
+    return sorted(
+        {
+            made_files(metric, params)[resolve(metric.file, policy)].address
+            for metric in ablation.metrics.values()
+            if applies(metric, policy, params)
+        }
+    )

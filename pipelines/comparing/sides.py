@@ -159,7 +159,7 @@ def _in_order(root: Path, ablation: str, variants: list[str]) -> list[str]:
 
 def policies_of(place: Place) -> list[str]:
     """Policies with verdicts on record, or with a verdict file."""
-    names = [name.partition("@")[2] for name in place.entries if name.startswith("grade@")]
+    names = [entry.scores for entry in place.entries.values() if entry.scores]
     if place.folder is not None:
         verdicts = place.folder / ("verdicts" if place.is_kept else "data/verdicts")
         names += sorted(file.stem for file in verdicts.glob("*.parquet"))
@@ -181,7 +181,7 @@ def read_answers(place: Place, policy: str) -> Answers:
             f"run `dvc fetch --all-commits {table}`, or `dvc repro grade@{policy}` there"
         )
     verdicts = require_rows(read_table(path, VERDICT), path, f"run `dvc repro grade@{policy}` again")
-    entry = place.entries.get(f"grade@{policy}")
+    entry = next((entry for entry in place.entries.values() if entry.scores == policy), None)
     responses = place.file(f"data/responses/{policy}.parquet")
     return Answers(
         where=place.told,
@@ -211,8 +211,10 @@ def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:
 
 
 def _seed(place: Place, policy: str) -> int | None:
-    for stage in (f"respond@{policy}", f"rl_round@{policy}", "sft", "base"):
-        seed = place.entries[stage].params.get("seed") if stage in place.entries else None
-        if isinstance(seed, int):
-            return seed
+    """Of the stage that drew the responses, else of one that made a policy: all have the run's."""
+    for path in (f"data/responses/{policy}.parquet", f"data/policies/{policy}", "data/policies/"):
+        for entry in place.entries.values():
+            seed = entry.params.get("seed")
+            if isinstance(seed, int) and any(out.startswith(path) for out in entry.outs):
+                return seed
     return None

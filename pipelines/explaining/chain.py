@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.places import Entry, Place, place_at, working_place
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 
@@ -65,7 +66,7 @@ class Chain:
     targets: tuple[str, ...]
     steps: tuple[Step, ...]
     scores: Mapping[str, float]
-    """Metrics of the target's `grade` stage; empty for others."""
+    """Metrics of a target that scores a policy; empty for others."""
     changed: str
     """Says when the target's bytes are no longer those on record; "" otherwise."""
 
@@ -92,7 +93,8 @@ def find_chain(argument: str, root: Path) -> Chain:
 
 def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
     """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
-    for name in (argument, f"grade@{argument}"):
+    scored = [entry.name for entry in place.entries.values() if entry.scores == argument]
+    for name in (argument, *scored):
         if name in place.entries:
             return (name,), ""
     for path in _paths(argument, root):
@@ -134,7 +136,7 @@ def _declared(place: Place) -> list[str]:
     import yaml
 
     params = yaml.safe_load(content) or {}
-    return [*map(str, params.get("policies") or []), *map(str, params.get("rl_rounds") or {})]
+    return list(map(str, params.get("policies") or []))
 
 
 def makers_of(path: str, place: Place) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ def makers_of(path: str, place: Place) -> tuple[str, ...]:
         name
         for name, entry in place.entries.items()
         if any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
-        and name != "code"
+        and not any(out.startswith(CODE) for out in entry.outs)
     )
 
 
@@ -191,13 +193,8 @@ def _is_stale(path: str, digest: str, makers: tuple[str, ...], place: Place) -> 
 def _raw(entry: Entry) -> list[dict[str, Any]]:
     """Where the stage's raw bytes came from. What has no place is generated, by the code and the seed."""
     params = entry.params
-    origins = {
-        "base": [params.get("base")],
-        "collect": [own.get("from") for name, own in params.items() if name.startswith("sources.")],
-        "collect_web": list((params.get("collect_web") or {}).get("sources", {}).values()),
-    }.get(entry.stage, [])
     found = []
-    for origin in origins:
+    for origin in about(entry.stage).raw(params):
         if isinstance(origin, Mapping) and "kind" in origin:
             own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
             has_place = any(key in own for key in ("url", "path", "repository", "package"))
@@ -210,7 +207,7 @@ def _raw(entry: Entry) -> list[dict[str, Any]]:
 def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
     found: dict[str, float] = {}
     for name in targets:
-        for path in place.entries[name].outs if name.startswith("grade@") else ():
+        for path in place.entries[name].outs if place.entries[name].scores else ():
             content = place.content(path) if path.startswith("data/metrics/") else None
             try:
                 found |= json.loads(content) if content else {}

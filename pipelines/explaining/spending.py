@@ -12,10 +12,8 @@ from pipelines.explaining.chain import Chain, Step
 from pipelines.records.places import places_in_git
 from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
 from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.about import about
 from stages.observe.tracking import tracking_uri
-
-GPU_STAGES = ("filter_web", "demonstrate", "sft", "rl_round", "respond")
-"""Those that compute with a policy; the others leave a GPU alone."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,7 @@ def _untagged(step: Step, chain: Chain, known: Known) -> Any:
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
     """Processes of the command or its sampler, at most the GPUs that it could see; 0 for a stage without one."""
-    if step.entry.stage not in GPU_STAGES:
+    if not about(step.entry.stage).runs_model:
         return 0
     if not tags.get("gpus", "").isdecimal():
         return None

@@ -9,6 +9,7 @@ from typing import Any
 from pipelines.explaining.chain import Chain, Step
 from pipelines.explaining.spending import Spent
 from pipelines.records.places import Entry
+from stages.foundations.about import about
 from stages.observe.mlflow_store import flatten
 
 SHORT = 10
@@ -103,7 +104,7 @@ def _on_one_line(value: str) -> str:
 
 def _own_first(entry: Entry) -> dict[str, Any]:
     """Seed and the stage's own section first: what it shares with others says less about it."""
-    own = {"rl_round": "rl", "collect": "sources."}.get(entry.stage, entry.stage)
+    own = tuple(about(entry.stage).sections())
     return dict(
         sorted(entry.params.items(), key=lambda item: (item[0] != "seed", not item[0].startswith(own)))
     )

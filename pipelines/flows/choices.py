@@ -5,21 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import yaml
-
 from pipelines.ablating.definition import ablation_names
-from pipelines.graph.recipes import recipe_names
+from pipelines.graph.recipe_files import read_recipe, recipe_names
 from stages.foundations.scratch import PROJECT
 
 AS_IT_IS = "params.yaml as it is"
 
 
 def policy_names(root: Path) -> list[str]:
-    """Policies of all recipes: those that are graded, and those that rounds make."""
+    """Policies that some recipe measures."""
     found: dict[str, None] = {}
     for name in recipe_names(root):
-        params = yaml.safe_load((root / "pipelines" / "recipes" / f"{name}.yaml").read_text())
-        found |= dict.fromkeys([*params.get("policies", ()), *params.get("rl_rounds", ())])
+        found |= dict.fromkeys(read_recipe(root, name).get("policies", ()))
     return list(found)
 
 

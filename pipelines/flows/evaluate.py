@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import yaml
-
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
@@ -15,7 +13,10 @@ from prefect.artifacts import create_markdown_artifact
 from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
 from pipelines.flows.reproduce import Hours, named, project_folder, run_stages
 from pipelines.graph.params_lock import recipe_in_use
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
+from stages.foundations.params import read_yaml
+from stages.foundations.stage_graph import read_definitions, stages_of
 
 
 @flow(name="evaluate", flow_run_name="evaluate {policy}", log_prints=False, persist_result=False)
@@ -32,13 +33,14 @@ def evaluate(
     """
     root = project_folder(project)
     with recipe_in_use(root, named(recipe), get_run_logger().info):
-        known = yaml.safe_load((root / "params.yaml").read_text()).get("policies", [])
-        if policy not in known:
+        stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
+        scoring = {stage.item: stage for stage in stages if about(stage.name).score_keys}
+        if policy not in scoring:
             raise UserError(
-                f"params.yaml measures no policy {policy!r}: choose one of {', '.join(known)}, or another recipe"
+                f"params.yaml measures no policy {policy!r}: choose one of {', '.join(scoring)}, or another recipe"
             )
-        run_stages(root, hours_per_stage, targets=(f"grade@{policy}",))
-        metrics = json.loads((root / "data" / "metrics" / "grade" / f"{policy}.json").read_text())
+        run_stages(root, hours_per_stage, targets=(scoring[policy].address,))
+        metrics = json.loads((root / scoring[policy].metrics[0]).read_text())
     create_markdown_artifact(
         score_table(policy, metrics),
         key=f"scores-{policy.replace('_', '-')}",

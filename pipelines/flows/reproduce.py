@@ -81,7 +81,7 @@ def run_stages(
         if (root / "pipelines" / "graph" / "schema.py").exists():
             from pipelines.graph.schema import check_params
 
-            check_params(root / "params.yaml")
+            check_params(root / "params.yaml", root)
         clear_strays(root)
     try:
         flags = pull_before_run(root, tell)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-USES_ACCELERATOR = ("sampler", "trainer")
-"""A stage that reads one of these sections of params.yaml runs a model."""
+from pipelines.graph.recipes import stages_left_out
+from stages.foundations.about import about
+from stages.foundations.stage_graph import METRICS, make_shared_folders
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class DvcStage:
 
 
 def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]:
-    """The stages DVC finds, each after all it depends on, otherwise as they stand in dvc.yaml.
+    """The stages of the parameters in use, each after all it depends on, otherwise as they stand in dvc.yaml.
 
     With `targets` (addresses) only these and what they depend on.
     """
@@ -35,14 +36,28 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
     from dvc.repo import Repo
 
     with Repo(str(root)) as repo:
-        place = {stage: number for number, stage in enumerate(repo.index.stages)}
-        graph = repo.index.graph  # edges point from a stage to what it depends on
+        gone = stages_left_out(root)
+        stages = [stage for stage in repo.index.stages if _address(stage, root) not in gone]
+        place = {stage: number for number, stage in enumerate(stages)}
+        graph = repo.index.graph.subgraph(stages)  # edges point from a stage to what it depends on
         order = list(networkx.lexicographical_topological_sort(graph.reverse(), key=place.__getitem__))
         if targets:
             roots = [stage for stage in order if _address(stage, root) in targets]
             needed = set(roots).union(*(networkx.descendants(graph, stage) for stage in roots))
             order = [stage for stage in order if stage in needed]
-        return [DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage)) for stage in order]
+        return [
+            DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order
+        ]
+
+
+def what_to_repro(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Arguments of `dvc repro` for the targets, or for all. DVC itself would run plain stages that are left out too, so
+    where there are some the others are named one by one, in their order.
+    """
+    make_shared_folders(root)
+    if not stages_left_out(root):
+        return targets
+    return ("--single-item", *(stage.name for stage in stages_in_order(root, targets)))
 
 
 def _address(stage: Any, root: Path) -> str:
@@ -53,13 +68,12 @@ def _address(stage: Any, root: Path) -> str:
 
 def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
     paths = (os.path.relpath(out.fs_path, root) for out in stage.outs)
-    return tuple(path for path in paths if path.startswith("data/metrics/"))
+    return tuple(path for path in paths if path.startswith(METRICS))
 
 
-def _gpus(stage: Any) -> int:
+def _gpus(stage: Any, root: Path) -> int:
     """0 for a stage that runs no model; the ranks of torchrun; otherwise 1."""
-    params = [name for dep in stage.deps for name in getattr(dep, "params", None) or ()]
-    if not {name.partition(".")[0] for name in params} & set(USES_ACCELERATOR):
+    if not about(_address(stage, root).rpartition(":")[2].partition("@")[0]).runs_model:
         return 0
     ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", stage.cmd if isinstance(stage.cmd, str) else "")
     return int(ranks[1]) if ranks else 1

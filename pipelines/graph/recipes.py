@@ -1,4 +1,4 @@
-"""Recipes: whole parameter files in pipelines/recipes/, one of which is in use as params.yaml.
+"""Taking a recipe into use as params.yaml, and what the one before has left behind.
 
 Some stages depend on folders (data/metrics, data/verdicts, ...), which must hold the outputs of the recipe in use
 and nothing else. What another recipe, or an earlier state of params.yaml, left there is taken away: deleted where
@@ -12,51 +12,49 @@ from pathlib import Path
 
 import yaml
 
+from pipelines.graph.recipe_files import recipe_names, recipe_text
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, write_bytes_atomically, write_text_atomically
+from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.stage_graph import left_out, make_shared_folders, read_definitions
 from stages.observe.progress import say
 
 
-def recipe_names(root: Path) -> list[str]:
-    return sorted(path.stem for path in (root / "pipelines" / "recipes").glob("*.yaml"))
-
-
 def use_recipe(root: Path, name: str) -> None:
-    """Copies the recipe to params.yaml and remembers its name. UserError names the recipes there are."""
-    require_recipe(root, name)
-    recipe, params = _recipe_file(root, name), root / "params.yaml"
-    if params.exists() and params.read_bytes() != recipe.read_bytes():
+    """Makes params.yaml the resolved recipe and remembers its name. UserError names the recipes there are."""
+    text, params = recipe_text(root, name), root / "params.yaml"
+    if params.exists() and params.read_text(encoding="utf-8") != text:
         _keep_edits(root, params)
-    write_bytes_atomically(params, recipe.read_bytes())
-    write_text_atomically(root / "state" / "recipe", name + "\n")
-
-
-def require_recipe(root: Path, name: str) -> None:
-    """UserError names the recipes there are."""
-    if name not in recipe_names(root):
-        known = ", ".join(recipe_names(root)) or f"none in {root / 'pipelines' / 'recipes'}"
-        raise UserError(f"unknown recipe {name!r}: there are {known}")
+    write_text_atomically(params, text)
+    write_text_atomically(root / "state" / "recipe", f"{name}\n{sha256_of(params)}\n")
 
 
 def is_in_use(root: Path, name: str) -> bool:
-    """Whether the recipe was the last one taken into use, and params.yaml is still its copy."""
+    """Whether the recipe was the last one taken into use, and params.yaml is still what it resolves to."""
     chosen, params = root / "state" / "recipe", root / "params.yaml"
-    if not chosen.exists() or chosen.read_text().strip() != name or not params.exists():
+    if not chosen.exists() or chosen.read_text().split()[:1] != [name] or not params.exists():
         return False
-    return params.read_bytes() == _recipe_file(root, name).read_bytes()
-
-
-def _recipe_file(root: Path, name: str) -> Path:
-    return root / "pipelines" / "recipes" / f"{name}.yaml"
+    return params.read_text(encoding="utf-8") == recipe_text(root, name)
 
 
 def _keep_edits(root: Path, params: Path) -> None:
     """Copies a params.yaml that is no recipe to state/, where the last such file can be found again."""
-    known = {_recipe_file(root, name).read_bytes() for name in recipe_names(root)}
-    if params.read_bytes() not in known:
-        write_bytes_atomically(root / "state" / "params.before.yaml", params.read_bytes())
-        say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
+    own = params.read_text(encoding="utf-8")
+    for name in recipe_names(root):
+        try:
+            if recipe_text(root, name) == own:
+                return
+        except UserError:  # another recipe's fault
+            continue
+    write_text_atomically(root / "state" / "params.before.yaml", own)
+    say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
+
+
+def stages_left_out(root: Path) -> list[str]:
+    """Plain stages of dvc.yaml that the parameters in use leave out, and that DVC must be kept from running."""
+    params = root / "params.yaml"
+    given = yaml.safe_load(params.read_bytes()) if params.exists() else None
+    return left_out(read_definitions(root / "dvc.yaml"), given or {})
 
 
 def clear_strays(root: Path) -> list[Path]:
@@ -64,6 +62,7 @@ def clear_strays(root: Path) -> list[Path]:
 
     Returns them. Nothing is done (and DVC is not even loaded) while dvc.yaml and params.yaml are as they were.
     """
+    make_shared_folders(root)
     if not parameters_changed(root):
         return []
     strays, cache = find_strays(root)
@@ -100,9 +99,11 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
     """Files that no stage makes inside folders that stages depend on and none makes whole; and DVC's cache folder."""
     from dvc.repo import Repo
 
+    gone = stages_left_out(root)
     with Repo(str(root)) as repo:
-        outs = {Path(out.fs_path) for out in repo.index.outs}
-        deps = {Path(dep.fs_path) for dep in repo.index.deps if dep.protocol == "local"}
+        stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) not in gone]
+        outs = {Path(out.fs_path) for stage in stages for out in stage.outs}
+        deps = {Path(dep.fs_path) for stage in stages for dep in stage.deps if dep.protocol == "local"}
         cache = Path(repo.cache.local.path)
     folders = [dep for dep in deps if dep.is_dir() and not _is_under(dep, outs)]
     files = {

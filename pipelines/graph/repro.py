@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 
+from pipelines.graph.graph import what_to_repro
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import clear_strays, parameters_changed
@@ -28,7 +29,9 @@ def main() -> None:
         if parameters_changed(PROJECT):
             check_params(PROJECT / "params.yaml")
         clear_strays(PROJECT)
-        code = run_in_group(dvc("repro", *pull_before_run(PROJECT)), PROJECT, held=[lock])
+        code = run_in_group(
+            dvc("repro", *pull_before_run(PROJECT), *what_to_repro(PROJECT)), PROJECT, held=[lock]
+        )
         if code:
             sys.exit(code)
         push_after_run(PROJECT)

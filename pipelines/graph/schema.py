@@ -1,15 +1,28 @@
-"""Checks a whole parameter file with the models of the stages that own its sections, and across sections.
+"""Checks a whole parameter file with what the stages of dvc.yaml say of their sections, and that the graph has no gap.
 
 Each stage checks its own section when it runs; this finds a mistake before the first stage starts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, read_yaml, validate_section
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import (
+    Definitions,
+    GraphStage,
+    foreach_sections,
+    interpolated_sections,
+    left_out,
+    read_definitions,
+    shared_folders,
+    stages_of,
+)
 
 
 class LaunchParams(StrictParams):
@@ -19,26 +32,14 @@ class LaunchParams(StrictParams):
     """Command that starts the training stages: `python`, or `torchrun` with its flags."""
 
 
-def section_models() -> dict[str, Any]:
+def section_models(root: Path = PROJECT) -> dict[str, Any]:
     """Top-level section -> what it must be; the stages' modules are imported here, which takes two seconds."""
-    from stages.base.params import BaseParams
-    from stages.collect.params import CollectParams, SourceParams
-    from stages.collect_web.params import CollectWebParams
-    from stages.curate.params import CurateParams
-    from stages.demonstrate.params import DemonstrateParams
     from stages.engines.samplers.params import SamplerParams
     from stages.engines.trainers.params import TrainerParams
     from stages.engines.verifier.params import VerifierParams
-    from stages.extract_web.params import ExtractWebParams
-    from stages.filter_web.params import FilterWebParams
     from stages.foundations.prompts import PromptParams
-    from stages.grade.params import GradeParams
-    from stages.report.params import ReportParams
-    from stages.respond.params import RespondParams
-    from stages.rl_round.params.rl import RlParams, RoundParams
-    from stages.sft.params import SftParams
 
-    return {
+    models: dict[str, Any] = {
         "seed": int,
         "launch": LaunchParams,
         "policies": list[str],
@@ -46,73 +47,100 @@ def section_models() -> dict[str, Any]:
         "sampler": SamplerParams,
         "trainer": TrainerParams,
         "verifier": VerifierParams,
-        "base": BaseParams,
-        "collect": CollectParams,
-        "sources": dict[str, SourceParams],
-        "collect_web": CollectWebParams,
-        "curate": CurateParams,
-        "extract_web": ExtractWebParams,
-        "filter_web": FilterWebParams,
-        "demonstrate": DemonstrateParams,
-        "sft": SftParams,
-        "rl": RlParams,
-        "rl_rounds": dict[str, RoundParams],
-        "respond": RespondParams,
-        "grade": GradeParams,
-        "report": ReportParams,
     }
+    for name in read_definitions(root / "dvc.yaml"):
+        models |= about(name).sections()
+    return models
 
 
-def check_params(path: Path) -> dict[str, Any]:
-    """The validated sections; UserError tells every section that is missing, unknown or wrong."""
-    given, models = read_yaml(path), section_models()
-    problems = [
-        f"  {name}: unknown section; remove it or correct its spelling"
-        for name in given
-        if name not in models
-    ]
-    problems += [
-        f"  {name}: missing section; the recipes under pipelines/recipes have one"
-        for name in models
-        if name not in given
-    ]
+def check_params(path: Path, root: Path = PROJECT) -> dict[str, Any]:
+    """`check_values` for a file."""
+    return check_values(read_yaml(path), str(path), root)
+
+
+def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> dict[str, Any]:
+    """The validated sections of a whole parameter file, for the dvc.yaml in `root`, without empty ones of `foreach`.
+
+    UserError tells every section that is missing, unknown, unread or wrong, and every input that no stage makes. `told`
+    is what messages call the file.
+    """
+    models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
+    stages, loops = stages_of(definitions, given), foreach_sections(definitions)
+    problems = _wrong_sections(given, models, definitions, stages)
     sections: dict[str, Any] = {}
     for name in models:
-        if name in given:
+        if name in given and (given[name] or name not in loops):
             try:
-                sections[name] = validate_section(given[name], name, models[name], path)
+                sections[name] = validate_section(given[name], name, models[name], Path(told))
             except UserError as error:
                 problems += str(error).splitlines()[1:]
     if not problems:
-        problems = [f"  {line}" for line in _contradictions(sections)]
+        problems = [f"  {line}" for line in _gaps(definitions, stages, given)]
+    if not problems:
+        problems = [f"  {line}" for line in _contradictions(sections, stages)]
     if problems:
-        raise UserError(f"{path} is not usable:\n" + "\n".join(problems))
+        raise UserError(f"{told} is not usable:\n" + "\n".join(problems))
     return sections
 
 
-def _contradictions(sections: dict[str, Any]) -> list[str]:
-    from stages.rl_round.params.rl import sampler_contradictions
-
-    rounds, policies = sections["rl_rounds"], sections["policies"]
-    known = ["base", "sft", *rounds]
-    found = [
-        f"policies: there is no policy {name!r}; there are {', '.join(known)}"
-        for name in policies
-        if name not in known
+def _wrong_sections(
+    given: Mapping[str, Any], models: Mapping[str, Any], definitions: Definitions, stages: list[GraphStage]
+) -> list[str]:
+    readers = {section: stage.address for stage in reversed(stages) for section in stage.reads}
+    interpolated = interpolated_sections(definitions)
+    wrong = [
+        f"{name}: unknown section; remove it or correct its spelling" for name in given if name not in models
     ]
-    for name, this_round in rounds.items():
-        if this_round.start_from not in known or this_round.start_from == name:
-            found.append(f"rl_rounds.{name}.start_from: there is no earlier policy {this_round.start_from!r}")
-    if not any(source.role == "benchmark" for source in sections["sources"].values()):
-        found.append("sources: none has role `benchmark`, so nothing could be measured")
-    if sections["report"].baseline_policy not in policies:
-        found.append(f"report.baseline_policy {sections['report'].baseline_policy!r} must be one of policies")
-    found += sampler_contradictions(sections["rl"], sections["sampler"])
-    too_many = [k for k in sections["grade"].pass_at_k if k > sections["respond"].samples]
-    if too_many:
-        found.append(f"grade.pass_at_k {too_many} exceeds respond.samples {sections['respond'].samples}")
-    is_distributed = sections["launch"].train != "python"
-    if is_distributed and sections["trainer"].kind == "torch":
+    wrong += [
+        f"{name}: missing section, which {reader} reads; the recipes under pipelines/recipes have one"
+        for name, reader in readers.items()
+        if name not in given
+    ]
+    wrong += [
+        f"{name}: missing section; dvc.yaml interpolates it, and an empty one leaves its stages out"
+        for name in interpolated
+        if name not in given and name not in readers
+    ]
+    wrong += [
+        f"{name}: no stage of this recipe reads it; remove it, or add what its stage needs besides"
+        for name in given
+        if name in models and name not in ("seed", *readers, *interpolated)
+    ]
+    return [f"  {line}" for line in wrong]
+
+
+def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str, Any]) -> list[str]:
+    """Inputs that no stage of the recipe makes, as where a branch is left out that another one needs."""
+    shared, made = shared_folders(definitions), {path: stage for stage in stages for path in stage.outs}
+    absent = {
+        path: name
+        for name in left_out(definitions, given)
+        for path in next(iter(stages_of({name: definitions[name]}, {**given, name: {}}))).outs
+    }
+    found = []
+    for stage in stages:
+        for path in stage.deps:
+            if (path in made and made[path] is not stage) or path in shared or not path.startswith("data/"):
+                continue
+            if path in absent:
+                remedy = f"add section `{absent[path]}`, which makes it"
+            else:
+                folder, _, name = path.rpartition("/")
+                there = [out.rpartition("/")[2] for out in made if out.rpartition("/")[0] == folder]
+                others = [one for one in there if one != name]
+                remedy = f"in {folder} there are {', '.join(others) or 'none'}"
+            found.append(f"{stage.address} needs {path}, which no other stage of this recipe makes: {remedy}")
+    return found
+
+
+def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> list[str]:
+    found = [
+        line
+        for name in dict.fromkeys(stage.name for stage in stages)
+        for line in about(name).contradictions(sections)
+    ]
+    trainer = sections.get("trainer")
+    if trainer is not None and trainer.kind == "torch" and sections["launch"].train != "python":
         found.append(
             "launch.train starts several ranks, but trainer.kind torch has one: set trainer.kind deepspeed"
         )

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipelines.graph.recipes import stages_left_out
 from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import FellSilent, run_in_group
 from stages.foundations.errors import UserError
@@ -164,11 +165,14 @@ def pull(repo: Any) -> str:
 
 
 def _wanted(repo: Any) -> Iterator[Any]:
-    outs = {out.fs_path for out in repo.index.outs}
-    folders = {dep.fs_path for dep in repo.index.deps if dep.protocol == "local" and dep.fs_path not in outs}
+    gone = stages_left_out(Path(repo.root_dir))
+    stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) not in gone]
+    outs = {out.fs_path for stage in stages for out in stage.outs}
+    deps = [dep for stage in stages for dep in stage.deps if dep.protocol == "local"]
+    folders = {dep.fs_path for dep in deps if dep.fs_path not in outs}
     # Edges point from a stage to what it depends on.
-    last = {stage for stage, dependents in repo.index.graph.in_degree() if dependents == 0}
-    for stage in repo.index.stages:
+    last = {stage for stage, dependents in repo.index.graph.subgraph(stages).in_degree() if dependents == 0}
+    for stage in stages:
         for out in stage.outs:
             is_needed = stage in last or any(out.fs_path.startswith(folder + os.sep) for folder in folders)
             if is_needed and out.use_cache and out.hash_info and not out.exists:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipelines.planning.probe import CpuProbe
 from pipelines.planning.shapes import Shape
-from pipelines.planning.work import Sampling, Training
+from stages.foundations.planned_work import Sampling, Training
 
 STEPS = 200
 """Points at which the emptying of a batch is looked at."""

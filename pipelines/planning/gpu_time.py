@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from pipelines.planning.devices import NUMBER_BYTES, Gpu
 from pipelines.planning.shapes import Shape
-from pipelines.planning.work import Sampling, Training, layer_flops, token_flops
+from pipelines.planning.work import layer_flops, token_flops, training_flops
+from stages.foundations.planned_work import Sampling, Training
 
 MFU = 0.4
 """Share of the peak in training: 38 to 43% in bfloat16 on 8,192 to 16,384 H100 (Llama 3, arXiv 2407.21783, table 4)."""
@@ -39,7 +40,7 @@ class GpuSpeed:
 
     def training_seconds(self, shape: Shape, work: Training) -> float:
         peak = self.gpu.flops(self.trainer_dtype) * self.training_gpus * self.mfu
-        return work.flops(shape, self.is_checkpointed) / peak
+        return training_flops(work, shape, self.is_checkpointed) / peak
 
     def update_seconds(self, shape: Shape, work: Training) -> float:
         """The optimizer reads and writes its state once: negligible beside the passes, and not counted."""

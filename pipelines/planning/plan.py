@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 
-from pipelines.graph.recipes import recipe_names
-from pipelines.graph.schema import check_params
+from pipelines.graph.recipe_files import read_recipe, recipe_names
+from pipelines.graph.schema import check_values
 from pipelines.planning.cpu_time import CpuSpeed
 from pipelines.planning.devices import Gpu, find_gpu
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
-from pipelines.planning.lengths import Lengths, assumed, measured, with_untrained
+from pipelines.planning.lengths import assumed, measured
 from pipelines.planning.memory import (
     SamplingMemory,
     TrainingMemory,
@@ -23,11 +24,20 @@ from pipelines.planning.memory import (
     training_memory,
 )
 from pipelines.planning.shapes import Shape, named_shape, read_config, shape_of
-from pipelines.planning.work import StageWork, work_of
+from pipelines.planning.work import sampling_flops, training_flops
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
+from stages.foundations.params import read_yaml
+from stages.foundations.planned_work import Lengths, ModelSizes, Work
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 SMALL_POLICY, MOST_LANES = 8_000_000, 4
 """As stages/engines/samplers/torch_sampler.py: up to this size a batch is decoded on each thread."""
+IDLE_TRAINER = SimpleNamespace(
+    kind="torch", dtype="float32", threads=1, micro_batch_tokens=1, gradient_checkpointing=False
+)
+IDLE_SAMPLER = SimpleNamespace(kind="torch", dtype="float32", threads=1, max_sequences=1)
+"""For recipes that train nothing or sample nothing, and have no such section."""
 PRICE = 2.0
 """Assumed for an hour of any GPU, in any currency: give your own."""
 
@@ -98,27 +108,24 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
 
     On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
     """
-    path = (
-        Path(recipe)
-        if recipe.endswith((".yaml", ".yml"))
-        else root / "pipelines" / "recipes" / f"{recipe}.yaml"
-    )
-    if not path.exists():
+    if recipe.endswith((".yaml", ".yml")):
+        params = read_yaml(Path(recipe))
+    elif recipe in recipe_names(root):
+        params = read_recipe(root, recipe)
+    else:
         raise UserError(
             f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
         )
-    sections = check_params(path)
-    shape = _shape(sections, question, root)
-    lengths = _lengths(sections, shape, question)
-    problems = _benchmark_problems(sections, question)
-    work = work_of(sections, lengths, {"benchmark": problems})
-    assumptions = _told_lengths(lengths, sections)
-    if problems is None:
-        assumptions.append(
-            "respond: nobody knows how many benchmark problems there will be (give --benchmark-problems); not counted"
-        )
+    sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
+    stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
+    sizes = _sizes(stages, sections)
+    shape = _shape(sizes, question, root)
+    lengths = _lengths(stages, sections, sizes, shape, question)
+    work = {stage.address: _work(stage, sections, lengths) for stage in stages}
+    assumptions = _told_lengths(lengths)
+    assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     if question.gpu.lower() == "cpu":
-        speed, gpu = _cpu(sections, shape, lengths, work, probe, assumptions), _this_machine()
+        speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, assumptions), find_gpu(question.gpu)
@@ -126,63 +133,60 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         assumptions.append(
             f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)")
         )
-    plans = [_planned(item, sections, shape, gpu, speed, question) for item in work]
+    plans = [_planned(name, own, sections, shape, gpu, speed, question) for name, own in work.items()]
     found = [
         sentence
-        for item, plan in zip(work, plans, strict=True)
-        for sentence in _misfits(item, plan, sections, shape, gpu, question)
+        for plan in plans
+        for sentence in _misfits(work[plan.name], plan, sections, shape, gpu, question)
     ]
-    return Plan(path.stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions)
+    return Plan(
+        Path(recipe).stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions
+    )
 
 
-def _shape(sections: Mapping[str, Any], question: Question, root: Path) -> Shape:
+def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:
+    models = [about(stage.name).model for stage in stages]
+    found = [model(sections) for model in models if model is not None]
+    if not found:
+        raise UserError(
+            "no stage of this recipe brings a language model, and other models are not planned for"
+        )
+    return found[0]
+
+
+def _shape(sizes: ModelSizes, question: Question, root: Path) -> Shape:
     if question.config:
         return read_config(Path(question.config))
-    return named_shape(question.model) if question.model else shape_of(sections["base"], root)
+    return named_shape(question.model) if question.model else shape_of(sizes, root)
 
 
-def _lengths(sections: Mapping[str, Any], shape: Shape, question: Question) -> Lengths:
-    context = getattr(sections["sampler"], "max_model_tokens", 0) or shape.max_positions
+def _work(stage: GraphStage, sections: Mapping[str, Any], lengths: Lengths) -> Work:
+    work = about(stage.name).work
+    return work(sections, stage.address, lengths) if work else Work()
+
+
+def _lengths(
+    stages: list[GraphStage], sections: Mapping[str, Any], sizes: ModelSizes, shape: Shape, question: Question
+) -> Lengths:
+    context = getattr(sections.get("sampler"), "max_model_tokens", 0) or shape.max_positions
     lengths = assumed(context, question.prompt_tokens, question.response_share, question.drawn_per_trained)
-    if shape.is_untrained and "base" in sections["policies"]:
-        most = {"respond@base": sections["respond"].max_response_tokens}
-        lengths = with_untrained(lengths, shape.vocabulary, most)
+    # Random weights end a response with chance 1 / vocabulary a token, so theirs are nearly as long as they may be.
+    untrained = {sizes.policy: 1 / shape.vocabulary} if shape.is_untrained else {}
+    lengths = replace(lengths, untrained=untrained, benchmark_problems=question.benchmark_problems)
     if question.measured:
         folder = Path(question.measured)
         if not folder.is_dir():
             raise UserError(f"--measured {folder} is no folder: name data/metrics of a finished run")
-        sft = sections["sft"]
-        lengths = measured(lengths, folder, sft.steps * sft.batch_demonstrations)
+        lengths = measured(lengths, folder, stages)
     return lengths
 
 
-def _benchmark_problems(sections: Mapping[str, Any], question: Question) -> float | None:
-    if question.benchmark_problems is not None:
-        return question.benchmark_problems
-    most, total = sections["respond"].max_problems, 0
-    for source in sections["sources"].values():
-        if source.role == "benchmark":
-            rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
-            if rows is None and most is None:
-                return None
-            total += min(number for number in (rows, most) if number is not None)
-    return total
-
-
-def _told_lengths(lengths: Lengths, sections: Mapping[str, Any]) -> list[str]:
+def _told_lengths(lengths: Lengths) -> list[str]:
     sources = lengths.sources
-    told = [
+    return [
         f"prompt: {lengths.prompt:.0f} tokens ({sources['prompt']})",
         f"response: {lengths.response_share:.2f} of the longest ({sources['response_share']})",
     ]
-    if lengths.demonstration:
-        told.append(f"demonstration: {lengths.demonstration:.0f} tokens ({sources['demonstration']})")
-    if sections["rl"].dynamic_sampling.kind == "dynamic":
-        told.append(
-            f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on "
-            + ("(measured for each round)" if lengths.drawn else f"({sources['drawn_per_trained']})")
-        )
-    return told
 
 
 def _this_machine() -> Gpu:
@@ -190,29 +194,27 @@ def _this_machine() -> Gpu:
 
 
 def _cpu(
-    sections: Mapping[str, Any],
-    shape: Shape,
-    lengths: Lengths,
-    work: list[StageWork],
-    probe: Any,
-    told: list[str],
+    sections: Mapping[str, Any], shape: Shape, lengths: Lengths, work: list[Work], probe: Any, told: list[str]
 ) -> CpuSpeed:
     from pipelines.planning.probe import ProbeSettings, probe_cpu
 
-    sampler, trainer, sft, rl = (sections[name] for name in ("sampler", "trainer", "sft", "rl"))
+    sampler, trainer = sections["sampler"], sections["trainer"]
     threads = getattr(sampler, "threads", trainer.threads)
     is_small = shape.parameters <= SMALL_POLICY and sampler.kind == "torch"
     lanes = min(threads, MOST_LANES) if is_small else 1
     if probe is None:
-        context = lengths.prompt + lengths.response_share * rl.max_response_tokens
-        kinds = frozenset(item.training.kind for item in work if item.training)
+        drawn = [part for item in work for part in item.sampling]
+        trained = [item.training for item in work if item.training]
+        # The probe decodes at one length: that of the stage that draws most.
+        most = max(drawn, key=lambda part: part.tokens, default=None)
+        context = most.prompt_tokens + most.lengths.mean if most else lengths.prompt
         settings = ProbeSettings(
             trainer.dtype,
             trainer.threads,
             trainer.micro_batch_tokens,
-            sft.max_sequence_tokens,
+            max((part.longest for part in trained), default=1),
             max(1, int(context)),
-            kinds,
+            frozenset(part.kind for part in trained),
             lanes,
         )
         probe = probe_cpu(shape, settings)
@@ -224,9 +226,7 @@ def _cpu(
             else ""
         )
     )
-    told.append(
-        "tables and text (collect to demonstrate, grade, report): only the start of their processes is counted"
-    )
+    told.append("stages that read and write tables and text: only the start of their processes is counted")
     if sampler.kind == "vllm":
         told.append(
             "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
@@ -263,34 +263,36 @@ def _gpus(sections: Mapping[str, Any], question: Question, told: list[str]) -> G
 
 
 def _planned(
-    item: StageWork,
+    name: str,
+    item: Work,
     sections: Mapping[str, Any],
     shape: Shape,
     gpu: Gpu,
     speed: GpuSpeed | CpuSpeed,
     question: Question,
 ) -> StagePlan:
-    trainer, sampler = sections["trainer"], sections["sampler"]
+    trainer, sampler = sections.get("trainer"), sections.get("sampler")
     training, drawing = item.training, item.sampling
     held = drawn_with = None
     if training:
-        has_reference = item.name.startswith("rl_round") and sections["rl"].reference_kl.kind != "none"
         ranks = 1 if trainer.kind == "torch" else question.gpus
-        held = training_memory(shape, trainer, training.kind, ranks, training.longest, has_reference)
+        held = training_memory(
+            shape, trainer, training.kind, ranks, training.longest, training.holds_reference
+        )
     if drawing:
         sequences = max(part.prompts * part.samples for part in drawing) / question.replicas
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
-    flops = training.flops(shape, trainer.gradient_checkpointing) if training else 0.0
+    flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
     return StagePlan(
-        name=item.name,
+        name=name,
         training=held,
         sampling=drawn_with,
         trained_tokens=training.tokens if training else 0.0,
         drawn_tokens=sum(part.tokens for part in drawing),
-        flops=flops + sum(part.flops(shape) for part in drawing),
+        flops=flops + sum(sampling_flops(part, shape) for part in drawing),
         start_seconds=start,
         training_seconds=speed.training_seconds(shape, training) + speed.update_seconds(shape, training)
         if training
@@ -300,13 +302,13 @@ def _planned(
 
 
 def _misfits(
-    item: StageWork, plan: StagePlan, sections: Mapping[str, Any], shape: Shape, gpu: Gpu, question: Question
+    item: Work, plan: StagePlan, sections: Mapping[str, Any], shape: Shape, gpu: Gpu, question: Question
 ) -> list[str]:
     longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
     found = (
         list(
             misfits(
-                item.name,
+                plan.name,
                 gpu,
                 sections["trainer"],
                 sections["sampler"],
@@ -322,15 +324,15 @@ def _misfits(
     if gpu.name == "cpu":
         total = sum(part.total for part in (plan.training, plan.sampling) if part)
         if total > gpu.memory_gb * 1e9:
-            found.append(f"{item.name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}")
+            found.append(f"{plan.name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}")
     if item.training and question.gpus > 1 and sections["trainer"].kind == "torch":
         found.append(
-            f"{item.name}: trainer.kind torch uses one GPU of {question.gpus}: set trainer.kind deepspeed and "
+            f"{plan.name}: trainer.kind torch uses one GPU of {question.gpus}: set trainer.kind deepspeed and "
             "launch.train torchrun"
         )
     if shape.max_positions and longest > shape.max_positions:
         found.append(
-            f"{item.name}: a prompt and its longest response take {longest:,.0f} tokens, more than the policy's "
+            f"{plan.name}: a prompt and its longest response take {longest:,.0f} tokens, more than the policy's "
             f"{shape.max_positions:,} positions: lower max_response_tokens"
         )
     return found

@@ -31,7 +31,9 @@ MOST_PROBED_TOKENS = 2048
 DECODED_ROWS = (16, 256)
 FREE_SHARE = 0.9
 """Of the time that passes, got as CPU time on one thread: a machine with less is busy."""
-MODEL_STAGE, TABLE_STAGE = "stages.respond.stage, mlflow", "stages.collect.rows, mlflow"
+MODEL_STAGE = "stages.engines.samplers.build, stages.engines.policies.policy_folders, mlflow"
+TABLE_STAGE = "stages.foundations.tables.table, mlflow"
+"""What a stage with a policy and one without load."""
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from pipelines.planning.devices import GPUS, NUMBER_BYTES
 from pipelines.planning.gpu_time import GpuSpeed
-from pipelines.planning.lengths import ResponseLengths
 from pipelines.planning.shapes import named_shape
-from pipelines.planning.work import Sampling, Training
+from stages.foundations.planned_work import ResponseLengths, Sampling, Training
 
 MEMORY_SHARE_OF_SAMPLER = 0.8
 

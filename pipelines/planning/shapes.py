@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.foundations.errors import UserError
+from stages.foundations.planned_work import ModelSizes
 
 
 @dataclass(frozen=True)
@@ -112,29 +113,15 @@ PUBLISHED = {
 }
 
 
-def shape_of(base: RandomBase | FolderBase | HubBase | GgufPackageBase, root: Path) -> Shape:
-    """Sizes of the recipe's base policy. UserError names what to give where they cannot be known without a download."""
-    match base:
-        case RandomBase():
-            return Shape(
-                "random Llama",
-                base.hidden_size,
-                base.layers,
-                base.heads,
-                base.heads,
-                base.hidden_size // base.heads,
-                base.feed_forward_size,
-                base.vocabulary_size,
-                is_tied=True,
-                max_positions=base.max_position_tokens,
-                is_untrained=True,
-            )
-        case FolderBase():
-            return read_config(root / base.path / "config.json")
-        case HubBase():
-            return named_shape(base.repository.rpartition("/")[2])
-        case GgufPackageBase():
-            return named_shape(Path(base.member).name)
+def shape_of(sizes: ModelSizes, root: Path) -> Shape:
+    """The policy that the recipe starts from. UserError says what to give where sizes need a download to be known."""
+    match sizes.config:
+        case None:
+            return named_shape(sizes.name)
+        case Path() as path:
+            return read_config(root / path)
+        case config:
+            return replace(_shape(sizes.name, config), is_untrained=sizes.is_untrained)
 
 
 def named_shape(name: str) -> Shape:
@@ -158,22 +145,26 @@ def read_config(path: Path) -> Shape:
     if "num_experts" in config or "num_local_experts" in config or "n_routed_experts" in config:
         raise UserError(f"{path} is a mixture of experts: the formulas here are those of dense decoders")
     try:
-        heads, hidden = config["num_attention_heads"], config["hidden_size"]
-        return Shape(
-            config.get("_name_or_path") or path.parent.name,
-            hidden,
-            config["num_hidden_layers"],
-            heads,
-            config.get("num_key_value_heads") or heads,
-            config.get("head_dim") or hidden // heads,
-            config["intermediate_size"],
-            config["vocab_size"],
-            bool(config.get("tie_word_embeddings", False)),
-            has_qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
-            has_head_norms=config.get("model_type") == "qwen3",
-            max_positions=config.get("max_position_embeddings", 0),
-        )
+        return _shape(config.get("_name_or_path") or path.parent.name, config)
     except KeyError as error:
         raise UserError(
             f"{path} has no {error.args[0]}: the formulas here are those of Llama-like decoders"
         ) from None
+
+
+def _shape(name: str, config: Mapping[str, Any]) -> Shape:
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    return Shape(
+        name,
+        hidden,
+        config["num_hidden_layers"],
+        heads,
+        config.get("num_key_value_heads") or heads,
+        config.get("head_dim") or hidden // heads,
+        config["intermediate_size"],
+        config["vocab_size"],
+        bool(config.get("tie_word_embeddings", False)),
+        has_qkv_bias=config.get("model_type") == "qwen2" or bool(config.get("attention_bias")),
+        has_head_norms=config.get("model_type") == "qwen3",
+        max_positions=config.get("max_position_embeddings", 0),
+    )

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
 
@@ -37,6 +38,16 @@ class Entry:
     @property
     def stage(self) -> str:
         return self.name.partition("@")[0]
+
+    @property
+    def item(self) -> str:
+        """`rl_1` of `rl_round@rl_1`; "" for a stage that runs once."""
+        return self.name.partition("@")[2]
+
+    @property
+    def scores(self) -> str:
+        """The policy that the stage scores; "" for others."""
+        return self.item if about(self.stage).score_keys else ""
 
     @cached_property
     def key(self) -> str:

@@ -18,18 +18,12 @@ from typing import Any
 
 from pipelines.records.places import Entry, Place, git_bytes
 from pipelines.records.replaying import batches, log_what_fits, whole_run
+from stages.foundations.about import about
 from stages.observe.mlflow_store import LONGEST_PARAM, MlflowStore, flatten
 from stages.observe.tracking import recipe_name
 
 SECONDS_BETWEEN_METRICS_AND_END = 60.0
 """A line of the ledger belongs to a metric file that was written at most so long before or after its end."""
-NAMED_AFTER = {
-    "rl_round": ("policy", "round"),
-    "respond": ("policy",),
-    "grade": ("policy",),
-    "sft": ("policy",),
-    "base": ("policy",),
-}
 
 
 @dataclass
@@ -192,19 +186,21 @@ def _make(
 
 def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: str) -> dict[str, str]:
     """The tags of a tracked run, as far as they are on record."""
-    stage, _, item = entry.name.partition("@")
     tags = {
-        "stage": stage,
+        "stage": entry.stage,
         "dvc.stage": entry.name,
         "lock_hash": entry.key,
         "mirrored": "true",
         "code": entry.code,
     }
     tags["stage_hash"] = line["stage_hash"] if line else entry.key
-    tags |= dict.fromkeys(NAMED_AFTER.get(stage, ()), item or stage)
-    # grade's own seed is the bootstrap's: the responses' tells the run
-    asked = place.entries.get(f"respond@{item}", entry) if stage == "grade" else entry
-    seed = asked.params.get("seed")
+    tags |= dict.fromkeys(about(entry.stage).named_after, entry.item or entry.stage)
+    seed = entry.params.get("seed")
+    if entry.scores:  # its own seed is the bootstrap's: that of what it scores tells the run
+        seeds = [
+            one.params.get("seed") for one in place.entries.values() if entry.deps.keys() & one.outs.keys()
+        ]
+        seed = next((own for own in seeds if own is not None), None)
     seed = place.about.get("seed", seed) if seed is not None else None
     tags |= {"seed": str(seed)} if seed is not None else {}
     tags["ablation"] = place.about.get("ablation", "none")
@@ -218,7 +214,7 @@ def _tags(place: Place, entry: Entry, line: Mapping[str, Any] | None, commit: st
             is_dirty = True  # what is on record here is in no commit yet
     tags |= {"git.commit": commit, "mlflow.source.git.commit": commit} if commit else {}
     tags |= {"git.dirty": str(bool(is_dirty)).lower()} if commit and is_dirty is not None else {}
-    tags |= {"mlflow.source.name": f"stages.{stage}", "mlflow.source.type": "LOCAL"}
+    tags |= {"mlflow.source.name": f"stages.{entry.stage}", "mlflow.source.type": "LOCAL"}
     return {name: value for name, value in tags.items() if value}
 
 

@@ -26,6 +26,8 @@ from prefect.states import Completed
 from pipelines.flows.choices import Policy, Recipe
 from pipelines.flows.reproduce import Hours, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
+from pipelines.graph.recipe_files import read_recipe
+from pipelines.records.places import working_place
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
 from pipelines.retraining.measuring import candidate_measurement, champion_measurement
@@ -94,7 +96,7 @@ def find_new_data(
     logger = get_run_logger()
     file = f"pipelines/recipes/{recipe}.yaml"
     own, then = (
-        _params(root, revision, file) for revision in ("HEAD", champion.commit if champion else "HEAD")
+        _recipe(root, revision, recipe) for revision in ("HEAD", champion.commit if champion else "HEAD")
     )
     if own is None:
         raise UserError(f"{file} is not committed: a retraining runs committed code and recipes")
@@ -117,6 +119,15 @@ def _require_policy(snapshot: Snapshot, recipe: str, policy: str) -> None:
     known = snapshot.params.get("policies", [])
     if policy not in known:
         raise UserError(f"recipe {recipe} measures no policy {policy!r}: choose one of {', '.join(known)}")
+
+
+def _recipe(root: Path, revision: str, recipe: str) -> dict[str, Any] | None:
+    """The resolved recipe of a commit; None when it has no such file."""
+
+    def read(file: str) -> str | None:
+        return show(root, revision, file)
+
+    return read_recipe(root, recipe, read) if read(f"pipelines/recipes/{recipe}.yaml") else None
 
 
 def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
@@ -197,7 +208,8 @@ def make_champion(attempt: Attempt, folder: Path, policy: str, commit: str, deci
 
 
 def _run_id(folder: Path, policy: str) -> str:
-    names = (policy, f"rl_round@{policy}")
+    entries = working_place(folder).entries.values()
+    names = [entry.name for entry in entries if f"data/policies/{policy}" in entry.outs]
     runs = [run for run in latest_runs(folder / "state" / "ledger.jsonl") if run["name"] in names]
     return runs[-1].get("run_id", "") if runs else ""
 

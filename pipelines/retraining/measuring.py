@@ -21,6 +21,7 @@ from pipelines.runtime.checkouts import worktree_environment
 from pipelines.runtime.git import git
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder
 from pipelines.runtime.process_group import run_in_group
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 
 CONTAMINATION = "data/problems/contamination.parquet"
@@ -58,12 +59,12 @@ def champion_measurement(
     link_out(cache, champion, place / "data" / "policies" / policy)
     moved = [
         f"data/policies/{policy}",
-        *(out["path"] for name in ("respond", "grade") for out in own[f"{name}@{policy}"]["outs"]),
+        *(out["path"] for name in _measured_by(own, policy) for out in own[name]["outs"]),
     ]
     for path in moved:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
-    for name, gpus in (("respond", 1), ("grade", 0)):
-        command = _moved(own[f"{name}@{policy}"]["cmd"], moved)
+    for name in _measured_by(own, policy):
+        command, gpus = _moved(own[name]["cmd"], moved), int(about(name.partition("@")[0]).runs_model)
         surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:
@@ -80,14 +81,21 @@ def champion_measurement(
 
 def _conditions(stages: Mapping[str, Any], policy: str) -> dict[str, Any]:
     """What decides a policy's verdicts beside the policy itself."""
-    respond, grade = (stages.get(f"{name}@{policy}", {}) for name in ("respond", "grade"))
-    asked = {
-        dep["path"]: dep["md5"] for dep in respond.get("deps", []) if "data/policies/" not in dep["path"]
-    }
-    graded = {
-        dep["path"]: dep["md5"] for dep in grade.get("deps", []) if dep["path"].startswith("data/code/")
-    }
-    return {"deps": asked | graded, "params": [respond.get("params"), grade.get("params")]}
+    asking, judging = (stages[name] for name in _measured_by(stages, policy))
+    asked = {dep["path"]: dep["md5"] for dep in asking["deps"] if "data/policies/" not in dep["path"]}
+    judged = {dep["path"]: dep["md5"] for dep in judging["deps"] if dep["path"].startswith("data/code/")}
+    return {"deps": asked | judged, "params": [asking.get("params"), judging.get("params")]}
+
+
+def _measured_by(stages: Mapping[str, Any], policy: str) -> list[str]:
+    """The stages on record that make the policy's responses and then the verdicts on them."""
+    tables = [f"data/{kind}/{policy}.parquet" for kind in ("responses", "verdicts")]
+    return [
+        name
+        for table in tables
+        for name, stage in stages.items()
+        if table in [out["path"] for out in stage.get("outs", [])]
+    ]
 
 
 def _moved(command: str, paths: list[str]) -> str:

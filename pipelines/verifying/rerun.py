@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.graph.graph import what_to_repro
 from pipelines.records.places import git_bytes
 from pipelines.runtime.checkouts import code_at
 from pipelines.runtime.git import git
@@ -110,8 +111,8 @@ def run_again(
             if line.startswith("Running stage"):
                 tell(line)
 
-        options = ["--single-item"] if is_single else []
-        code = run_in_group(dvc("repro", *options, *targets), folder, on_line, env=surroundings(folder))
+        chosen = ("--single-item", *targets) if is_single else what_to_repro(folder, tuple(targets))
+        code = run_in_group(dvc("repro", *chosen), folder, on_line, env=surroundings(folder))
     return code, "\n".join(last)
 
 

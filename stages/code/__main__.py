@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.code.fingerprints import Memory, fingerprint, stage_names
+from stages.code.fingerprints import ABOUT, Memory, fingerprint, stage_names, what_stages_say
 from stages.foundations.files import write_json
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
@@ -35,6 +35,8 @@ def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None
     memory: Memory = {}
     for name in names:
         hashed, file = fingerprint(root, f"stages.{name}.__main__", params, memory), out / f"{name}.json"
+        if ABOUT in hashed:
+            hashed |= what_stages_say(root, params, memory)
         if not file.exists() or json.loads(file.read_text()) != hashed:
             write_json(file, hashed)
     for stale in set(out.glob("*.json")) - {out / f"{name}.json" for name in names}:

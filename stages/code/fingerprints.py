@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.stage_graph import read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 NO_CODE = {".py", ".pyc", ".md"}
+ABOUT = "stages/foundations/about.py"
+"""A stage with this file in its closure asks the stages of the graph about themselves while it runs."""
 OBSERVERS = "stages.observe"
 """The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
 
@@ -72,6 +75,21 @@ def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memo
         others = (path for path in folder.iterdir() if path.is_file() and path.suffix not in NO_CODE)
         hashes |= {path: _sha256(path.read_bytes()) for path in others}
     return {path.relative_to(root).as_posix(): hashes[path] for path in sorted(hashes) if hashes[path]}
+
+
+def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
+    """Hashes of what such a stage sees: the stages that dvc.yaml makes of the parameters, and each one's about.py.
+
+    dvc.yaml itself can be no dependency of a stage. Stages that the parameters leave out are not seen.
+    """
+    stages = stages_of(read_definitions(root / "dvc.yaml"), params)
+    hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
+    for name in {stage.name for stage in stages}:
+        file = root / "stages" / name / "about.py"
+        if file.is_file():
+            memory[file] = memory.get(file) or read_source(file, f"stages.{name}")
+            hashes[file.relative_to(root).as_posix()] = memory[file].sha256
+    return hashes
 
 
 def import_closure(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> set[Path]:

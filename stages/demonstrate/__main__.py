@@ -1,7 +1,7 @@
 """Makes supervised data out of trusted web solutions, given solutions and rejection-sampled responses.
 
     python -m stages.demonstrate --params params.yaml --problems data/problems/train.parquet \\
-        --solutions data/web/solutions.parquet --policy data/policies/base \\
+        --web data/web --policy data/policies/base \\
         --train data/demonstrations/train.parquet --validation data/demonstrations/validation.parquet \\
         --dropped data/dropped/demonstrate.parquet --metrics data/metrics/demonstrate.json \\
         --headline data/headline/demonstrate.json
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
         "demonstrate",
         argv,
         __doc__,
-        inputs=["problems", "solutions", "policy"],
+        inputs=["problems", "web", "policy"],
         outputs=["train", "validation", "dropped", "metrics", "headline"],
     )
     from stages.demonstrate.stage import run_demonstrate

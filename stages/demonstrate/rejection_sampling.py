@@ -10,7 +10,7 @@ from stages.demonstrate.demonstrations import Drops, Rows, demonstration
 from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Sample
 from stages.engines.samplers.sampling import sample_prompts
@@ -32,7 +32,7 @@ def sample_demonstrations(
     settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
     names = [problem["problem_id"] for problem in problems]
     seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
-    sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
+    sampler_params = load_section(params_path, "sampler", SamplerParams)
     with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sample_prompts(
             sampler, prompts, names, source.samples, settings, *seed, label="rejection sampling"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 from collections import Counter
 
+import pandas
+
 from stages.demonstrate.demonstrations import Drops, Rows, gather, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
@@ -25,7 +27,7 @@ def run_demonstrate(paths: Namespace) -> None:
     """Reads problems and solutions, gathers, splits and writes, metrics last."""
     params = load_section(paths.params, "demonstrate", DemonstrateParams)
     seed = load_value(paths.params, "seed")
-    problems, solutions = read_table(paths.problems, PROBLEM), read_table(paths.solutions, PROBLEM)
+    problems, solutions = read_table(paths.problems, PROBLEM), _web_solutions(paths, params)
     tokenizer = load_tokenizer(paths.policy)
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
@@ -35,7 +37,7 @@ def run_demonstrate(paths: Namespace) -> None:
     def count_tokens(texts: list[str]) -> list[int]:
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
-    inputs = {"problems": paths.problems, "solutions": paths.solutions, "policy": paths.policy}
+    inputs = {"problems": paths.problems, "web": paths.web, "policy": paths.policy}
     with track(attempt_at("demonstrate", params.model_dump(), inputs, seed=seed)) as run:
         rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
@@ -51,6 +53,13 @@ def run_demonstrate(paths: Namespace) -> None:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
+
+
+def _web_solutions(paths: Namespace, params: DemonstrateParams) -> pandas.DataFrame:
+    """Trusted solutions from the web, as far as a source asks for them."""
+    if not any(source.kind == "web" for source in params.sources):
+        return pandas.DataFrame(columns=PROBLEM.names)
+    return read_table(paths.web / "solutions.parquet", PROBLEM)
 
 
 def _metrics(rows: Rows, drops: Drops, train: int, validation: int) -> tuple[dict[str, float], Funnel]:

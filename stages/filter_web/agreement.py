@@ -13,7 +13,7 @@ from pathlib import Path
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.verifier.judgement import Judgement
@@ -68,7 +68,7 @@ def _judge(
     prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
     names = [row["candidate_id"] for row in rows]
     settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens, None)
-    sampler_params = without_mismatch(load_section(params_path, "sampler", SamplerParams))
+    sampler_params = load_section(params_path, "sampler", SamplerParams)
     with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sample_prompts(
             sampler, prompts, names, params.samples, settings, seed, "filter_web", label="agreement"

@@ -33,6 +33,7 @@ from typing import Any
 
 from stages.foundations.attempt import Attempt
 from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
 from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.progress import say
 from stages.observe.stage_timings import add_to_ledger
@@ -146,11 +147,14 @@ def tracking_uri() -> str:
 def recipe_name(root: Path) -> str:
     """The recipe last taken into use, with `+changes` when `params.yaml` has been edited since; "" if unknown."""
     chosen, params = root / "state" / "recipe", root / "params.yaml"
-    name = chosen.read_text().strip() if chosen.exists() else "laptop"
-    recipe = root / "pipelines" / "recipes" / f"{name}.yaml"
-    if not recipe.exists() or not params.exists():
+    if not params.exists():
         return ""
-    return name if recipe.read_bytes() == params.read_bytes() else f"{name}+changes"
+    if chosen.exists():
+        name, _, resolved = chosen.read_text().strip().partition("\n")
+    else:  # a fresh clone
+        name, recipe = "laptop", root / "pipelines" / "recipes" / "laptop.yaml"
+        resolved = sha256_of(recipe) if recipe.exists() else ""
+    return name if resolved == sha256_of(params) else f"{name}+changes"
 
 
 def _tags(identity: Mapping[str, Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Writes the page that a person looks at first: who is better, how it was learned, what was dropped and why.
 
-    python -m stages.report --params params.yaml --metrics data/metrics --curves data/curves \\
+    python -m stages.report --params params.yaml --graph dvc.yaml --metrics data/metrics --curves data/curves \\
         --verdicts data/verdicts --responses data/responses --problems data/problems --web data/web \\
         --demonstrations data/demonstrations --out reports/index.html
 
@@ -21,7 +21,7 @@ from stages.report.params import ReportParams
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
     folders = ["metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations"]
-    paths = parse_paths("report", argv, __doc__, folders, ["out"])
+    paths = parse_paths("report", argv, __doc__, ["graph", *folders], ["out"])
     params = load_section(paths.params, "report", ReportParams)
     page = render_page(read_inputs(paths), params)
     write_text_atomically(paths.out, page)

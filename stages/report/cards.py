@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from stages.report.charts import Chart
 from stages.report.drawing import INK, SERIES, draw
 from stages.report.examples import legible
-from stages.report.tables import MOST_VALUES, PURPOSES, Column, TableFacts
+from stages.report.tables import MOST_VALUES, Column, TableFacts
 
 _BINS = 30
 _MOST_LISTED = 12
@@ -45,10 +45,6 @@ def describe_tables(tables: Sequence[TableFacts]) -> list[Card]:
 
 
 def _card(table: TableFacts) -> Card:
-    pattern = "problems/collected/*" if table.name.startswith("problems/collected/") else table.name
-    stage, purpose = PURPOSES[pattern]
-    if stage == "collect":
-        stage = f"collect@{table.name.rpartition('/')[2]}"
     values = [
         (
             column,
@@ -60,7 +56,15 @@ def _card(table: TableFacts) -> Card:
     ]
     charts = [_length_chart(table.name, column, lengths) for column, lengths in table.characters.items()]
     return Card(
-        table.name, stage, purpose, table.rows, _size(table.bytes), table.md5, table.columns, values, charts
+        table.name,
+        table.stage,
+        table.purpose,
+        table.rows,
+        _size(table.bytes),
+        table.md5,
+        table.columns,
+        values,
+        charts,
     )
 
 

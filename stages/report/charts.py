@@ -242,8 +242,8 @@ def _first_to_last(panel: Panel, column: str, label: str, segments: Sequence[Seg
     return f"{label} {first}{unit} → {last}{unit}"
 
 
-def sft_chart(curve: pandas.DataFrame) -> Chart | None:
-    """Training and validation loss; None when the curve has neither."""
+def loss_chart(stage: str, curve: pandas.DataFrame) -> Chart | None:
+    """Training and validation loss of a stage; None when the curve has neither."""
     names = {"loss/train": "training", "loss/validation": "validation"}
     found = {label: curve[["step", name]].dropna() for name, label in names.items() if name in curve}
     found = {label: own for label, own in found.items() if len(own)}
@@ -268,9 +268,8 @@ def sft_chart(curve: pandas.DataFrame) -> Chart | None:
         show_legend(axes)
 
     parts = [f"{label} {own.iloc[0, 1]:.3g} → {own.iloc[-1, 1]:.3g}" for label, own in found.items()]
-    return Chart(
-        "Loss", "; ".join(parts), draw("sft-loss", f"Supervised fine-tuning loss. {'; '.join(parts)}.", paint)
-    )
+    spoken = f"Loss of {stage}. {'; '.join(parts)}."
+    return Chart(f"Loss of {stage}", "; ".join(parts), draw(f"loss-{stage}", spoken, paint))
 
 
 def score_chart(name: str, title: str, scores: Mapping[str, Interval]) -> Chart:

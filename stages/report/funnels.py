@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stages.foundations.about import about
 from stages.report.inputs import Inputs, Metrics
-
-_WEB_RULES = (
-    "missing_field",
-    "duplicate_id",
-    "no_solution",
-    "no_short_answer",
-    "unfinished",
-    "solution_disagrees_with_answer",
-    "no_question",
-    "multi_part",
-    "refers_to_figure_or_other",
-    "proof_or_opinion",
-    "wrong_language",
-    "too_long",
-    "conflicting_answers",
-    "exact_duplicate",
-    "near_duplicate",
-    "contaminated",
-    "not_sampled",
-    "no_agreement",
-)
-"""Reasons of filter_web in the order in which it asks; the row rules share one pass, the first that objects counts."""
-_ORDER = ("collect_web", "extract_web", "filter_web", "curate", "demonstrate", "sft")
 
 
 @dataclass(frozen=True)
@@ -47,7 +26,7 @@ class Funnel:
 
 @dataclass(frozen=True)
 class BenchmarkLeak:
-    """How many problems of a benchmark stood in training data before `curate` dropped those."""
+    """How many problems of a benchmark stood in training data before those were dropped."""
 
     benchmark: str
     problems: int
@@ -56,18 +35,20 @@ class BenchmarkLeak:
 
 @dataclass(frozen=True)
 class Contamination:
-    """Counts of the `curate` and `filter_web` stages."""
+    """What the data stages counted."""
 
     benchmarks: list[BenchmarkLeak]
     pairs: int
     """Pairs of a training problem and a benchmark problem."""
     dropped: list[tuple[str, int]]
     """Stage and rows that it dropped for being in a benchmark."""
+    tables: list[str]
+    """Where the pairs are, below data/."""
 
 
 @dataclass(frozen=True)
-class WebStep:
-    """A step on the way from pages to trusted problems."""
+class WayStep:
+    """A step on a way that rows take through several stages."""
 
     stage: str
     unit: str
@@ -76,6 +57,15 @@ class WebStep:
     """What was dropped and why, or what came in."""
     dropped: int
     left: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """From what comes in, such as pages, to what may be trusted, a step for each reason of drops."""
+
+    title: str
+    note: str
+    steps: list[WayStep]
 
 
 @dataclass(frozen=True)
@@ -92,9 +82,11 @@ class Work:
 
 def data_funnels(inputs: Inputs) -> list[Funnel]:
     """Funnels of the stages that may drop rows, in the order of the graph."""
-    names = [f"collect@{source}" for source in inputs.sources] + list(_ORDER)
-    found = {name: inputs.metrics[name] for name in names if "rows/in" in inputs.metrics.get(name, {})}
-    return [_funnel(name, metrics) for name, metrics in found.items()]
+    return [
+        _funnel(stage.address, inputs.metrics[stage.address])
+        for stage in inputs.stages
+        if about(stage.name).has_funnel and "rows/in" in inputs.metrics.get(stage.address, {})
+    ]
 
 
 def _funnel(stage: str, metrics: Metrics) -> Funnel:
@@ -108,55 +100,64 @@ def _funnel(stage: str, metrics: Metrics) -> Funnel:
     return Funnel(stage, int(metrics["rows/in"]), int(metrics.get("rows/kept", 0)), words)
 
 
-def web_steps(inputs: Inputs) -> list[WebStep]:
-    """From pages to trusted problems, a step for each reason; empty unless every stage on the way has counted."""
-    pages, extracted, filtered = (
-        inputs.metrics.get(name, {}) for name in ("collect_web", "extract_web", "filter_web")
-    )
-    if not all("rows/in" in metrics for metrics in (pages, extracted, filtered)):
-        return []
-    left = int(pages["rows/in"])
-    steps = [WebStep("collect_web", "pages", "pages collected", 0, left)]
-    for stage, metrics in (("collect_web", pages), ("extract_web", extracted)):
-        for reason, rows in _reasons(metrics):
+def ways(inputs: Inputs) -> list[Way]:
+    """The ways through several stages, those on which every stage has counted."""
+    titles = dict.fromkeys(way.title for stage in inputs.stages if (way := about(stage.name).way))
+    found = [_way(inputs, title) for title in titles]
+    return [way for way in found if way is not None]
+
+
+def _way(inputs: Inputs, title: str) -> Way | None:
+    steps, notes, left, before = [], [], 0, ""
+    for stage in inputs.stages:
+        own, metrics = about(stage.name).way, inputs.metrics.get(stage.address, {})
+        if own is None or own.title != title:
+            continue
+        if "rows/in" not in metrics:
+            return None
+        if own.first:
+            left = int(metrics["rows/in"])
+            steps.append(WayStep(before or stage.address, own.unit, own.first, 0, left))
+        for reason, rows in _reasons(metrics, own.reasons):
             left -= rows
-            steps.append(WebStep(stage, "pages", reason.replace("_", " "), rows, left))
-    left = int(filtered["rows/in"])
-    steps.append(WebStep("extract_web", "exercises", "exercises found", 0, left))
-    for reason, rows in _reasons(filtered):
-        left -= rows
-        steps.append(WebStep("filter_web", "exercises", reason.replace("_", " "), rows, left))
-    steps.append(WebStep("filter_web", "exercises", "trusted problems", 0, int(filtered.get("rows/kept", 0))))
-    return steps
+            steps.append(WayStep(stage.address, own.unit, reason.replace("_", " "), rows, left))
+        if own.last:
+            steps.append(WayStep(stage.address, own.unit, own.last, 0, int(metrics.get("rows/kept", 0))))
+        notes.append(own.note(inputs.params.get(stage.name) or {}))
+        before = stage.address
+    return Way(title, " ".join(filter(None, notes)), steps)
 
 
-def _reasons(metrics: Metrics) -> list[tuple[str, int]]:
+def _reasons(metrics: Metrics, asked: Sequence[str]) -> list[tuple[str, int]]:
     found = {
         key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")
     }
-    order = {reason: place for place, reason in enumerate(_WEB_RULES)}
+    order = {reason: place for place, reason in enumerate(asked)}
     return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))
 
 
 def contamination(inputs: Inputs) -> Contamination | None:
-    """What decontamination found; None when `curate` has not counted."""
-    metrics = inputs.metrics.get("curate")
-    if metrics is None:
+    """What decontamination found; None when no stage has counted its pairs."""
+    looked = [metrics for metrics in inputs.metrics.values() if "contamination/pairs" in metrics]
+    if not looked:
         return None
     leaks = [
         BenchmarkLeak(
             name.removesuffix("/rows_hit"), int(metrics.get(name.removesuffix("_hit"), 0)), int(hit)
         )
+        for metrics in looked
         for name, hit in metrics.items()
         if name.endswith("/rows_hit")
     ]
     dropped = [
         (stage, int(value))
-        for stage in ("curate", "filter_web")
-        for key, value in inputs.metrics.get(stage, {}).items()
+        for stage, metrics in inputs.metrics.items()
+        for key, value in metrics.items()
         if key.startswith("dropped/") and "contaminated" in key
     ]
-    return Contamination(leaks, int(metrics.get("contamination/pairs", 0)), dropped)
+    tables = dict.fromkeys(about(stage.name).contamination for stage in inputs.stages)
+    pairs = sum(int(metrics["contamination/pairs"]) for metrics in looked)
+    return Contamination(leaks, pairs, dropped, [f"data/{name}.parquet" for name in tables if name])
 
 
 def work_by_stage(inputs: Inputs) -> list[Work]:

@@ -12,8 +12,10 @@ import pandas
 from pydantic import TypeAdapter, ValidationError
 
 from stages.algorithms.decontamination import source_revision
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.duplicate import DUPLICATE
 from stages.foundations.tables.response import RESPONSE
@@ -37,29 +39,37 @@ class Inputs:
     rounds: dict[str, str]
     """RL rounds, each with the policy that it starts from."""
     sources: tuple[str, ...]
+    stages: tuple[GraphStage, ...]
+    """The graph of the parameter file; what a stage is about, its own package says."""
     metrics: dict[str, Metrics]
     """Metrics of each stage that has some, by DVC's name of it: `curate`, `collect@gsm8k`, `grade@rl_1`."""
-    sft_curve: pandas.DataFrame | None
-    round_curves: dict[str, pandas.DataFrame]
+    curves: dict[str, pandas.DataFrame]
+    """Curves of each stage that has some, likewise."""
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts, in the order of the response table."""
     tables: list[TableFacts]
     """What is to be said of each table of the data stages."""
-    contamination: pandas.DataFrame | None
-    """Training problems beside the benchmark problems they were found to be."""
-    web_contamination: pandas.DataFrame | None
-    """The same for exercises from the web."""
+    contamination: dict[str, pandas.DataFrame]
+    """Rows of each stage that looked, beside the benchmark problems they were found to be."""
     duplicates: pandas.DataFrame | None
     revisions: dict[str, str]
     """Which version of each source the parameter file pins."""
-    agreement_samples: int | None
-    """Responses that filter_web samples of the base policy for each exercise; None where it asks no policy."""
+    params: dict[str, Any]
     params_text: str
     """The parameter file as it is."""
 
     def grades(self, policy: str) -> Metrics:
-        """Grade metrics of a policy; empty when it was not graded."""
-        return self.metrics.get(f"grade@{policy}", {})
+        """Scores of a policy; empty when it was not graded."""
+        scoring = [
+            stage.address for stage in self.stages if about(stage.name).score_keys and stage.item == policy
+        ]
+        return self.metrics.get(scoring[0], {}) if scoring else {}
+
+    @property
+    def round_curves(self) -> dict[str, pandas.DataFrame]:
+        """Curves of RL rounds, by the round's policy."""
+        found = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.plots}
+        return {name: found[name] for name in self.rounds if found.get(name) is not None}
 
     @property
     def graded(self) -> list[str]:
@@ -73,40 +83,63 @@ def read_inputs(paths: Namespace) -> Inputs:
     Files of policies, rounds and sources that are no longer in the parameter file are left alone.
     """
     params = read_yaml(paths.params)
+    stages = tuple(stages_of(read_definitions(paths.graph), params))
     policies = tuple(_section(params, "policies", list, paths.params))
-    sources = tuple(entries := _section(params, "sources", dict, paths.params))
-    rounds = {
-        name: str(entry.get("start_from", "")) if isinstance(entry, dict) else ""
-        for name, entry in _section(params, "rl_rounds", dict, paths.params).items()
-    }
+    entries = _section(params, "sources", dict, paths.params)
     origins = {
         name: entry.get("from") if isinstance(entry, dict) else None for name, entry in entries.items()
     }
-    revisions = {name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()}
-    curves = {name: _curve(paths.curves / "rl_round" / f"{name}.csv") for name in rounds}
     responses = {name: _judged(paths.responses, paths.verdicts, name) for name in policies}
+    contamination = {
+        stage.address: _table(_below(paths, f"{about(stage.name).contamination}.parquet"), CONTAMINATION)
+        for stage in stages
+        if about(stage.name).contamination
+    }
+    curves = {
+        stage.address: _curve(paths.curves / path.removeprefix("data/curves/"))
+        for stage in stages
+        for path in stage.plots
+    }
     return Inputs(
         seed=int(params.get("seed", 0)),
         policies=policies,
-        rounds=rounds,
-        sources=sources,
-        metrics=_all_metrics(paths.metrics, policies, tuple(rounds), sources),
-        sft_curve=_curve(paths.curves / "sft.csv"),
-        round_curves={name: curve for name, curve in curves.items() if curve is not None},
+        rounds=_rounds(params, stages),
+        sources=tuple(entries),
+        stages=stages,
+        metrics={
+            stage.address: _read_metrics(place)
+            for stage in stages
+            for path in stage.metrics
+            if (place := paths.metrics / path.removeprefix("data/metrics/")).exists()
+        },
+        curves={name: curve for name, curve in curves.items() if curve is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
+        params=params,
         params_text=paths.params.read_text(encoding="utf-8"),
-        tables=read_tables((paths.web, paths.problems, paths.demonstrations), sources),
-        contamination=_table(paths.problems / "contamination.parquet", CONTAMINATION),
-        web_contamination=_table(paths.web / "contamination.parquet", CONTAMINATION),
+        tables=read_tables((paths.web, paths.problems, paths.demonstrations), stages),
+        contamination={name: table for name, table in contamination.items() if table is not None},
         duplicates=_table(paths.problems / "duplicates.parquet", DUPLICATE),
-        revisions=revisions,
-        agreement_samples=_agreement_samples(params, paths.params),
+        revisions={
+            name: source_revision(own if isinstance(own, dict) else {}) for name, own in origins.items()
+        },
     )
 
 
-def _agreement_samples(params: dict[str, Any], path: Path) -> int | None:
-    agreement = _section(_section(params, "filter_web", dict, path), "agreement", dict, path)
-    return agreement.get("samples") if agreement.get("kind") == "policy" else None
+def _rounds(params: dict[str, Any], stages: tuple[GraphStage, ...]) -> dict[str, str]:
+    """Items of stages whose entry in the parameter file says from which policy they start."""
+    items = {stage.item for stage in stages}
+    return {
+        name: str(entry["start_from"])
+        for section in params.values()
+        for name, entry in (section.items() if isinstance(section, dict) else ())
+        if name in items and isinstance(entry, dict) and "start_from" in entry
+    }
+
+
+def _below(paths: Namespace, name: str) -> Path:
+    """A file as it is named below data/, in the folder that the command gave for it."""
+    top, _, rest = name.partition("/")
+    return getattr(paths, top) / rest
 
 
 def _table(path: Path, schema: TableSchema) -> pandas.DataFrame | None:
@@ -123,19 +156,6 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
             f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes"
         )
     return value
-
-
-def _all_metrics(
-    folder: Path, policies: tuple[str, ...], rounds: tuple[str, ...], sources: tuple[str, ...]
-) -> dict[str, Metrics]:
-    places = {"base": folder / "base.json"}
-    places |= {f"collect@{name}": folder / "collect" / f"{name}.json" for name in sources}
-    plain = ("collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft")
-    places |= {name: folder / f"{name}.json" for name in plain}
-    places |= {f"rl_round@{name}": folder / "rl_round" / f"{name}.json" for name in rounds}
-    for stage in ("respond", "grade"):
-        places |= {f"{stage}@{name}": folder / stage / f"{name}.json" for name in policies}
-    return {name: _read_metrics(place) for name, place in places.items() if place.exists()}
 
 
 def _read_metrics(path: Path) -> Metrics:

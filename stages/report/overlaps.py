@@ -99,5 +99,4 @@ def repeats(inputs: Inputs) -> list[Repeats]:
 
 
 def _hit_tables(inputs: Inputs) -> dict[str, pandas.DataFrame]:
-    tables = {"curate": inputs.contamination, "filter_web": inputs.web_contamination}
-    return {stage: table for stage, table in tables.items() if table is not None and len(table)}
+    return {stage: table for stage, table in inputs.contamination.items() if len(table)}

@@ -11,11 +11,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from stages.algorithms.estimators import Interval
+from stages.foundations.about import about
 from stages.report.benchmarks import Benchmark, describe_benchmarks, points, verdict_sentence
 from stages.report.cards import describe_tables
-from stages.report.charts import curve_charts, join_rounds, sft_chart
+from stages.report.charts import Chart, curve_charts, join_rounds, loss_chart
 from stages.report.examples import choose_examples
-from stages.report.funnels import contamination, data_funnels, web_steps, work_by_stage
+from stages.report.funnels import contamination, data_funnels, ways, work_by_stage
 from stages.report.inputs import Inputs
 from stages.report.overlaps import benchmark_hits, example_pairs, repeats
 from stages.report.params import ReportParams
@@ -78,10 +79,9 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "curves": curve_charts(segments, held_out, label) if segments else [],
         "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
-        "sft": sft_chart(inputs.sft_curve) if inputs.sft_curve is not None else None,
+        "losses": _losses(inputs),
         "funnels": data_funnels(inputs),
-        "web_steps": web_steps(inputs),
-        "agreement_samples": inputs.agreement_samples,
+        "ways": ways(inputs),
         "contamination": contamination(inputs),
         "hits": benchmark_hits(inputs),
         "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
@@ -106,18 +106,18 @@ def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
     return label, {policy: own for policy, own in scores.items() if own}
 
 
+def _losses(inputs: Inputs) -> list[Chart]:
+    """Of stages that train once, on data that are there before."""
+    curves = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
+    charts = [loss_chart(name, curve) for name, curve in curves.items() if curve is not None]
+    return [chart for chart in charts if chart is not None]
+
+
 def graph_lanes(inputs: Inputs) -> list[tuple[str, list[list[str]]]]:
-    """The graph as lanes of stages: each list of names runs after the one before it."""
-    return [
-        ("Problems", [[f"collect@{name}" for name in inputs.sources], ["curate"]]),
-        ("Web solutions", [["collect_web"], ["extract_web"], ["filter_web"]]),
-        ("Policies", [["base"], ["demonstrate"], ["sft"], *([f"rl_round@{name}"] for name in inputs.rounds)]),
-        (
-            "Evaluation",
-            [
-                [f"respond@{name}" for name in inputs.policies],
-                [f"grade@{name}" for name in inputs.policies],
-                ["report"],
-            ],
-        ),
-    ]
+    """The graph as lanes of stages: each list of names runs after the one before it; rounds follow each other."""
+    lanes: dict[str, dict[str, list[str]]] = {}
+    for stage in inputs.stages:
+        group = stage.address if stage.item in inputs.rounds and stage.plots else stage.name
+        if about(stage.name).lane:
+            lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
+    return [(lane, list(groups.values())) for lane, groups in lanes.items()]

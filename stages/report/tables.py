@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,26 +12,11 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from stages.foundations.about import about
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.stage_graph import GraphStage
 from stages.foundations.tables.table import parquet_errors_told
 
-PURPOSES = {
-    "web/pages": ("collect_web", "Pages as they came, with worked exercises somewhere in them."),
-    "web/candidates": ("extract_web", "Exercises found on the pages; nothing is checked yet."),
-    "web/solutions": ("filter_web", "Exercises whose solutions may be trusted."),
-    "problems/collected/*": ("collect", "Problems of one source, as upstream has them."),
-    "problems/train": ("curate", "Problems to learn from: gradable, no duplicates, none of a benchmark."),
-    "problems/validation": ("curate", "Problems set aside to watch training with."),
-    "problems/benchmarks": ("curate", "Problems that policies are measured on, never trained on."),
-    "problems/transforms": (
-        "curate",
-        "Questions rewritten so that their answer is an integer, with the way back.",
-    ),
-    "problems/difficulty": ("curate", "Pass rates that were measured elsewhere."),
-    "demonstrations/train": ("demonstrate", "What supervised fine-tuning learns from."),
-    "demonstrations/validation": ("demonstrate", "Demonstrations set aside for the validation loss."),
-}
-"""Tables that get a card, in the order of the graph: who makes them and what for."""
 MEASURED = ("content", "problem", "solution", "response", "answer")
 """Text columns whose lengths are shown, in this order."""
 COUNTED = ("source", "licence", "kind", "format", "rule", "scope", "band", "benchmark")
@@ -57,6 +42,9 @@ class TableFacts:
 
     name: str
     """Its path under data/, without the ending: `problems/train`."""
+    stage: str
+    """DVC's name of the stage that makes it."""
+    purpose: str
     rows: int
     bytes: int
     md5: str
@@ -68,27 +56,27 @@ class TableFacts:
     """Lengths of the texts of each measured column that has some, int64 [rows with a text]."""
 
 
-def read_tables(folders: Sequence[Path], sources: Sequence[str]) -> list[TableFacts]:
-    """Facts of those tables of `PURPOSES` that are there, in that order; a folder is named as in `data/`.
+def read_tables(folders: Sequence[Path], stages: Iterable[GraphStage]) -> list[TableFacts]:
+    """Facts of the tables that the stages tell of, in the order of the graph; a folder is named as in `data/`.
 
-    `problems/collected/*` stands for one table of each source. UserError for a file that is no table.
+    A table that is not there is left out. UserError for a file that is no table.
     """
     places = {folder.name: folder for folder in folders}
     found = []
-    for pattern in PURPOSES:
-        for name in [pattern.replace("*", source) for source in sources] if "*" in pattern else [pattern]:
+    for stage in stages:
+        for pattern, purpose in about(stage.name).tables.items():
+            name = pattern.replace("*", stage.item)
             top, _, rest = name.partition("/")
             path = places[top] / f"{rest}.parquet"
-            found += [(name, path)] if path.exists() else []
-    return [_read_table(name, path) for name, path in found]
+            if path.exists():
+                with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
+                    found.append(_read_columns(name, stage.address, purpose, path, file))
+    return found
 
 
-def _read_table(name: str, path: Path) -> TableFacts:
-    with parquet_errors_told(path), pyarrow.parquet.ParquetFile(path) as file:
-        return _read_columns(name, path, file)
-
-
-def _read_columns(name: str, path: Path, file: pyarrow.parquet.ParquetFile) -> TableFacts:
+def _read_columns(
+    name: str, stage: str, purpose: str, path: Path, file: pyarrow.parquet.ParquetFile
+) -> TableFacts:
     schema = file.schema_arrow
     texts = [field.name for field in schema if field.type in (pyarrow.string(), pyarrow.large_string())]
     filled: Counter[str] = Counter()
@@ -109,6 +97,8 @@ def _read_columns(name: str, path: Path, file: pyarrow.parquet.ParquetFile) -> T
     }
     return TableFacts(
         name=name,
+        stage=stage,
+        purpose=purpose,
         rows=file.metadata.num_rows,
         bytes=path.stat().st_size,
         md5=dvc_md5(path),

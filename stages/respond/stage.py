@@ -10,7 +10,7 @@ import pandas
 
 from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import SamplerParams, without_mismatch
+from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample
 from stages.engines.samplers.sampling import sample_prompts
@@ -29,7 +29,7 @@ from stages.respond.params import RespondParams
 def run_respond(paths: Namespace) -> None:
     """Reads the benchmarks, draws the responses and writes them, metrics last."""
     params = load_section(paths.params, "respond", RespondParams)
-    sampler_params = without_mismatch(load_section(paths.params, "sampler", SamplerParams))
+    sampler_params = load_section(paths.params, "sampler", SamplerParams)
     prompt = load_section(paths.params, "prompt", PromptParams)
     seed = load_value(paths.params, "seed")
     frame = require_rows(

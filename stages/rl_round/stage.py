@@ -35,7 +35,7 @@ from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
-from stages.rl_round.params.update import NoReferenceKl, WholeDistributions
+from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.params.verifier import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.prompt_selection import (
@@ -103,7 +103,7 @@ def _lead(
 ) -> None:
     """Rank 0's side: it samples, judges, keeps the rollouts, and writes what the round has made."""
     params, run, known = context.params, context.run, dict[str, float]()
-    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy)))
+    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy, params.mismatch)))
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
     match chosen("rl.verifier", params.verifier):
         case ModelVerifier() as model:
@@ -166,16 +166,16 @@ def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerP
 
 def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
     kept = params.rollout_distributions
-    if not isinstance(kept, WholeDistributions):
+    if kept is None:
         return
     tokens = params.problems_per_step * params.group_size * params.max_response_tokens
     gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
     if gib > kept.max_gib:
         raise UserError(
-            f"rl.rollout_distributions.kind whole may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
+            f"rl.study.rollout_distributions may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
             f"vocabulary of {vocabulary}), more than max_gib {kept.max_gib} allows: raise it, lower "
             "rl.problems_per_step, rl.group_size or rl.max_response_tokens, or set rl.rollout_correction.divergence "
-            "sampled and rl.rollout_distributions.kind sampled_tokens"
+            "sampled and leave rl.study.rollout_distributions out"
         )
 
 

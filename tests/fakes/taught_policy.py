@@ -24,14 +24,7 @@ PROBLEMS = [(f"{a}+{b}?", str(a + b)) for a in range(DIGITS) for b in range(DIGI
 PARAMS: dict[str, Any] = {
     "seed": 0,
     "prompt": {"kind": "plain", "template": "{problem} "},
-    "sampler": {
-        "kind": "torch",
-        "device": "cpu",
-        "dtype": "float32",
-        "threads": 1,
-        "max_sequences": 64,
-        "mismatch": {"kind": "none"},
-    },
+    "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 64},
     "trainer": {
         "kind": "torch",
         "device": "cpu",
@@ -66,19 +59,15 @@ PARAMS: dict[str, Any] = {
         "top_k": 0,
         "max_response_tokens": 12,
         "reward": {"kind": "by_verdict", "correct": 1.0, "wrong": -1.0, "unparsed": -1.0},
-        "reward_discount": 1.0,
         "verifier": {"kind": "rule"},
         "overlong": {"kind": "soft_punishment", "buffer_tokens": 2},
         "overlong_filtering": False,
-        "repetition_penalty": {"kind": "none"},
         "dynamic_sampling": {"kind": "dynamic", "max_draws": 3, "max_staleness": 2},
         "advantage": {"kind": "group_normalized", "divide_by_std": True},
         "policy_loss": {"kind": "clipped_surrogate", "clip_low": 0.2, "clip_high": 0.28, "dual_clip": None},
         "aggregation": "token_mean",
         "proximal": "recompute",
         "rollout_correction": {"kind": "none"},
-        "rollout_distributions": {"kind": "sampled_tokens"},
-        "vocabulary_pruning": {"kind": "none"},
         "reference_kl": {"kind": "none"},
         "minibatches": 2,
         "max_gradient_norm": 1.0,
@@ -122,7 +111,7 @@ def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
         *sections, last = name.split(".")
         place = params
         for section in sections:
-            place = place[section]
+            place = place.setdefault(section, {})
         place[last] = value
     path.write_text(yaml.safe_dump(params))
     return path

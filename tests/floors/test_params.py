@@ -10,9 +10,11 @@ from typing import get_args
 import pytest
 import yaml
 
-from pipelines.graph.schema import check_params, section_models
+from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.schema import check_params, check_values, section_models
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
+from stages.rl_round.params.study import StudyParams
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((PROJECT / "pipelines" / "recipes").glob("*.yaml"))
@@ -31,16 +33,27 @@ def test_the_params_in_use_are_the_laptop_recipe():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid(recipe):
-    assert set(check_params(recipe)) == set(section_models())
+    assert set(check_values(read_recipe(PROJECT, recipe.stem), recipe.stem)) == set(section_models())
 
 
-def test_no_field_has_a_default_and_unknown_keys_are_refused():
+def test_no_value_for_another_machine_is_a_comment():
+    """It is a recipe on top, with `base:`."""
+    assert not [path.name for path in RECIPES if re.search(r"#.*\b(GPU|CPU): ", path.read_text())]
+
+
+def test_only_an_absent_study_has_a_default_and_unknown_keys_are_refused():
+    """What may be left out is off where it is: every such field is None."""
     models = [model for model in all_models() if not model.__module__.startswith("tests")]
     assert len(models) > 30
     for model in models:
         assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
-        with_default = [name for name, field in model.model_fields.items() if not field.is_required()]
-        assert not with_default, f"{model.__name__}: {with_default}"
+        with_default = {
+            name: field.default for name, field in model.model_fields.items() if not field.is_required()
+        }
+        allowed = set(with_default) if model is StudyParams else {"study"}
+        assert set(with_default) <= allowed and not any(with_default.values()), (
+            f"{model.__name__}: {with_default}"
+        )
 
 
 def own_models():
@@ -96,14 +109,27 @@ def test_every_section_is_read_by_a_stage():
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda p: p.pop("sft"), "sft: missing section"),
+        (
+            lambda p: p.pop("sft"),
+            r"rl_round@rl_1 needs data/policies/sft, .*: add section `sft`, which makes it",
+        ),
+        (lambda p: p.pop("verifier"), "verifier: missing section, which curate reads"),
+        (lambda p: p.pop("rl_rounds"), "rl: no stage of this recipe reads it"),
+        (lambda p: p.pop("policies"), "policies: missing section; dvc.yaml interpolates it"),
         (lambda p: p.update(sftt={}), "sftt: unknown section"),
         (lambda p: p["rl"].update(clip_hihg=1), r"rl\.clip_hihg: unknown key"),
         (
             lambda p: p["policies"].append("rl_9"),
-            "there is no policy 'rl_9'; there are base, sft, rl_1, rl_2, rl_3",
+            "respond@rl_9 needs data/policies/rl_9, .* there are base, sft, rl_1, rl_2, rl_3",
         ),
-        (lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"), "no earlier policy 'rl_7'"),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"),
+            "rl_round@rl_1 needs data/policies/rl_7",
+        ),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_1"),
+            "which no other stage of this recipe makes",
+        ),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
         (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),

@@ -146,7 +146,7 @@ def test_scores_of_problems_come_from_the_verdicts(tmp_path):
     (tmp_path / "curves" / "rl_round").mkdir(parents=True)
     (tmp_path / "curves/rl_round/rl_1.csv").write_text("step,length/response_tokens_mean\n1,10\n2,\n3,30\n")
     ablation = Ablation.model_validate(mini_ablation())
-    run = PlannedRun("plain", 0, {"rl_rounds": {"rl_1": {}}}, (), "", "")
+    run = PlannedRun("plain", 0, {"rl_rounds": {"rl_1": {}}, "policies": ["rl_1"]}, (), "", "")
     own = measure(ablation, {run: tmp_path})
     assert own["accuracy"]["plain"].problems == {0: {"a": 0.5, "b": 0.0}}
     assert own["accuracy"]["plain"].by_seed == {0: 0.25}

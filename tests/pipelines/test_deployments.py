@@ -43,7 +43,7 @@ def test_choices_are_the_files_that_are_there(tmp_path):
     for name, text in {"a": "policies: [sft]\nrl_rounds: {rl_1: {}}", "b": "policies: [sft, base]"}.items():
         (tmp_path / "pipelines" / "recipes").mkdir(parents=True, exist_ok=True)
         (tmp_path / "pipelines" / "recipes" / f"{name}.yaml").write_text(text)
-    assert policy_names(tmp_path) == ["sft", "rl_1", "base"]
+    assert policy_names(tmp_path) == ["sft", "base"]
     assert ablation_names(tmp_path) == []
 
 
@@ -141,20 +141,18 @@ def test_without_gpus_nothing_is_locked(tmp_path, monkeypatch):
 
 
 def test_stages_that_run_a_model_take_gpus(dvc_project):
-    params = (dvc_project / "params.yaml").read_text()
-    (dvc_project / "params.yaml").write_text(params + "sampler: {device: auto}\ntrainer: {device: auto}\n")
     content = yaml.safe_load((dvc_project / "dvc.yaml").read_text())
-    content["stages"]["first"]["params"] = ["sampler"]
-    content["stages"]["last"]["params"] = ["trainer"]
-    content["stages"]["last"]["cmd"] = "torchrun --standalone --nproc-per-node 4 last.py"
+    content["stages"]["respond"] = content["stages"].pop("first")
+    content["stages"]["sft"] = content["stages"].pop("last")
+    content["stages"]["sft"]["cmd"] = "torchrun --standalone --nproc-per-node 4 last.py"
     (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(content))
     assert [(stage.name, stage.gpus) for stage in stages_in_order(dvc_project)] == [
-        ("first", 1),
+        ("respond", 1),
         ("round@a", 0),
         ("round@b", 0),
-        ("last", 4),
+        ("sft", 4),
     ]
-    assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["first", "round@b"]
+    assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["respond", "round@b"]
 
 
 # ------------------------------------------------------------------ what a task tells

@@ -133,7 +133,7 @@ def test_gzipped_files_are_read_and_broken_ones_refused(tmp_path):
 JUDGE_PARAMS = """
 seed: 0
 prompt: {kind: plain, template: "{problem}"}
-sampler: {kind: torch, device: cpu, dtype: float32, threads: 1, max_sequences: 4, mismatch: {kind: none}}
+sampler: {kind: torch, device: cpu, dtype: float32, threads: 1, max_sequences: 4}
 """
 
 

@@ -11,15 +11,15 @@ from pipelines.cli import app
 from pipelines.planning import probe as probing
 from pipelines.planning.devices import GPUS
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
-from pipelines.planning.lengths import ResponseLengths
 from pipelines.planning.memory import training_memory
 from pipelines.planning.plan import Question, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.published import PUBLISHED_RUNS, compare
 from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
-from pipelines.planning.work import Sampling, Training
+from pipelines.planning.work import training_flops
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError
+from stages.foundations.planned_work import ResponseLengths, Sampling, Training
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape(
@@ -98,11 +98,11 @@ def test_training_flops_by_hand():
     # Both layers forward: 2 * 2 * 144 = 576, attention 2 layers * 2 heads * 2 wide * 2 * context 6 = 96.
     # Forward and backward of 10 tokens: 3 * 672 * 10; the head 2 * 40, four times, for 5 response tokens.
     work = Training(10, 5, 0, 6, 6, 1, "adamw")
-    assert work.flops(TINY, is_checkpointed=False) == 3 * 672 * 10 + 5 * 80 * 4
-    assert work.flops(TINY, is_checkpointed=True) == 4 * 672 * 10 + 5 * 80 * 4
+    assert training_flops(work, TINY, is_checkpointed=False) == 3 * 672 * 10 + 5 * 80 * 4
+    assert training_flops(work, TINY, is_checkpointed=True) == 4 * 672 * 10 + 5 * 80 * 4
     # Seven tokens forward only, half of them meeting the head.
-    forward = Training(10, 5, 7, 6, 6, 1, "adamw").flops(TINY, False) - work.flops(TINY, False)
-    assert forward == 7 * (672 + 40)
+    forward = training_flops(Training(10, 5, 7, 6, 6, 1, "adamw"), TINY, False)
+    assert forward - training_flops(work, TINY, False) == 7 * (672 + 40)
 
 
 @pytest.mark.parametrize("mean", [1.0, 30.0, 95.0])
@@ -178,12 +178,14 @@ def test_the_measured_laptop_run_is_met_within_30_percent():
 
 
 def test_a_folder_without_metrics_or_with_others_is_refused(tmp_path):
-    with pytest.raises(
-        UserError, match="has no metrics of sft, respond or rl_round: name data/metrics of a run"
-    ):
+    no_run = "has no metrics of a stage that trained or sampled: name data/metrics of a finished run"
+    with pytest.raises(UserError, match=no_run):
         make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
     (tmp_path / "sft.json").write_text('{"loss": 1}')
-    with pytest.raises(UserError, match=r"not those of a finished run .*tokens/trained"):
+    with pytest.raises(UserError, match=no_run):
+        make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
+    (tmp_path / "sft.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"sft\.json is no metric file"):
         make_plan(PROJECT, "laptop", Question(measured=str(tmp_path)), PROBE)
 
 

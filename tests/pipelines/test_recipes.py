@@ -4,14 +4,17 @@ import json
 import threading
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from pipelines.cli import app
 from pipelines.graph import recipes
 from pipelines.graph.params_lock import recipe_in_use
+from pipelines.graph.recipe_files import read_recipe
 from pipelines.graph.recipes import clear_strays, is_in_use, use_recipe
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.observe.tracking import recipe_name
 
 
 def repro(root):
@@ -37,7 +40,8 @@ def test_own_changes_of_params_are_kept(dvc_project):
     assert (dvc_project / "params.yaml").read_text() == (
         dvc_project / "pipelines/recipes/other.yaml"
     ).read_text()
-    assert (dvc_project / "state/recipe").read_text() == "other\n"
+    assert (dvc_project / "state/recipe").read_text().startswith("other\n")
+    assert recipe_name(dvc_project) == "other"
 
 
 def test_switching_recipes_and_back(dvc_project):
@@ -91,3 +95,90 @@ def test_whoever_changes_the_parameters_waits_for_the_runs_that_use_them(dvc_pro
     assert len(lines) == 1 and "recipe other: waiting for the runs that use another params.yaml" in lines[0]
     with pytest.raises(UserError, match="unknown recipe 'none': there are laptop, other"):
         recipe_in_use(dvc_project, "none", lines.append).__enter__()
+
+
+# ------------------------------------------------------------------ recipes on top of others
+WHOLE = """# The recipe below.
+first: 1
+model:
+  kind: small    # enough
+  layers: 2
+  widths: [1, 2]
+  limit: null
+rounds:
+  a: {start: first, steps: 3}
+  b: {start: a, steps: 3}
+other: {x: 1}
+"""
+
+
+def resolved(root, **recipes):
+    for name, text in recipes.items():
+        (root / "pipelines/recipes" / f"{name}.yaml").write_text(text)
+    return read_recipe(root, list(recipes)[-1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "value"),
+    [
+        ("model: {layers: 5}", "model", {"kind": "small", "layers": 5, "widths": [1, 2], "limit": None}),
+        ("model.layers: 5", "model", {"kind": "small", "layers": 5, "widths": [1, 2], "limit": None}),
+        ("model: {widths: [3]}", "model", {"kind": "small", "layers": 2, "widths": [3], "limit": None}),
+        (
+            "model: {layers: null}",
+            "model",
+            {"kind": "small", "layers": None, "widths": [1, 2], "limit": None},
+        ),
+        ("model: {kind: large, heads: 4}", "model", {"kind": "large", "heads": 4}),
+        ("model: {study: {noise: 1}}", "model.study", {"noise": 1}),
+        ("model.study.noise: 1", "model.study", {"noise": 1}),
+        ("rounds: {b: {steps: 9}}", "rounds.b", {"start": "a", "steps": 9}),
+        ("without: [rounds.b]", "rounds", {"a": {"start": "first", "steps": 3}}),
+        ("without: [rounds]\nrounds: {c: {start: first}}", "rounds", {"c": {"start": "first"}}),
+        ("without: [rounds]", "rounds", {}),  # dvc.yaml runs stages over it, so an empty one is written
+        ("other: {}", "other", {}),
+        ("base.kind: hub", "base", {"kind": "hub"}),
+    ],
+)
+def test_a_recipe_gives_only_what_differs(dvc_project, changes, path, value):
+    found = resolved(dvc_project, below=WHOLE, top=f"base: below.yaml\n{changes}\n")
+    for name in path.split("."):
+        found = found[name]
+    assert found == value
+
+
+def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_project):
+    resolved(
+        dvc_project, below=WHOLE, middle="base: below.yaml\nfirst: 2\n", top="base: middle.yaml\nother.x: 3\n"
+    )
+    use_recipe(dvc_project, "top")
+    text = (dvc_project / "params.yaml").read_text()
+    assert yaml.safe_load(text) == yaml.safe_load(WHOLE) | {"first": 2, "other": {"x": 3}}
+    assert "# enough" in text and "limit: null" in text and text.startswith("# Recipe top, resolved.")
+    assert is_in_use(dvc_project, "top") and recipe_name(dvc_project) == "top"
+    use_recipe(dvc_project, "top")
+    assert (dvc_project / "params.yaml").read_text() == text
+    (dvc_project / "pipelines/recipes/below.yaml").write_text(WHOLE.replace("layers: 2", "layers: 3"))
+    assert not is_in_use(dvc_project, "top"), "a change below is a change"
+    use_recipe(dvc_project, "below")
+    assert (dvc_project / "params.yaml").read_text() == WHOLE.replace("layers: 2", "layers: 3")
+
+
+@pytest.mark.parametrize(
+    ("recipes", "told"),
+    [
+        ({"a": "base: b.yaml\n", "b": "base: a.yaml\n"}, "go round in a circle: b.yaml -> a.yaml -> b.yaml"),
+        ({"a": "base: gone.yaml\n"}, "recipe a.yaml: there is no pipelines/recipes/gone.yaml to be its base"),
+        ({"a": "base: ../laptop.yaml\n"}, "there is no pipelines/recipes/../laptop.yaml"),
+        (
+            {"a": "base: laptop.yaml\nwithout: [sfft]\n"},
+            "recipe a: sfft: the base laptop.yaml has no such key",
+        ),
+        ({"a": "base: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: the base laptop.yaml has no such key"),
+        ({"a": "base: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
+    ],
+)
+def test_what_cannot_be_resolved_is_told_in_a_sentence(dvc_project, recipes, told):
+    with pytest.raises(UserError) as raised:
+        resolved(dvc_project, **recipes)
+    assert told in str(raised.value) and "\n" not in str(raised.value)

@@ -178,3 +178,24 @@ def test_a_source_that_does_not_parse_is_named(project):
     (project / "stages/sft/loop.py").write_text("def\n")
     with pytest.raises(UserError, match=r"loop.py line 1 does not parse"):
         fingerprints(project)
+
+
+def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
+    """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
+    (project / "stages/foundations/about.py").write_text("def about(stage): ...\n")
+    (project / "stages/grade/__main__.py").write_text("import stages.foundations.about\n")
+    (project / "stages/sft/about.py").write_text("ABOUT = 1  # a remark\n")
+    entry = {"cmd": "python -m stages.sft", "params": ["sft"]}
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sft": entry}}))
+    asked = fingerprints(project, {"sft": {}})["grade"]
+    assert {"dvc.yaml", "stages/sft/about.py"} <= set(asked)
+    (project / "stages/sft/about.py").write_text("ABOUT = 2\n")
+    assert (
+        fingerprints(project, {"sft": {}})["grade"] != asked
+        and "stages/sft/about.py" not in fingerprints(project, {"sft": {}})["sft"]
+    )
+    (project / "stages/sft/about.py").write_text("ABOUT = 1\n")
+    other = {"cmd": "python -m stages.refl", "params": ["refl"]}
+    (project / "dvc.yaml").write_text("# more\n" + yaml.safe_dump({"stages": {"sft": entry, "refl": other}}))
+    assert fingerprints(project, {"sft": {}})["grade"] == asked
+    assert fingerprints(project, {"sft": {}, "refl": {}})["grade"] != asked

@@ -47,7 +47,7 @@ def demonstrate(
     tmp_path, policy, sources, problems=(), solutions=(), validation_rows=0, max_response_tokens=100, seed=0
 ):
     table(tmp_path / "problems.parquet", "gsm", problems)
-    table(tmp_path / "solutions.parquet", "site", solutions)
+    table(tmp_path / "web/solutions.parquet", "site", solutions)
     params = {
         "seed": seed,
         "prompt": PROMPT,
@@ -56,14 +56,7 @@ def demonstrate(
             "max_response_tokens": max_response_tokens,
             "validation_rows": validation_rows,
         },
-        "sampler": {
-            "kind": "torch",
-            "device": "cpu",
-            "dtype": "float32",
-            "threads": 1,
-            "max_sequences": 16,
-            "mismatch": {"kind": "none"},
-        },
+        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
@@ -74,7 +67,7 @@ def demonstrate(
         [
             f"--params={tmp_path / 'params.yaml'}",
             f"--problems={tmp_path / 'problems.parquet'}",
-            f"--solutions={tmp_path / 'solutions.parquet'}",
+            f"--web={tmp_path / 'web'}",
             f"--policy={policy}",
             *(f"--{name}={path}" for name, path in out.items()),
         ]

@@ -70,14 +70,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
         "seed": 0,
         "prompt": PROMPT,
         "filter_web": {"rules": rules, "agreement": agreement or {"kind": "none"}},
-        "sampler": {
-            "kind": "torch",
-            "device": "cpu",
-            "dtype": "float32",
-            "threads": 1,
-            "max_sequences": 16,
-            "mismatch": {"kind": "none"},
-        },
+        "sampler": {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 16},
         "verifier": {"timeout_seconds": 5, "memory_mib": 2048, "workers": 1, "abort_undecided_fraction": 0.5},
     }
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))

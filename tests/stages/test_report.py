@@ -36,8 +36,10 @@ PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = (
     "</pre><script>alert('owned')</script><img src=x onerror=\"alert(2)\"> & \u202egnp.exe \x07" + "A" * 900
 )
+OWN_SECTIONS = ("base", "collect_web", "curate", "extract_web", "filter_web", "demonstrate", "sft", "report")
 PARAMS = {
     "seed": 3,
+    **{name: {} for name in OWN_SECTIONS},
     "policies": ["base", "sft", "rl_1"],
     "sources": {"sums": {"role": "train"}, "sums_heldout": {"role": "benchmark", "from": {"sha256": "ab12"}}},
     "rl_rounds": {"rl_1": {"start_from": "sft", "steps": 4}},
@@ -144,6 +146,7 @@ def flags(folder: Path) -> Namespace:
     data = folder / "data"
     return Namespace(
         params=folder / "params.yaml",
+        graph=PROJECT / "dvc.yaml",
         metrics=data / "metrics",
         curves=data / "curves",
         verdicts=data / "verdicts",
@@ -240,8 +243,14 @@ def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_s
     copy = tmp_path / "elsewhere"
     shutil.copytree(run / "data", copy / "data")
     shutil.copy(run / "params.yaml", copy)
+    shutil.copy(PROJECT / "dvc.yaml", copy)
     (copy / "matplotlibrc").write_text("lines.linewidth: 9\nsvg.fonttype: path\n")
-    named = [f"--{flag}={path.relative_to(copy)}" for flag, path in vars(flags(copy)).items()]
+    named = [
+        f"--{flag}={os.path.relpath(path, copy)}"
+        for flag, path in vars(flags(copy)).items()
+        if flag != "graph"
+    ]
+    named.append("--graph=dvc.yaml")
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     command = [sys.executable, "-m", "stages.report", *named, "--out=reports/index.html"]
     subprocess.run(command, cwd=copy, env=environment, check=True)
@@ -302,7 +311,7 @@ def test_what_is_missing_is_said(run, missing):
     match missing:
         case "sft_curve":
             (data / "curves/sft.csv").unlink()
-            told = "This run has no loss curve of supervised fine-tuning."
+            told = "This run has no loss curve."
         case "rounds":
             params |= {"rl_rounds": {}, "policies": ["sft"]}
             told = "This run has no RL rounds. "
@@ -314,7 +323,7 @@ def test_what_is_missing_is_said(run, missing):
             told = "No paired difference: it needs graded responses of both sft and rl_1."
         case "metrics":
             (data / "metrics/curate.json").unlink()
-            told = "curate has not counted contamination yet."
+            told = "No stage has counted contamination yet."
     write_params(run, params)
     assert told in Reader(make_page(run)).text
 

@@ -10,6 +10,7 @@ import pytest
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.metrics import write_metrics
+from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.duplicate import DUPLICATE
 from stages.foundations.tables.page import PAGE
@@ -19,7 +20,7 @@ from stages.foundations.tables.transform import TRANSFORM
 from stages.report.cards import describe_tables, length_bins
 from stages.report.inputs import read_inputs
 from stages.report.tables import read_tables
-from tests.stages.test_report import PARAMS, Reader, flags, make_page, write_params
+from tests.stages.test_report import PARAMS, PROJECT, Reader, flags, make_page, write_params
 
 HOSTILE = "<script>alert('x')</script>\u202e"
 
@@ -99,7 +100,7 @@ def run(tmp_path):
 
 def test_cards_tell_what_is_in_the_table(run):
     cards = {card.name: card for card in describe_tables(read_inputs(flags(run)).tables)}
-    assert list(cards) == ["web/pages", "problems/collected/sums", "problems/train", "problems/transforms"]
+    assert list(cards) == ["problems/collected/sums", "web/pages", "problems/train", "problems/transforms"]
     card = cards["problems/train"]
     assert card.rows == 11 and card.md5 == dvc_md5(run / "data/problems/train.parquet")
     assert {column.name: column.filled for column in card.columns} == {
@@ -179,5 +180,7 @@ def test_a_file_that_is_no_table_is_told(run):
 
 def test_tables_of_sources_that_are_gone_are_left_alone(run):
     folders = tuple(run / "data" / name for name in ("web", "problems", "demonstrations"))
-    names = [table.name for table in read_tables(folders, ["other"])]
+    definitions = read_definitions(PROJECT / "dvc.yaml")
+    stages = stages_of(definitions, {**PARAMS, "sources": {"other": {}}})
+    names = [table.name for table in read_tables(folders, stages)]
     assert "problems/collected/sums" not in names and "problems/train" in names

@@ -9,12 +9,6 @@ from pydantic import Field
 from stages.foundations.params import StrictParams
 
 
-class NoMismatch(StrictParams):
-    """The sampler uses the weights that it is given."""
-
-    kind: Literal["none"]
-
-
 class Bfloat16Weights(StrictParams):
     """Every weight is rounded to bfloat16; the computation keeps the sampler's precision."""
 
@@ -41,7 +35,7 @@ class StaleWeights(StrictParams):
     """Versions behind the newest, version 0 while there are fewer; null serves version 0 throughout."""
 
 
-Mismatch = Annotated[NoMismatch | Bfloat16Weights | Int8Weights | StaleWeights, Field(discriminator="kind")]
+Mismatch = Annotated[Bfloat16Weights | Int8Weights | StaleWeights, Field(discriminator="kind")]
 """A difference between the sampler's weights and the trainer's, made on purpose, to study on a CPU what corrections and
 masks do about the mismatch of real inference engines. It is a stand-in: it does not imitate any engine's kernels."""
 
@@ -57,8 +51,6 @@ class TorchSamplerParams(StrictParams):
     """CPU threads; part of the result, because the order of float additions depends on it."""
     max_sequences: int = Field(ge=1)
     """Sequences decoded at once."""
-    mismatch: Mismatch
-    """Off (`none`) for every purpose but to study mismatch in RL rounds; other stages draw from the exact weights."""
 
 
 class VllmSamplerParams(StrictParams):
@@ -81,14 +73,3 @@ class VllmSamplerParams(StrictParams):
 
 
 SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams, Field(discriminator="kind")]
-
-
-def without_mismatch(
-    params: TorchSamplerParams | VllmSamplerParams,
-) -> TorchSamplerParams | VllmSamplerParams:
-    """The same sampler on the policy's exact weights: for stages that measure a policy or draw data from it."""
-    match params:
-        case TorchSamplerParams():
-            return params.model_copy(update={"mismatch": NoMismatch(kind="none")})
-        case VllmSamplerParams():
-            return params

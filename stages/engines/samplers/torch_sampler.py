@@ -20,7 +20,7 @@ from stages.engines.devices import pick_device
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
-from stages.engines.samplers.params import NoMismatch, StaleWeights, TorchSamplerParams
+from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import FullSample, SamplingSettings
 from stages.engines.samplers.random_numbers import RandomNumbers
 from stages.engines.samplers.samples import Sample, StopReason, Trajectory
@@ -37,8 +37,14 @@ MOST_LANES = 4
 class TorchSampler:
     """See `stages.engines.samplers.protocol.Sampler`."""
 
-    def __init__(self, params: TorchSamplerParams, model: PreTrainedModel, end_token: int) -> None:
-        self.params = params
+    def __init__(
+        self,
+        params: TorchSamplerParams,
+        model: PreTrainedModel,
+        end_token: int,
+        mismatch: Mismatch | None = None,
+    ) -> None:
+        self.params, self.mismatch = params, mismatch
         self.device = pick_device(params.device)
         torch.set_num_threads(params.threads)
         self.model = model.to(self.device).eval().requires_grad_(False)
@@ -49,16 +55,18 @@ class TorchSampler:
         every_name = self.model.named_parameters(remove_duplicate=False)
         self.first_names = {name: first_names[id(weight)] for name, weight in every_name}
         self.past: PastWeights | None = None
-        if isinstance(params.mismatch, StaleWeights):
-            self.past = PastWeights(params.mismatch.versions, self.weights)
-        if not isinstance(params.mismatch, NoMismatch):
+        if isinstance(mismatch, StaleWeights):
+            self.past = PastWeights(mismatch.versions, self.weights)
+        if mismatch:
             self._use(self.weights)
 
     @classmethod
-    def from_folder(cls, params: TorchSamplerParams, policy_folder: Path) -> TorchSampler:
+    def from_folder(
+        cls, params: TorchSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
+    ) -> TorchSampler:
         """A sampler of the policy in `policy_folder`."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
-        return cls(params, model, tokenizer.eos_token_id)
+        return cls(params, model, tokenizer.eos_token_id, mismatch)
 
     def stream(
         self, trajectories: Sequence[Trajectory], settings: SamplingSettings
@@ -105,7 +113,7 @@ class TorchSampler:
         return found
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Copies the weights, with the mismatch of the params; KeyError names a weight that the policy does not have.
+        """Copies the weights, with the mismatch if there is one; KeyError names a weight that the policy does not have.
 
         With stale weights `policy_version` is afterwards the version that is served, not the one that was given.
         """
@@ -127,7 +135,7 @@ class TorchSampler:
     @torch.no_grad()
     def _use(self, weights: Mapping[str, Tensor]) -> None:
         for name, weight in weights.items():
-            self.weights[name].copy_(rounded(weight, self.params.mismatch))
+            self.weights[name].copy_(rounded(weight, self.mismatch))
 
     def kept_weights(self) -> dict[str, Tensor]:
         """The versions that stale weights wait in; see the protocol."""

@@ -127,7 +127,7 @@ class VllmSampler:
             raise UserError(
                 f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
                 f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
-                "rl.rollout_correction.divergence sampled and rl.rollout_distributions.kind sampled_tokens"
+                "rl.rollout_correction.divergence sampled and leave rl.study.rollout_distributions out"
             )
         self._check_lengths([one.prompt for one in trajectories], settings.max_response_tokens)
         self._llm.reset_prefix_cache()

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, NoMismatch, StaleWeights
+from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, Mismatch, StaleWeights
 
 INT8_LEVELS = 127
 
 
-def rounded(weight: Tensor, mismatch: Mismatch) -> Tensor:
+def rounded(weight: Tensor, mismatch: Mismatch | None) -> Tensor:
     """`weight` after the round trip through the precision that `mismatch` names, in its own dtype."""
     match mismatch:
         case Bfloat16Weights():
             return weight.to(torch.bfloat16).to(weight.dtype)
         case Int8Weights():
             return _int8_by_row(weight) if weight.ndim == 2 else weight
-        case NoMismatch() | StaleWeights():
+        case StaleWeights() | None:
             return weight
 
 

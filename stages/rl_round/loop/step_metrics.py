@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.rl_round.params.rewards import CosineReward, NgramPenalty, VerdictReward
+from stages.rl_round.params.rewards import CosineReward, VerdictReward
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.dynamic_sampling import Batch
 from stages.rl_round.rollouts.records import Rollout
@@ -58,7 +58,7 @@ def _advantage_metrics(trained: TrainingSamples) -> dict[str, float]:
 
 def _penalty_metrics(trained: TrainingSamples, params: RlParams) -> dict[str, float]:
     """How much repetition was punished, where it is."""
-    if not isinstance(params.repetition_penalty, NgramPenalty):
+    if params.repetition_penalty is None:
         return {}
     penalised = int(trained.penalised.sum())
     responses = max(1, len(trained))

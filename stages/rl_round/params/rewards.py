@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from stages.foundations.params import StrictParams
-
-
-def _is_discount(value: float) -> float:
-    if not 0 < value <= 1:
-        raise ValueError(
-            f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99"
-        )
-    return value
-
-
-Discount = Annotated[float, AfterValidator(_is_discount)]
-"""Factor by which a reward shrinks with each token that lies before it."""
 
 
 class VerdictReward(StrictParams):
@@ -62,24 +50,5 @@ class SoftOverlong(StrictParams):
     buffer_tokens: int = Field(ge=1)
 
 
-class NoRepetitionPenalty(StrictParams):
-    """Repetition costs nothing."""
-
-    kind: Literal["none"]
-
-
-class NgramPenalty(StrictParams):
-    """Demystify's repetition penalty: a reward stream of its own, on the tokens that repeat, with its own discount."""
-
-    kind: Literal["ngram"]
-    n: int = Field(ge=1)
-    """Tokens of an n-gram (the paper: 40)."""
-    penalty: float = Field(le=0)
-    """Reward of each token of an n-gram that occurred before in the response (-0.05)."""
-    discount: Discount
-    """Below 1 the penalty meets the tokens just before the repetition (0.99; 0.999 did best in the paper)."""
-
-
 RewardParams = Annotated[VerdictReward | CosineReward, Field(discriminator="kind")]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
-RepetitionPenaltyParams = Annotated[NoRepetitionPenalty | NgramPenalty, Field(discriminator="kind")]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.samplers.params import SamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import Mismatch, SamplerParams, VllmSamplerParams
 from stages.engines.trainers.params import OptimizerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.params.drawing import (
@@ -16,15 +16,8 @@ from stages.rl_round.params.drawing import (
     ProblemSlice,
     PromptSelectionParams,
 )
-from stages.rl_round.params.rewards import (
-    CosineReward,
-    Discount,
-    NgramPenalty,
-    OverlongParams,
-    RepetitionPenaltyParams,
-    RewardParams,
-    SoftOverlong,
-)
+from stages.rl_round.params.rewards import CosineReward, OverlongParams, RewardParams, SoftOverlong
+from stages.rl_round.params.study import NgramPenalty, SafeSet, StudyParams, WholeDistributions
 from stages.rl_round.params.update import (
     AdvantageParams,
     ImportanceWeights,
@@ -34,11 +27,7 @@ from stages.rl_round.params.update import (
     ReferenceKlParams,
     Reinforce,
     RolloutCorrectionParams,
-    RolloutDistributionsParams,
-    SafeSet,
     TrustRegionMasking,
-    VocabularyPruningParams,
-    WholeDistributions,
 )
 from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
 
@@ -65,14 +54,11 @@ class RlParams(StrictParams):
     """0 keeps the whole vocabulary."""
     max_response_tokens: int = Field(ge=1)
     reward: RewardParams
-    reward_discount: Discount
-    """Of the reward at the response's end (Demystify: 1; less made responses impatient and worse)."""
     verifier: RoundVerifierParams
     """Who judges the responses: the rules of section `verifier`, or a model."""
     overlong: OverlongParams
     overlong_filtering: bool
     """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
-    repetition_penalty: RepetitionPenaltyParams
     dynamic_sampling: DynamicSamplingParams
     advantage: AdvantageParams
     policy_loss: PolicyLossParams
@@ -81,8 +67,6 @@ class RlParams(StrictParams):
     proximal: Literal["recompute", "rollout"]
     """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
     rollout_correction: RolloutCorrectionParams
-    rollout_distributions: RolloutDistributionsParams
-    vocabulary_pruning: VocabularyPruningParams
     reference_kl: ReferenceKlParams
     minibatches: int = Field(ge=1)
     """Optimizer updates of one step."""
@@ -90,17 +74,41 @@ class RlParams(StrictParams):
     optimizer: OptimizerParams
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
+    study: StudyParams | None = None
+    """Absent where nothing is studied."""
+
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """Between the sampler's weights and the trainer's; None when there is none on purpose."""
+        return self.study.mismatch if self.study else None
+
+    @property
+    def vocabulary_pruning(self) -> SafeSet | None:
+        return self.study.vocabulary_pruning if self.study else None
 
     @property
     def log_threshold(self) -> float | None:
         """Of the safe vocabulary on both sides; None when nothing is pruned."""
-        pruning = self.vocabulary_pruning
-        return pruning.log_threshold if isinstance(pruning, SafeSet) else None
+        return self.vocabulary_pruning.log_threshold if self.vocabulary_pruning else None
+
+    @property
+    def repetition_penalty(self) -> NgramPenalty | None:
+        return self.study.repetition_penalty if self.study else None
+
+    @property
+    def reward_discount(self) -> float:
+        """1 for none."""
+        discount = self.study.reward_discount if self.study else None
+        return 1.0 if discount is None else discount
+
+    @property
+    def rollout_distributions(self) -> WholeDistributions | None:
+        return self.study.rollout_distributions if self.study else None
 
     @property
     def keeps_distributions(self) -> bool:
         """True when the sampler's whole distributions are kept."""
-        return isinstance(self.rollout_distributions, WholeDistributions)
+        return self.rollout_distributions is not None
 
     @property
     def is_divergence_exact(self) -> bool:
@@ -129,10 +137,10 @@ def _reward_contradictions(rl: RlParams) -> Iterator[str]:
                 f"{rl.max_response_tokens}"
             )
     penalty = rl.repetition_penalty
-    if isinstance(penalty, NgramPenalty) and penalty.n >= rl.max_response_tokens:
+    if penalty and penalty.n >= rl.max_response_tokens:
         yield (
-            f"repetition_penalty.n {penalty.n} must be less than max_response_tokens {rl.max_response_tokens}: no "
-            "n-gram could repeat"
+            f"study.repetition_penalty.n {penalty.n} must be less than max_response_tokens {rl.max_response_tokens}: "
+            "no n-gram could repeat"
         )
 
 
@@ -173,18 +181,17 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
     if rl.is_divergence_exact and not rl.keeps_distributions:
         yield (
             "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
-            "rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+            "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
         )
     if rl.keeps_distributions and not rl.is_divergence_exact:
         yield (
-            "rollout_distributions.kind whole keeps what only an exact divergence reads: set "
-            "rollout_distributions.kind sampled_tokens, or rollout_correction.kind trust_region_masking with "
-            "divergence exact"
+            "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
+            "rollout_correction.kind trust_region_masking with divergence exact"
         )
-    if isinstance(rl.vocabulary_pruning, SafeSet) and (rl.top_p < 1 or rl.top_k):
+    if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (
-            f"vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k {rl.top_k} "
-            "the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+            f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
+            f"{rl.top_k} the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
         )
 
 
@@ -206,11 +213,14 @@ class RoundParams(StrictParams):
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
     """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
     found = []
-    mismatch = sampler.mismatch.kind if hasattr(sampler, "mismatch") else "none"
-    if mismatch != "none" and rl.weight_sync_check.max_logprob_gap is not None:
+    if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
         found.append(
             f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
-            f"sampler differs on purpose (sampler.mismatch.kind {mismatch}): set it to null"
+            f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
+        )
+    if rl.mismatch and isinstance(sampler, VllmSamplerParams):
+        found.append(
+            "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
         )
     if isinstance(rl.verifier, ModelVerifier) and isinstance(sampler, VllmSamplerParams):
         found.append(

@@ -1,4 +1,4 @@
-"""Parameters of the update: advantage, policy loss, rollout correction, vocabulary pruning, KL to the reference."""
+"""Parameters of the update: advantage, policy loss, rollout correction, KL to the reference."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class TrustRegionMasking(StrictParams):
     """Largest mean divergence allowed over a response (0.001); null for no such bound."""
     divergence: Literal["sampled", "exact"]
     """k2 and k3 of the sampled tokens, or the KL over the whole vocabulary at each position (for which the sampler must
-    keep its distributions: `rollout_distributions`)."""
+    keep its distributions: `study.rollout_distributions`)."""
 
     @model_validator(mode="after")
     def _bounds_something(self) -> TrustRegionMasking:
@@ -141,46 +141,6 @@ class TrustRegionMasking(StrictParams):
 RolloutCorrectionParams = Annotated[
     NoCorrection | ImportanceWeights | TrustRegionMasking, Field(discriminator="kind")
 ]
-
-
-class SampledTokensOnly(StrictParams):
-    """Of the sampler's distributions only the log-probs of the sampled tokens are kept."""
-
-    kind: Literal["sampled_tokens"]
-
-
-class WholeDistributions(StrictParams):
-    """The distribution that each token was drawn from is kept until its rollout is trained on, for the exact KL.
-
-    Log-probs in float32: vocabulary times 4 bytes a token, in memory and (surplus groups) in checkpoints. They are not
-    part of the rollouts table.
-    """
-
-    kind: Literal["whole"]
-    max_gib: float = Field(gt=0)
-    """A round whose batch could need more than this, were every response as long as allowed, is refused."""
-
-
-RolloutDistributionsParams = Annotated[SampledTokensOnly | WholeDistributions, Field(discriminator="kind")]
-
-
-class NoPruning(StrictParams):
-    """The whole vocabulary."""
-
-    kind: Literal["none"]
-
-
-class SafeSet(StrictParams):
-    """Sampler and trainer renormalise over the tokens with log(p / largest p) >= `log_threshold` (Taming the Tail)."""
-
-    kind: Literal["safe_set"]
-    log_threshold: float = Field(lt=0)
-    """In nats, after the temperature (-13: p below 2e-6 of the likeliest token's)."""
-    outside: Literal["drop_token", "drop_response"]
-    """What a sampled token outside the trainer's set costs: its own gradient, or that of its whole response."""
-
-
-VocabularyPruningParams = Annotated[NoPruning | SafeSet, Field(discriminator="kind")]
 
 
 class NoReferenceKl(StrictParams):

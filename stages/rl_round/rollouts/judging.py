@@ -18,7 +18,7 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import TorchSamplerParams, without_mismatch
+from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.engines.verifier.judgement import Judgement
@@ -134,7 +134,7 @@ def build_judge(
     seed: int,
 ) -> ModelJudge | WordJudge:
     """The judge that `params` describes, with the policy of a folder."""
-    held = build_sampler(without_mismatch(sampler), policy)
+    held = build_sampler(sampler, policy)
     tokenizer = load_tokenizer(policy)
     match params.reading:
         case WrittenJudgement(max_tokens=max_tokens):

@@ -18,7 +18,6 @@ from stages.foundations.files import write_json
 from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.params.update import SampledTokensOnly
 from stages.rl_round.rollouts.grouping import draw_groups
 from stages.rl_round.rollouts.records import Group, Problem
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
@@ -56,7 +55,8 @@ def count_passes(
     file = scratch / "pass_counts.json"
     counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
     starts = range(len(counts), len(problems), PROBLEMS_AT_ONCE)
-    params = params.model_copy(update={"rollout_distributions": SampledTokensOnly(kind="sampled_tokens")})
+    study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
+    params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
         piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
         groups = draw_groups(

@@ -19,7 +19,6 @@ from stages.algorithms.group_advantages import group_normalized, leave_one_out, 
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
 from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
 from stages.algorithms.rollout_correction import importance_weights
-from stages.rl_round.params.rewards import NgramPenalty
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import (
     GroupNormalized,
@@ -79,7 +78,7 @@ def _to_go_of_outcome(outcomes: Tensor, mask: Tensor, params: RlParams) -> Tenso
 def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
     """The repetition penalty of each token: (responses, tokens)."""
     penalty = params.repetition_penalty
-    if not isinstance(penalty, NgramPenalty):
+    if penalty is None:
         return torch.zeros_like(samples.response_mask)
     found = (
         ngram_repetition_penalty(rollout.sample.token_ids, penalty.n, penalty.penalty).tolist()
@@ -89,6 +88,6 @@ def _penalties(samples: TrainingSamples, params: RlParams) -> Tensor:
 
 
 def _to_go_of_penalties(penalties: Tensor, mask: Tensor, params: RlParams) -> Tensor:
-    if not isinstance(params.repetition_penalty, NgramPenalty):
+    if params.repetition_penalty is None:
         return penalties
     return discounted_to_go(penalties, mask, params.repetition_penalty.discount)

@@ -24,7 +24,7 @@ from stages.algorithms.trust_region_masking import (
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.params.update import ImportanceWeights, Reinforce, SafeSet, TrustRegionMasking
+from stages.rl_round.params.update import ImportanceWeights, Reinforce, TrustRegionMasking
 
 Shares = dict[str, Tensor]
 """Diagnostics of a micro-batch that add up over the minibatch; names that end in `_max` combine by their maximum."""
@@ -57,7 +57,7 @@ def select_tokens(
     policy_logprobs = statistics.logprobs.detach()
     mask, response_mask = batch.fields["loss_mask"], batch.response_mask
     metrics = {"mask/overlong_fraction": _emptied(response_mask, mask) / totals.responses}
-    if isinstance(params.vocabulary_pruning, SafeSet):
+    if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
         metrics |= counted
     if isinstance(params.rollout_correction, TrustRegionMasking):

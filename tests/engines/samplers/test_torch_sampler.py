@@ -18,7 +18,7 @@ from transformers import (
 from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
 from stages.engines.samplers import kv_cache
 from stages.engines.samplers.decoder import Decoder
-from stages.engines.samplers.params import NoMismatch, TorchSamplerParams
+from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import StopReason, Trajectory
 from stages.engines.samplers.sampling import sample_trajectories
@@ -26,9 +26,7 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from tests.fakes.drawing import sample_numbered
 
-PARAMS = TorchSamplerParams(
-    kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16, mismatch=NoMismatch(kind="none")
-)
+PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16)
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11], [12, 13]]
 END = 1

@@ -4,25 +4,14 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from stages.engines.samplers.params import (
-    Bfloat16Weights,
-    Int8Weights,
-    NoMismatch,
-    StaleWeights,
-    TorchSamplerParams,
-    without_mismatch,
-)
+from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.samplers.weight_mismatch import rounded
 from tests.fakes.drawing import sample_numbered
 
 END = 1
-NONE, BFLOAT16, INT8 = (
-    NoMismatch(kind="none"),
-    Bfloat16Weights(kind="bfloat16_weights"),
-    Int8Weights(kind="int8_weights"),
-)
+BFLOAT16, INT8 = Bfloat16Weights(kind="bfloat16_weights"), Int8Weights(kind="int8_weights")
 PROMPT, RESPONSE = [3, 4, 5], [6, 7, 8]
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
@@ -47,14 +36,11 @@ def make(seed, tie=True):
     ).eval()
 
 
-def params(mismatch):
-    return TorchSamplerParams(
-        kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16, mismatch=mismatch
-    )
+PARAMS = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=16)
 
 
 def stale(versions):
-    return params(StaleWeights(kind="stale_weights", versions=versions))
+    return StaleWeights(kind="stale_weights", versions=versions)
 
 
 def scores(model):
@@ -103,7 +89,7 @@ def test_the_sampler_uses_the_rounded_weights_from_the_start_and_after_a_sync(mi
                 weight.copy_(rounded(weight, mismatch))
         return model
 
-    sampler = TorchSampler(params(mismatch), make(0, tie), END)
+    sampler = TorchSampler(PARAMS, make(0, tie), END, mismatch)
     assert scored(sampler) == scores(perturbed(make(0, tie)))
     assert scored(sampler) != scores(make(0, tie))
     load(sampler, make(1, tie), 1)
@@ -116,7 +102,7 @@ def test_the_sampler_uses_the_rounded_weights_from_the_start_and_after_a_sync(mi
 
 def test_stale_weights_are_those_of_so_many_versions_ago():
     models = [make(seed) for seed in range(5)]
-    sampler = TorchSampler(stale(2), make(0), END)
+    sampler = TorchSampler(PARAMS, make(0), END, stale(2))
     for version, served in enumerate([0, 0, 0, 1, 2]):
         load(sampler, models[version], version)
         with torch.no_grad():
@@ -128,7 +114,7 @@ def test_stale_weights_are_those_of_so_many_versions_ago():
 
 
 def test_stale_for_good_serves_the_first_weights_and_keeps_no_others():
-    sampler = TorchSampler(stale(None), make(0), END)
+    sampler = TorchSampler(PARAMS, make(0), END, stale(None))
     for version in range(4):
         load(sampler, make(version), version)
     assert sampler.policy_version == 0
@@ -137,7 +123,7 @@ def test_stale_for_good_serves_the_first_weights_and_keeps_no_others():
 
 
 def test_after_a_resume_the_oldest_known_weights_that_are_not_too_old_are_served():
-    sampler = TorchSampler(stale(2), make(0), END)
+    sampler = TorchSampler(PARAMS, make(0), END, stale(2))
     served = []
     for version in (7, 8, 9, 10):
         load(sampler, make(version), version)
@@ -148,10 +134,10 @@ def test_after_a_resume_the_oldest_known_weights_that_are_not_too_old_are_served
 
 @pytest.mark.parametrize("versions", [2, None])
 def test_a_sampler_that_gets_back_what_was_kept_serves_the_same_versions(versions):
-    undisturbed = TorchSampler(stale(versions), make(0), END)
+    undisturbed = TorchSampler(PARAMS, make(0), END, stale(versions))
     for version in range(4):
         load(undisturbed, make(version), version)
-    resumed = TorchSampler(stale(versions), make(0), END)
+    resumed = TorchSampler(PARAMS, make(0), END, stale(versions))
     resumed.restore_weights(undisturbed.kept_weights())
     load(resumed, make(3), 3)  # the newest version comes from the trainer's checkpoint
     for version in range(4, 7):
@@ -162,15 +148,15 @@ def test_a_sampler_that_gets_back_what_was_kept_serves_the_same_versions(version
 
 
 def test_samplers_that_are_not_stale_keep_nothing():
-    for mismatch in (NONE, INT8):
-        sampler = TorchSampler(params(mismatch), make(0), END)
+    for mismatch in (None, INT8):
+        sampler = TorchSampler(PARAMS, make(0), END, mismatch)
         assert sampler.kept_weights() == {}
         sampler.restore_weights({})
 
 
 def test_a_tied_head_by_its_own_name_is_the_embedding():
-    for mismatch in (params(NONE), stale(1)):
-        sampler = TorchSampler(mismatch, make(0), END)
+    for mismatch in (None, stale(1)):
+        sampler = TorchSampler(PARAMS, make(0), END, mismatch)
         for version in (1, 2):
             weights = dict(make(version).named_parameters())
             weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
@@ -178,13 +164,9 @@ def test_a_tied_head_by_its_own_name_is_the_embedding():
         assert scored(sampler) == scores(make(sampler.policy_version))
 
 
-@pytest.mark.parametrize("mismatch", [NONE, INT8, StaleWeights(kind="stale_weights", versions=1)])
+@pytest.mark.parametrize("mismatch", [None, INT8, stale(1)])
 def test_an_unknown_weight_is_refused(mismatch):
-    sampler = TorchSampler(params(mismatch), make(0), END)
+    sampler = TorchSampler(PARAMS, make(0), END, mismatch)
     with pytest.raises(KeyError, match="no weight nonsense"):
         sampler.load_weights([("nonsense", torch.zeros(1))], 5)
     assert sampler.policy_version == 0
-
-
-def test_other_stages_take_the_exact_weights():
-    assert without_mismatch(params(INT8)) == params(NONE)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.foundations.errors import UserError
 from stages.rl_round.__main__ import main
 from stages.rl_round.params.rl import sampler_contradictions
@@ -10,19 +10,29 @@ from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import load
 from tests.stages.rl_round.test_stage import curve
 
+VLLM = VllmSamplerParams(
+    kind="vllm",
+    dtype="float32",
+    max_model_tokens=64,
+    max_sequences=4,
+    memory_fraction=0.5,
+    kv_cache_gib=1.0,
+    tensor_parallel=1,
+    enforce_eager=True,
+)
+
 
 def test_a_sampler_that_differs_on_purpose_must_not_be_bounded():
-    off, on = (
-        TorchSamplerParams.model_validate({**PARAMS["sampler"], "mismatch": {"kind": kind}})
-        for kind in ("none", "bfloat16_weights")
-    )
-    unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None})
-    assert sampler_contradictions(load(), off) == sampler_contradictions(unbounded, on) == []
-    assert "set it to null" in sampler_contradictions(load(), on)[0]
+    sampler = TorchSamplerParams.model_validate(PARAMS["sampler"])
+    study = {"mismatch": {"kind": "bfloat16_weights"}}
+    unbounded = load(weight_sync_check={"sequences": 2, "max_logprob_gap": None}, study=study)
+    assert sampler_contradictions(load(), sampler) == sampler_contradictions(unbounded, sampler) == []
+    assert "set it to null" in sampler_contradictions(load(study=study), sampler)[0]
+    assert "set sampler.kind torch" in sampler_contradictions(unbounded, VLLM)[0]
 
 
 def test_the_stage_refuses_it_too(taught, tmp_path):
-    params = write_params(tmp_path / "params.yaml", {"sampler.mismatch": {"kind": "bfloat16_weights"}})
+    params = write_params(tmp_path / "params.yaml", {"rl.study.mismatch": {"kind": "bfloat16_weights"}})
     with pytest.raises(UserError, match=r"max_logprob_gap 0.0001 would stop a round .* set it to null"):
         main(rl_flags(taught, params, tmp_path))
 
@@ -35,7 +45,7 @@ def test_a_sampler_that_is_stale_on_purpose_is_measured_and_masked(taught, tmp_p
         "divergence": "sampled",
     }
     changes = {
-        "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
+        "rl.study.mismatch": {"kind": "stale_weights", "versions": 2},
         "rl.weight_sync_check.max_logprob_gap": None,
         "rl.rollout_correction": masking,
         "rl.proximal": "rollout",

@@ -124,10 +124,10 @@ SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
 EVERYTHING = {
     "rl.advantage": {"kind": "optimal_token_baseline", "lone_tail": "return", "is_importance_weighted": True},
     "rl.rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
-    "rl.vocabulary_pruning": SAFE_SET,
+    "rl.study.vocabulary_pruning": SAFE_SET,
     "rl.reference_kl": {"kind": "k3", "coefficient": 0.01},
-    "rl.repetition_penalty": {"kind": "ngram", "n": 2, "penalty": -0.05, "discount": 0.99},
-    "rl.reward_discount": 0.99,
+    "rl.study.repetition_penalty": {"kind": "ngram", "n": 2, "penalty": -0.05, "discount": 0.99},
+    "rl.study.reward_discount": 0.99,
     "rl.overlong_filtering": True,
     "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
     "rl_rounds.rl_1.steps": 5,
@@ -171,7 +171,7 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
 
 
 EXACT_UNDER_MISMATCH = {
-    "sampler.mismatch": {"kind": "bfloat16_weights"},
+    "rl.study.mismatch": {"kind": "bfloat16_weights"},
     "rl.weight_sync_check.max_logprob_gap": None,
     "rl.rollout_correction": {
         "kind": "trust_region_masking",
@@ -179,8 +179,8 @@ EXACT_UNDER_MISMATCH = {
         "mean_threshold": 0.001,
         "divergence": "exact",
     },
-    "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.01},
-    "rl.vocabulary_pruning": SAFE_SET,
+    "rl.study.rollout_distributions": {"kind": "whole", "max_gib": 0.01},
+    "rl.study.vocabulary_pruning": SAFE_SET,
     "rl_rounds.rl_1.prompt_selection": {"kind": "pass_rate", "samples": 4, "min": 0.0, "max": 1.0},
     "rl_rounds.rl_1.steps": 5,
 }
@@ -188,7 +188,7 @@ EXACT_UNDER_MISMATCH = {
 
 
 STALE = {
-    "sampler.mismatch": {"kind": "stale_weights", "versions": 2},
+    "rl.study.mismatch": {"kind": "stale_weights", "versions": 2},
     "rl.weight_sync_check.max_logprob_gap": None,
     "rl_rounds.rl_1.steps": 7,
 }
@@ -269,7 +269,7 @@ def test_the_exact_trust_region_tells_its_diagnostics(taught, tmp_path):
 
 
 def test_distributions_that_would_not_fit_are_refused(taught, tmp_path):
-    changes = {**EXACT_UNDER_MISMATCH, "rl.rollout_distributions": {"kind": "whole", "max_gib": 0.0001}}
+    changes = {**EXACT_UNDER_MISMATCH, "rl.study.rollout_distributions": {"kind": "whole", "max_gib": 0.0001}}
     # 4 problems x 8 responses x 12 tokens x 258 x 4 bytes.
     with pytest.raises(
         UserError, match=r"may need 0.00037 GiB .*\(384 tokens over a vocabulary of 258\).*raise it"

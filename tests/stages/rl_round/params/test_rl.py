@@ -28,7 +28,7 @@ MODEL = {
     "teaching": {"kind": "made_pairs", "steps": 5, "pairs_per_step": 8, "learning_rate": 0.005},
 }
 WHOLE = {"kind": "whole", "max_gib": 1.0}
-EXACT = {"rollout_correction": {**TRM, "divergence": "exact"}, "rollout_distributions": WHOLE}
+EXACT = {"rollout_correction": {**TRM, "divergence": "exact"}, "study": {"rollout_distributions": WHOLE}}
 
 
 def load(**changes):
@@ -51,15 +51,25 @@ def load(**changes):
         EXACT,
         {"verifier": MODEL},
         {"verifier": {"kind": "model", "reading": {"kind": "written", "max_tokens": 64}, "teaching": NONE}},
-        {**EXACT, "vocabulary_pruning": SAFE_SET},
-        {"vocabulary_pruning": SAFE_SET},
+        {**EXACT, "study": {"rollout_distributions": WHOLE, "vocabulary_pruning": SAFE_SET}},
+        {"study": {"vocabulary_pruning": SAFE_SET}},
         {"reference_kl": {"kind": "k3", "coefficient": 0.01}},
-        {"reward": COSINE, "overlong": NONE, "repetition_penalty": NGRAM},
+        {"reward": COSINE, "overlong": NONE, "study": {"repetition_penalty": NGRAM, "reward_discount": 0.99}},
         {"weight_sync_check": {"sequences": 2, "max_logprob_gap": None}},
     ],
 )
 def test_every_choice_loads(changes):
-    assert load(**changes).model_dump(include=set(changes)) == changes
+    assert load(**changes).model_dump(include=set(changes), exclude_unset=True) == changes
+
+
+def test_an_absent_study_is_off():
+    """So is each of its settings that is absent; `none` is no way to say it."""
+    for rl in (load(), load(study={})):
+        assert rl.mismatch is rl.vocabulary_pruning is rl.log_threshold is rl.repetition_penalty is None
+        assert rl.rollout_distributions is None and not rl.keeps_distributions and rl.reward_discount == 1.0
+    for name in ("mismatch", "vocabulary_pruning", "repetition_penalty", "rollout_distributions"):
+        with pytest.raises(UserError, match=rf"rl\.study\.{name}"):
+            load(study={name: NONE})
 
 
 @pytest.mark.parametrize(
@@ -76,28 +86,22 @@ def test_every_choice_loads(changes):
             {"proximal": "rollout", "rollout_correction": WEIGHTS},
             "would count it twice: set proximal: recompute",
         ),
-        (
-            {**EXACT, "rollout_distributions": {"kind": "sampled_tokens"}},
-            "{kind: whole, .* or set divergence sampled",
-        ),
-        (
-            {**EXACT, "rollout_correction": TRM},
-            "keeps what only an exact divergence reads: set rollout_distributions",
-        ),
-        (
-            {**EXACT, "rollout_correction": NONE},
-            "keeps what only an exact divergence reads: set rollout_distributions",
-        ),
-        ({"rollout_distributions": {"kind": "whole"}}, r"max_gib: missing"),
+        ({**EXACT, "study": {}}, "study.rollout_distributions: {kind: whole, .* or set divergence sampled"),
+        ({**EXACT, "rollout_correction": TRM}, "keeps what only an exact divergence reads: leave it out"),
+        ({**EXACT, "rollout_correction": NONE}, "keeps what only an exact divergence reads: leave it out"),
+        ({"study": {"rollout_distributions": {"kind": "whole"}}}, r"max_gib: missing"),
         ({"verifier": {**MODEL, "teaching": {"kind": "prayer"}}}, "verifier.model.teaching.*made_pairs"),
         ({"rollout_correction": {**TRM, "max_threshold": None, "mean_threshold": None}}, "both null"),
-        ({"vocabulary_pruning": SAFE_SET, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
-        ({"vocabulary_pruning": SAFE_SET, "top_k": 50}, "set top_p 1.0 and top_k 0"),
-        ({"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}, "less than 0"),
-        ({"reward_discount": 0.0}, r"reward_discount.*must lie in \(0, 1\], not 0"),
-        ({"reward_discount": 1.5}, r"must lie in \(0, 1\], not 1.5: set 1.0"),
-        ({"repetition_penalty": {**NGRAM, "discount": 1.01}}, r"discount.*must lie in \(0, 1\]"),
-        ({"repetition_penalty": {**NGRAM, "n": 12}}, "n 12 must be less than max_response_tokens 12"),
+        ({"study": {"vocabulary_pruning": SAFE_SET}, "top_p": 0.9}, "set top_p 1.0 and top_k 0"),
+        ({"study": {"vocabulary_pruning": SAFE_SET}, "top_k": 50}, "set top_p 1.0 and top_k 0"),
+        ({"study": {"vocabulary_pruning": {**SAFE_SET, "log_threshold": 1.0}}}, "less than 0"),
+        ({"study": {"reward_discount": 0.0}}, r"reward_discount.*must lie in \(0, 1\], not 0"),
+        ({"study": {"reward_discount": 1.5}}, r"must lie in \(0, 1\], not 1.5: set 1.0"),
+        ({"study": {"repetition_penalty": {**NGRAM, "discount": 1.01}}}, r"discount.*must lie in \(0, 1\]"),
+        (
+            {"study": {"repetition_penalty": {**NGRAM, "n": 12}}},
+            "n 12 must be less than max_response_tokens 12",
+        ),
         ({"reward": COSINE}, "set overlong.kind none, or reward.kind by_verdict"),
         (
             {"policy_loss": {"kind": "gspo", "clip_low": 0.4, "clip_high": 0.3}},

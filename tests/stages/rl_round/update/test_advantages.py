@@ -57,7 +57,9 @@ def test_estimators_of_whole_responses(advantage, expected):
 
 
 def test_the_outcome_is_discounted_towards_the_first_token():
-    found = advantages([rollout([5, 6, 7], 1.0), rollout([8], -1.0)], advantage=CENTRED, reward_discount=0.5)
+    found = advantages(
+        [rollout([5, 6, 7], 1.0), rollout([8], -1.0)], advantage=CENTRED, study={"reward_discount": 0.5}
+    )
     assert found == [pytest.approx([0.25, 0.5, 1.0]), pytest.approx([-1.0])]
 
 
@@ -65,16 +67,18 @@ def test_the_penalty_is_a_stream_of_its_own_with_its_own_discount():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 0.5}
     # 5 6 5 6: the second 5 6 repeats. To go: tokens 2 and 3 carry -0.1, so t3 -0.1, t2 -0.15, t1 -0.075, t0 -0.0375.
     rollouts = [rollout([5, 6, 5, 6], 1.0), rollout([7, 8], -1.0)]
-    found = advantages(rollouts, advantage=CENTRED, repetition_penalty=penalty)
+    found = advantages(rollouts, advantage=CENTRED, study={"repetition_penalty": penalty})
     assert found == [pytest.approx([0.9625, 0.925, 0.85, 0.9]), pytest.approx([-1.0, -1.0])]
-    both = advantages(rollouts, advantage=CENTRED, repetition_penalty=penalty, reward_discount=0.5)
+    both = advantages(
+        rollouts, advantage=CENTRED, study={"repetition_penalty": penalty, "reward_discount": 0.5}
+    )
     assert both[0] == pytest.approx([0.125 - 0.0375, 0.25 - 0.075, 0.5 - 0.15, 1 - 0.1])
 
 
 def test_repeated_tokens_are_counted():
     penalty = {"kind": "ngram", "n": 2, "penalty": -0.1, "discount": 1.0}
     group = Group("a", [1], (rollout([5, 6, 5, 6], 1.0), rollout([7, 8], -1.0)))
-    choice = params(repetition_penalty=penalty)
+    choice = params(study={"repetition_penalty": penalty})
     found = with_advantages(training_samples([group], choice, 0), choice)
     assert found.penalised.tolist() == [[False, False, True, True], [False] * 4]
 
@@ -120,7 +124,7 @@ def test_both_streams_enter_the_token_baseline_and_weights_its_energy():
     )
     weighted = {**OTB, "is_importance_weighted": True}
     correction = {"kind": "importance_weights", "level": "token", "cap": 1.5}
-    choice = params(advantage=weighted, rollout_correction=correction, repetition_penalty=penalty)
+    choice = params(advantage=weighted, rollout_correction=correction, study={"repetition_penalty": penalty})
     found = with_advantages(samples, choice).advantages
     returns = torch.tensor([[0.8, 0.8, 0.8, 0.9], [0.0, 0.0, 0.0, 0.0]])
     mask = torch.tensor([[1.0, 1, 1, 1], [1, 1, 0, 0]])

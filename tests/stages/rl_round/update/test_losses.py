@@ -266,7 +266,9 @@ def pruning_choice(trainer, outside):
         logprobs, is_outside = pruned_logprobs(rows, batch.response_ids, threshold)
         is_outside &= batch.response_mask.bool()
         if 0 < is_outside.any(-1).sum() < len(rows):
-            choice = params(vocabulary_pruning={**SAFE_SET, "log_threshold": threshold, "outside": outside})
+            choice = params(
+                study={"vocabulary_pruning": {**SAFE_SET, "log_threshold": threshold, "outside": outside}}
+            )
             return choice, in_order(logprobs, trained, trainer), in_order(is_outside, trained, trainer)
     raise AssertionError("no threshold separates the responses")
 
@@ -325,7 +327,7 @@ def poisoned(trainer):
     [
         params(),
         params(proximal="rollout", rollout_correction=TRM),  # masks every response with a NaN
-        params(vocabulary_pruning={**SAFE_SET, "outside": "drop_response"}),
+        params(study={"vocabulary_pruning": {**SAFE_SET, "outside": "drop_response"}}),
     ],
 )
 def test_a_nan_is_never_masked_away(trainer, choice):

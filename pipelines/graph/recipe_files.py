@@ -1,0 +1,131 @@
+"""Recipes as files: pipelines/recipes/<name>.yaml, whole or on top of another one.
+
+A recipe is whole, or says `base: other.yaml` and what differs:
+
+    base: gsm8k-smollm2.yaml       # a file beside it; with a mapping it is the section of that name
+    without: [collect_web]         # what is not taken over, by dotted names; comes first
+    sft: {steps: 1000}             # goes into the mapping that is there; one of another `kind`, an empty one, a list
+    sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
+
+It leaves out the sections of branches that it does not use. What runs is the resolved, whole file: without `base`, and
+with `{}` for a section over which stages run and that the recipe leaves out, which DVC would miss.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipelines.graph.overrides import dotted, with_changes, without
+from stages.foundations.errors import UserError
+from stages.foundations.stage_graph import foreach_sections, read_definitions
+
+BASE, WITHOUT = "base", "without"
+
+
+def recipe_names(root: Path) -> list[str]:
+    return sorted(path.stem for path in (root / "pipelines" / "recipes").glob("*.yaml"))
+
+
+def require_recipe(root: Path, name: str) -> None:
+    """UserError names the recipes there are."""
+    if name not in recipe_names(root):
+        known = ", ".join(recipe_names(root)) or f"none in {root / 'pipelines' / 'recipes'}"
+        raise UserError(f"unknown recipe {name!r}: there are {known}")
+
+
+def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> dict[str, Any]:
+    """The resolved parameters. UserError for an unknown recipe or base, a circle, and a key that leads nowhere.
+
+    `read` gives the text of a file by its path from the root, None where there is none (default: the file itself).
+    """
+    return yaml.safe_load(recipe_text(root, name, read))
+
+
+def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> str:
+    """The resolved parameters as text: byte by byte the file of a whole recipe; comments are those of the base."""
+    if read is None:
+        require_recipe(root, name)
+    chain = _chain(name, read or (lambda file: _text(root / file)))
+    text, content = chain[-1]
+    if len(chain) > 1:
+        for _, recipe in reversed(chain[:-1]):
+            content = _on_top(content, recipe, name)
+        told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are its base's."
+        text = f"{told}\n{_dumped(content)}"
+    missing = [one for one in foreach_sections(read_definitions(root / "dvc.yaml")) if one not in content]
+    if missing:
+        text = (
+            text.rstrip("\n")
+            + "\n\n# Left out by the recipe:\n"
+            + "".join(f"{one}: {{}}\n" for one in missing)
+        )
+    return text
+
+
+def _chain(name: str, read: Callable[[str], str | None]) -> list[tuple[str, dict[str, Any]]]:
+    """Text and content of the recipe, of its base, and so on."""
+    chain: dict[str, tuple[str, dict[str, Any]]] = {}
+    wanted, asked_by = f"{name}.yaml", ""
+    while True:
+        if wanted in chain:
+            raise UserError(f"recipe {name}: its bases go round in a circle: {' -> '.join([*chain, wanted])}")
+        text = read(f"pipelines/recipes/{wanted}") if "/" not in wanted else None
+        if text is None:
+            raise UserError(
+                f"recipe {asked_by or name}: there is no pipelines/recipes/{wanted} to be its base"
+            )
+        content = _loaded(text, wanted)
+        chain[wanted] = (text, content)
+        if not isinstance(content.get(BASE), str):
+            return list(chain.values())
+        wanted, asked_by = content[BASE], wanted
+
+
+def _on_top(content: dict[str, Any], recipe: dict[str, Any], name: str) -> dict[str, Any]:
+    changes = {key: value for key, value in recipe.items() if key not in (BASE, WITHOUT)}
+    try:
+        content = without(content, recipe.get(WITHOUT) or [])
+        return with_changes(content, dict(dotted(content, changes)))
+    except KeyError as error:
+        raise UserError(f"recipe {name}: {error.args[0]}: the base {recipe[BASE]} has no such key") from None
+
+
+def _yaml() -> Any:
+    from ruamel.yaml import YAML
+
+    reader = YAML()
+    reader.preserve_quotes, reader.width = True, 4096
+    reader.indent(mapping=2, sequence=4, offset=2)
+    reader.representer.add_representer(
+        type(None), lambda to, _: to.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
+    return reader
+
+
+def _loaded(text: str, told: str) -> dict[str, Any]:
+    from ruamel.yaml.error import YAMLError
+
+    try:
+        content = _yaml().load(text)
+    except YAMLError as error:
+        raise UserError(
+            f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}"
+        ) from None
+    if not isinstance(content, dict):
+        raise UserError(f"pipelines/recipes/{told} must hold a mapping of sections")
+    return content
+
+
+def _dumped(content: dict[str, Any]) -> str:
+    stream = io.StringIO()
+    _yaml().dump(content, stream)
+    return stream.getvalue()
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.is_file() else None

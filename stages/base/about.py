@@ -1,0 +1,47 @@
+"""What others may ask of stage `base`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.about import About, Sections
+from stages.foundations.planned_work import ModelSizes
+
+
+def _sections() -> dict[str, Any]:
+    from stages.base.params import BaseParams
+
+    return {"base": BaseParams}
+
+
+def _model(sections: Sections) -> ModelSizes:
+    from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
+
+    match sections["base"]:
+        case RandomBase() as base:
+            config = {
+                "hidden_size": base.hidden_size,
+                "num_hidden_layers": base.layers,
+                "num_attention_heads": base.heads,
+                "intermediate_size": base.feed_forward_size,
+                "vocab_size": base.vocabulary_size,
+                "max_position_embeddings": base.max_position_tokens,
+                "tie_word_embeddings": True,
+            }
+            return ModelSizes("random Llama", config, is_untrained=True, policy="base")
+        case FolderBase(path=path):
+            return ModelSizes(path, Path(path, "config.json"), policy="base")
+        case HubBase(repository=repository):
+            return ModelSizes(repository.rpartition("/")[2], policy="base")
+        case GgufPackageBase(member=member):
+            return ModelSizes(Path(member).name, policy="base")
+
+
+ABOUT = About(
+    sections=_sections,
+    model=_model,
+    raw=lambda params: [params.get("base")],
+    named_after=("policy",),
+    lane="Policies",
+)

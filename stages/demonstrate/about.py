@@ -1,0 +1,58 @@
+"""What others may ask of stage `demonstrate`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stages.foundations.about import About, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+
+def _sections() -> dict[str, Any]:
+    from stages.demonstrate.params import DemonstrateParams
+
+    return {"demonstrate": DemonstrateParams}
+
+
+def _contradictions(sections: Sections) -> list[str]:
+    wants_web = any(source.kind == "web" for source in sections["demonstrate"].sources)
+    if not wants_web or "filter_web" in sections:
+        return []
+    return [
+        "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: add it, "
+        "or take another kind"
+    ]
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    """Rejection sampling; not counted where every problem is sampled for, and nobody knows how many there will be."""
+    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
+
+    def drawn(most: int) -> ResponseLengths:
+        return ResponseLengths(lengths.response_share * most, most)
+
+    return Work(
+        sampling=tuple(
+            Sampling(
+                1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens)
+            )
+            for source in sections["demonstrate"].sources
+            if source.kind == "rejection_sampled" and source.max_problems
+        )
+    )
+
+
+ABOUT = About(
+    sections=_sections,
+    contradictions=_contradictions,
+    runs_model=True,
+    work=_work,
+    lane="Policies",
+    has_funnel=True,
+    tables={
+        "demonstrations/train": "What supervised fine-tuning learns from.",
+        "demonstrations/validation": "Demonstrations set aside for the validation loss.",
+    },
+)

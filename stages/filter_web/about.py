@@ -1,0 +1,79 @@
+"""What others may ask of stage `filter_web`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from stages.foundations.about import About, FunnelStep, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+REASONS = (
+    "missing_field",
+    "duplicate_id",
+    "no_solution",
+    "no_short_answer",
+    "unfinished",
+    "solution_disagrees_with_answer",
+    "no_question",
+    "multi_part",
+    "refers_to_figure_or_other",
+    "proof_or_opinion",
+    "wrong_language",
+    "too_long",
+    "conflicting_answers",
+    "exact_duplicate",
+    "near_duplicate",
+    "contaminated",
+    "not_sampled",
+    "no_agreement",
+)
+"""In the order in which the stage asks; the row rules share one pass, the first that objects counts."""
+
+
+def _sections() -> dict[str, Any]:
+    from stages.filter_web.params import FilterWebParams
+
+    return {"filter_web": FilterWebParams}
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    """Responses to each candidate; not counted where nobody knows how many candidates there will be."""
+    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
+
+    agreement = sections["filter_web"].agreement
+    if agreement.kind == "none" or agreement.max_candidates is None:
+        return Work()
+    most = agreement.max_response_tokens
+    drawn = ResponseLengths(lengths.response_share * most, most)
+    return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))
+
+
+def _told_agreement(params: Mapping[str, Any]) -> str:
+    agreement = params.get("agreement") or {}
+    if agreement.get("kind") != "policy":
+        return "Answer agreement with a policy is switched off."
+    samples = agreement.get("samples")
+    responses = "response" if samples == 1 else "responses"
+    return f"Answer agreement: one of {samples} sampled {responses} of the base policy must reach the answer."
+
+
+ABOUT = About(
+    sections=_sections,
+    runs_model=True,
+    work=_work,
+    lane="Web solutions",
+    has_funnel=True,
+    way=FunnelStep(
+        "From pages to trusted problems",
+        "exercises",
+        first="exercises found",
+        last="trusted problems",
+        reasons=REASONS,
+        note=_told_agreement,
+    ),
+    tables={"web/solutions": "Exercises whose solutions may be trusted."},
+    contamination="web/contamination",
+)

@@ -1,0 +1,157 @@
+"""The stages that dvc.yaml makes of a parameter file, resolved without DVC, which needs seconds and a repository.
+
+A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC; a plain
+stage that reads a section of its own name is left out where that section is absent, and DVC has to be told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+_ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
+_SECTION = re.compile(r"\$\{(\w+)[.}]")
+
+METRICS = "data/metrics/"
+"""Where stages write all their numbers."""
+
+Definitions = Mapping[str, Mapping[str, Any]]
+"""Stage -> its entry under `stages` of dvc.yaml."""
+
+
+@dataclass(frozen=True)
+class GraphStage:
+    """One stage as DVC would run it."""
+
+    name: str
+    item: str
+    """What `foreach` gave it; "" for a plain stage."""
+    reads: tuple[str, ...]
+    """Top-level sections of the parameter file."""
+    deps: tuple[str, ...]
+    outs: tuple[str, ...]
+    """Metric files and curves among them."""
+    metrics: tuple[str, ...]
+    """Files with all its numbers; what dvc.yaml calls `metrics` are the headlines of these."""
+    plots: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """What DVC calls it: `rl_round@rl_1`, `sft`."""
+        return f"{self.name}@{self.item}" if self.item else self.name
+
+
+def read_definitions(dvc_yaml: Path) -> Definitions:
+    """The stages of a dvc.yaml; none where there is no such file."""
+    return yaml.safe_load(dvc_yaml.read_bytes())["stages"] if dvc_yaml.exists() else {}
+
+
+def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[GraphStage]:
+    """The stages of the parameter file, in the order of dvc.yaml and of their items."""
+    gone = left_out(definitions, params)
+    return [
+        _resolved(name, definition, key, item)
+        for name, definition in definitions.items()
+        if name not in gone
+        for key, item in _items(definition, params)
+    ]
+
+
+def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
+    """Plain stages whose own section is absent: DVC would run them, and fail."""
+    return [
+        name
+        for name, definition in definitions.items()
+        if "foreach" not in definition and name in _reads(definition) and params.get(name) is None
+    ]
+
+
+def foreach_sections(definitions: Definitions) -> list[str]:
+    """Sections over which stages run."""
+    return _named_in(definition.get("foreach", "") for definition in definitions.values())
+
+
+def interpolated_sections(definitions: Definitions) -> list[str]:
+    """Sections that dvc.yaml interpolates: DVC resolves no stage without them; those of `foreach` may be empty."""
+    return [name for name in _named_in(definitions.values()) if name not in ("key", "item")]
+
+
+def _named_in(parts: Iterable[Any]) -> list[str]:
+    return list(dict.fromkeys(name for part in parts for name in _SECTION.findall(str(part))))
+
+
+def written_outs(definitions: Definitions) -> list[str]:
+    """All outputs as dvc.yaml has them, `${key}` and the like in their places."""
+    return [path for definition in definitions.values() for path in _outs(definition.get("do", definition))]
+
+
+def shared_folders(definitions: Definitions) -> list[str]:
+    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write."""
+    outs = written_outs(definitions)
+    bodies = [definition.get("do", definition) for definition in definitions.values()]
+    deps = [path for body in bodies for path in _paths(body.get("deps"))]
+    return [dep for dep in dict.fromkeys(deps) if any(out.startswith(f"{dep}/") for out in outs)]
+
+
+def make_shared_folders(root: Path) -> None:
+    """Makes those that are missing: a folder stays away where the branch that writes into it is left out."""
+    for folder in shared_folders(read_definitions(root / "dvc.yaml")):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+
+
+def _items(definition: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if "foreach" not in definition:
+        yield "", None
+        return
+    (section,) = _SECTION.findall(str(definition["foreach"])) or [""]
+    items = params.get(section)
+    if isinstance(items, Mapping):
+        yield from ((str(key), item) for key, item in items.items())
+    elif isinstance(items, list):
+        yield from ((str(item), item) for item in items)
+
+
+def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> GraphStage:
+    body = definition.get("do", definition)
+
+    def filled(paths: list[str]) -> tuple[str, ...]:
+        return tuple(_ITEM.sub(lambda found: _value(found, key, item), path) for path in paths)
+
+    return GraphStage(
+        name=name,
+        item=key,
+        reads=_reads(definition),
+        deps=filled(_paths(body.get("deps"))),
+        outs=filled(_outs(body)),
+        metrics=filled([path for path in _outs(body) if path.startswith(METRICS)]),
+        plots=filled(_paths(body.get("plots"))),
+    )
+
+
+def _value(found: re.Match[str], key: str, item: Any) -> str:
+    """What stands for `${key}`, `${item}` or `${item.name}`; the text as it is where the item has no such value."""
+    if found[1] == "key":
+        return key
+    for name in filter(None, found[2].split(".")):
+        item = item.get(name) if isinstance(item, Mapping) else None
+    return found[0] if item is None else str(item)
+
+
+def _reads(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    body = definition.get("do", definition)
+    named = [str(name).partition(".")[0] for name in body.get("params") or []]
+    found = _SECTION.findall(f"{definition.get('foreach', '')} {body['cmd']}")
+    return tuple(dict.fromkeys(name for name in [*named, *found] if name not in ("key", "item")))
+
+
+def _outs(body: Mapping[str, Any]) -> list[str]:
+    return [path for kind in ("outs", "metrics", "plots") for path in _paths(body.get(kind))]
+
+
+def _paths(entries: list[Any] | None) -> list[str]:
+    return [entry if isinstance(entry, str) else next(iter(entry)) for entry in entries or []]

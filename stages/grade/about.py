@@ -1,0 +1,55 @@
+"""What others may ask of stage `grade`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from stages.foundations.about import About, Sections
+
+DESCRIPTIONS = (
+    "problems",
+    "responses",
+    "undecided_fraction",
+    "unparsed_fraction",
+    "verifier_failed_fraction",
+    "response_tokens_mean",
+    "truncated_fraction",
+    "branching_frequency",
+    "coding_rate",
+)
+"""What the stage says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
+
+
+def _sections() -> dict[str, Any]:
+    from stages.grade.params import GradeParams
+
+    return {"grade": GradeParams}
+
+
+def _contradictions(sections: Sections) -> list[str]:
+    samples = sections["respond"].samples
+    too_many = [k for k in sections["grade"].pass_at_k if k > samples]
+    return [f"grade.pass_at_k {too_many} exceeds respond.samples {samples}"] if too_many else []
+
+
+def _score_keys(sections: Sections) -> list[str]:
+    respond, grade = sections["respond"], sections["grade"]
+    accuracies = [
+        f"avg_at_{respond.samples}",
+        f"maj_at_{respond.samples}",
+        *(f"pass_at_{k}" for k in grade.pass_at_k),
+        *(["greedy"] if respond.is_greedy_included else []),
+    ]
+    keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in grade.emergence_keywords]
+    return [*accuracies, *DESCRIPTIONS, *(f"keyword_rate_{word}" for word in keywords)]
+
+
+ABOUT = About(
+    sections=_sections,
+    contradictions=_contradictions,
+    named_after=("policy",),
+    score_keys=_score_keys,
+    is_varied=True,
+    lane="Evaluation",
+)

@@ -1,0 +1,56 @@
+"""What others may ask of stage `respond`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stages.foundations.about import About, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+
+def _sections() -> dict[str, Any]:
+    from stages.respond.params import RespondParams
+
+    return {"respond": RespondParams}
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    from stages.foundations.planned_work import Sampling, Work
+
+    respond = sections["respond"]
+    problems = lengths.benchmark_problems or _problems(sections)
+    if problems is None:
+        told = (
+            "how many benchmark problems there will be (give --benchmark-problems); responses are not counted"
+        )
+        return Work(taken_for_granted=(f"nobody knows {told}",))
+    drawn = lengths.of(address, respond.max_response_tokens)
+    at_once = min(respond.problems_at_once, problems)
+    samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
+    return Work(
+        sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples)
+    )
+
+
+def _problems(sections: Sections) -> float | None:
+    """Benchmark problems as far as the sources say how many they have; None where one does not."""
+    most, total = sections["respond"].max_problems, 0
+    for source in sections["sources"].values():
+        if source.role == "benchmark":
+            rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
+            if rows is None and most is None:
+                return None
+            total += min(number for number in (rows, most) if number is not None)
+    return total
+
+
+ABOUT = About(
+    sections=_sections,
+    runs_model=True,
+    work=_work,
+    named_after=("policy",),
+    is_varied=True,
+    lane="Evaluation",
+)

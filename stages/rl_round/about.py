@@ -1,0 +1,62 @@
+"""What others may ask of stage `rl_round`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stages.foundations.about import About, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+
+def _sections() -> dict[str, Any]:
+    from stages.rl_round.params.rl import RlParams, RoundParams
+
+    return {"rl": RlParams, "rl_rounds": dict[str, RoundParams]}
+
+
+def _contradictions(sections: Sections) -> list[str]:
+    from stages.rl_round.params.rl import sampler_contradictions
+
+    return sampler_contradictions(sections["rl"], sections["sampler"])
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    from stages.foundations.planned_work import Sampling, Training, Work
+
+    rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
+    drawn = lengths.of(address, rl.max_response_tokens)
+    is_dynamic = rl.dynamic_sampling.kind == "dynamic"
+    factor = lengths.drawn_of(address) if is_dynamic else 1.0
+    calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
+    prompts = factor * rl.problems_per_step / calls_a_step
+    sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    responses = this_round.steps * rl.problems_per_step * rl.group_size
+    sequence = lengths.prompt + drawn.mean
+    square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
+    has_reference = rl.reference_kl.kind != "none"
+    training = Training(
+        tokens=responses * sequence,
+        response_tokens=responses * drawn.mean,
+        forward_tokens=((rl.proximal == "recompute") + has_reference) * responses * sequence,
+        context=square / sequence,
+        longest=int(lengths.prompt) + rl.max_response_tokens,
+        updates=this_round.steps * rl.minibatches,
+        kind=rl.optimizer.kind,
+        holds_reference=has_reference,
+    )
+    source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
+    told = f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"
+    return Work(training, (sampling,), (told,) if is_dynamic else ())
+
+
+ABOUT = About(
+    sections=_sections,
+    contradictions=_contradictions,
+    runs_model=True,
+    work=_work,
+    named_after=("policy", "round"),
+    is_varied=True,
+    lane="Policies",
+)

@@ -1,0 +1,202 @@
+"""Branches of the graph that a recipe leaves out, and a new one that plugs in: real DVC in copies of the project."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, stages_run, use_miniature
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+WEB = {"collect_web", "extract_web", "filter_web"}
+NO_WEB = """
+base: mini.yaml
+without: [collect_web, extract_web, filter_web]
+demonstrate:
+  sources: [{kind: given, sources: null, max_rows: null}]
+"""
+TOYS = "seed: 3\nlaunch: {train: python}\ntoy: {value: 4}\ntwists: {one: {by: 2}, two: {by: 5}}\n"
+GRAPH = {
+    "toy": {
+        "cmd": "python -m stages.toy --params params.yaml --out data/toys/first.json --metrics data/metrics/toy.json",
+        "deps": ["data/code/toy.json"],
+        "params": ["seed", "toy"],
+        "outs": ["data/toys/first.json"],
+        "metrics": [{"data/metrics/toy.json": {"cache": False}}],
+    },
+    "twist": {
+        "foreach": "${twists}",
+        "do": {
+            "cmd": "python -m stages.twist --params params.yaml --name ${key} --first data/toys/first.json "
+            "--out data/toys/twisted/${key}.json --metrics data/metrics/twist/${key}.json",
+            "deps": ["data/code/twist.json", "data/toys/first.json"],
+            "params": ["twists.${key}"],
+            "outs": ["data/toys/twisted/${key}.json"],
+            "metrics": [{"data/metrics/twist/${key}.json": {"cache": False}}],
+        },
+    },
+}
+PARAMS = """from stages.foundations.params import StrictParams
+
+
+class ToyParams(StrictParams):
+    value: int
+
+
+class TwistParams(StrictParams):
+    by: int
+"""
+ABOUT = """from stages.foundations.about import About
+
+
+def _sections():
+    from stages.{name}.params import {model}
+
+    return {{"{section}": {type}}}
+
+
+def _contradictions(sections):
+    return ["toy.value 13 brings bad luck: take another"] if sections["{section}"] and {wrong} else []
+
+
+ABOUT = About(sections=_sections, contradictions=_contradictions, named_after=("policy",), raw={raw})
+"""
+TWISTED = 'load_value(paths.params, f"twists.{paths.name}.by") * json.loads(paths.first.read_text())["value"]'
+MAIN = """import json
+import sys
+
+from stages.foundations.files import write_json
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import load_value
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+
+
+def main(argv=None):
+    paths = parse_paths("{name}", argv, "", {inputs}, ["out", "metrics"], {options})
+    value = {value}
+    write_json(paths.out, {{"value": value}})
+    write_metrics(paths.metrics, {{"value": value}})
+
+
+if __name__ == "__main__":
+    run_stage(main)
+"""
+
+
+def write_branch(folder):
+    """Two packages, their entries in dvc.yaml, and a recipe that has nothing else."""
+    packages = {
+        "toy": {
+            "about": {"section": "toy", "model": "ToyParams", "type": "ToyParams"}
+            | {"wrong": 'sections["toy"].value == 13', "raw": 'lambda params: [{"kind": "toys", "seed": 1}]'},
+            "main": {"inputs": [], "options": [], "value": 'load_value(paths.params, "toy.value")'},
+        },
+        "twist": {
+            "about": {"section": "twists", "model": "TwistParams", "type": "dict[str, TwistParams]"}
+            | {"wrong": "False", "raw": "lambda params: []"},
+            "main": {"inputs": ["first"], "options": ["name"], "value": TWISTED},
+        },
+    }
+    for name, parts in packages.items():
+        place = folder / "stages" / name
+        place.mkdir()
+        (place / "__init__.py").touch()
+        (place / "params.py").write_text(PARAMS)
+        (place / "about.py").write_text(ABOUT.format(name=name, **parts["about"]))
+        (place / "__main__.py").write_text(MAIN.format(name=name, **parts["main"]))
+    content = yaml.safe_load((folder / "dvc.yaml").read_text())
+    content["stages"]["code"]["outs"] += [{f"data/code/{name}.json": {"cache": False}} for name in packages]
+    content["stages"] |= GRAPH
+    (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    (folder / "pipelines/recipes/toys.yaml").write_text(TOYS)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A copy with the toy branch, the miniature as a recipe, and one on top of it without the web."""
+    folder = copy_project(tmp_path_factory.mktemp("project"))
+    write_branch(folder)
+    use_miniature(folder, "laptop", LAPTOP)
+    shutil.copy(folder / "params.yaml", folder / "pipelines/recipes/mini.yaml")
+    (folder / "pipelines/recipes/no-web.yaml").write_text(NO_WEB)
+    return folder
+
+
+def python(folder, *arguments, tracking=False, code=0):
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment(tracking), text=True, capture_output=True, check=False
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == code, printed
+    return printed
+
+
+def retrace(folder, *words, **more):
+    return python(folder, "-c", "from pipelines.cli import app; app()", *words, **more)
+
+
+def names_in(folder, *arguments):
+    """Stages, without their items, that a `dvc repro` of what `make repro` asks for would run."""
+    script = (
+        "from pipelines.graph.graph import what_to_repro as w; from pathlib import Path; print(*w(Path('.')))"
+    )
+    chosen = python(folder, "-c", script).split()
+    printed = dvc(folder, "repro", "--dry", *arguments, *chosen)
+    return {name.partition("@")[0] for name in stages_run(printed)}
+
+
+def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
+    printed = python(project, "-m", "pipelines.graph.repro", "toys", tracking=True)
+    assert stages_run(printed) == ["code", "toy", "twist@one", "twist@two"]
+    assert json.loads((project / "data/toys/twisted/two.json").read_text()) == {"value": 20}
+    again = stages_run(python(project, "-m", "pipelines.graph.repro", "toys"))
+    assert again in (["code"], [])
+    explained = retrace(project, "explain", "data/toys/twisted/one.json")
+    assert explained.index("twist@one") < explained.index("\ntoy\n") and "raw     kind toys" in explained
+    assert "runs" in retrace(project, "mirror", tracking=True)
+    assert "no stage of this recipe brings a language model" in retrace(project, "plan", "toys", code=2)
+    assert "is no policy of this project" in retrace(project, "compare", "one", "two", code=2)
+
+
+def test_its_mistakes_are_told_by_its_own_package(project):
+    recipe = project / "pipelines/recipes/unlucky.yaml"
+    recipe.write_text("base: toys.yaml\ntoy.value: 13\n")
+    assert "toy.value 13 brings bad luck" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    recipe.write_text("base: toys.yaml\ntoy: {vlaue: 1}\n")
+    assert "toy.vlaue: unknown key" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    recipe.write_text("base: toys.yaml\nwithout: [toy]\n")
+    told = python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    assert "twist@one needs data/toys/first.json" in told and "add section `toy`" in told
+    recipe.unlink()
+
+
+def test_a_recipe_without_the_web_runs_all_the_rest(project):
+    retrace(project, "use", "no-web")
+    printed = python(project, "-m", "pipelines.graph.repro", "no-web")
+    assert stages_run(printed)[-1] == "report"
+    chosen = names_in(project, "--force")
+    assert {
+        "base",
+        "collect",
+        "curate",
+        "demonstrate",
+        "sft",
+        "rl_round",
+        "respond",
+        "grade",
+        "report",
+    } <= chosen
+    assert not chosen & (WEB | {"toy", "twist"})
+    page = (project / "reports/index.html").read_text()
+    assert "Exercises found" not in page and "collect_web" not in page.partition("The parameters")[0]
+    assert not set(yaml.safe_load((project / "dvc.lock").read_text())["stages"]) & WEB
+    assert "rl_2" in retrace(project, "explain", "rl_2") and "in all" in retrace(
+        project, "plan", "no-web", "--gpu", "H100"
+    )
+    assert "base: laptop" not in (project / "params.yaml").read_text()
