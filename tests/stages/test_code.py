@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from stages.code.__main__ import write_fingerprints
 from stages.foundations.errors import UserError
