@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from stages.code.fingerprints import stage_names
+from stages.foundations.stage_graph import stages_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
@@ -91,3 +92,21 @@ def test_what_stages_make_is_ignored_by_git_or_is_small_text():
         for entry in stage.get("outs") or []:
             path = next(iter(entry)) if isinstance(entry, dict) else entry
             assert path.startswith(tuple(ignored)) or path.startswith("reports/"), path
+
+
+def test_our_own_resolving_gives_what_dvc_finds(resolved):
+    """`stage_graph` is used where DVC's seconds are too many; the two must not differ."""
+    params = yaml.safe_load((PROJECT / "params.yaml").read_text())
+    own = {stage.address: stage for stage in stages_of(RAW, params)}
+    assert list(own) == [stage.addressing for stage in resolved]
+    for stage in resolved:
+        mine = own[stage.addressing]
+        assert sorted(mine.outs) == sorted(out.def_path for out in stage.outs)
+        assert sorted(mine.deps) == sorted(dep.def_path for dep in stage.deps if not hasattr(dep, "params"))
+        read = {name.partition(".")[0] for dep in stage.deps for name in getattr(dep, "params", ())}
+        assert read <= set(mine.reads) and not set(mine.reads) - read - {
+            "launch",
+            "policies",
+            "sources",
+            "rl_rounds",
+        }
