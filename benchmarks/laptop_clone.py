@@ -7,7 +7,6 @@ ports are free ones, and no variable of Retrace, Prefect, MLflow or DVC is taken
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 import psutil
 import yaml
 
+from pipelines.graph.recipe_files import recipe_text
 from pipelines.runtime.process_group import end_groups
 from stages.foundations.errors import UserError
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature
@@ -68,7 +68,7 @@ def make_clone(folder: Path, recipe: str, commit: str = "HEAD") -> Path:
     if recipe == "miniature":
         use_miniature(folder, "laptop", LAPTOP)
     else:
-        shutil.copyfile(folder / "pipelines" / "recipes" / f"{recipe}.yaml", folder / "params.yaml")
+        (folder / "params.yaml").write_text(recipe_text(folder, recipe), encoding="utf-8")
     if git(folder, "status", "--porcelain"):
         who = ("-c", "user.name=benchmark", "-c", "user.email=benchmark@localhost")
         git(folder, *who, "commit", "--quiet", "--all", "--message", f"Parameters: {recipe}")

@@ -147,13 +147,13 @@ def tracking_uri() -> str:
 def recipe_name(root: Path) -> str:
     """The recipe last taken into use, with `+changes` when `params.yaml` has been edited since; "" if unknown."""
     chosen, params = root / "state" / "recipe", root / "params.yaml"
-    if not params.exists():
-        return ""
     if chosen.exists():
         name, _, resolved = chosen.read_text().strip().partition("\n")
     else:  # a fresh clone
         name, recipe = "laptop", root / "pipelines" / "recipes" / "laptop.yaml"
         resolved = sha256_of(recipe) if recipe.exists() else ""
+    if not params.exists() or not (chosen.exists() or resolved):
+        return ""
     return name if resolved == sha256_of(params) else f"{name}+changes"
 
 
