@@ -99,7 +99,8 @@ def test_metrics_and_plots_are_known_to_dvc(project):
     assert "data/headline/grade/rl_2/arithmetic_held_out.json" in shown
     assert "data/headline/rl_round/rl_1.json" in dvc(project, "metrics", "diff", "--all")
     dvc(project, "plots", "show", "-o", "plots")
-    assert "rl_round_rl_1_csv" in (project / "plots" / "index.html").read_text()
+    page = (project / "plots" / "index.html").read_text()
+    assert "<title>Curves</title>" in page and "rl_round_rl_1_csv" in page
 
 
 def test_a_forced_run_of_a_stage_of_each_kind_gives_equal_hashes(project):
