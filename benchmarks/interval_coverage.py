@@ -1,15 +1,15 @@
 """How often the 95% interval of a paired comparison holds the true difference, how wide it is, and what it finds.
 
 Two policies answer the problems that a benchmark drew from a population, k responses each. A problem's pass rates are
-beta distributed, so that its responses are correlated (`PRECISIONS`: with 0.3 most problems are always right or always
-wrong, with 4 they are alike), and a Gaussian copula ties the rates of the two policies. Scores run from 0.01 to 0.99;
+beta distributed, so that its responses are correlated (`PRECISIONS`: with 0.2 most problems are always right or always
+wrong, with 8 they are alike), and a Gaussian copula ties the rates of the two policies. Scores run from 0.01 to 0.99;
 the truth is the mean difference over the population. Scores are the mean of 1, 4 or 8 responses, of 1 to 8 as it comes
 (another number for each policy and problem), the vote of 4, and pass@4 of 8. A second table has the worst case of
 single responses: no problem can be lost, and every difference is tried.
 
 The peer is the percentile bootstrap over problems, with the bound of Clopper and Pearson where all are equal. The two
-constants of `comparisons.py` were not chosen on these populations, but on rates whose log-odds are normal, and on the
-worst case.
+constants of `comparisons.py` were not chosen on these populations, but on rates whose log-odds are normal, on the worst
+case, and on beta rates of other precisions (0.3, 1 and 4).
 
     python -m benchmarks.interval_coverage [--draws 10000] [--bootstraps 500] [--rollouts FILE]
 
@@ -49,7 +49,7 @@ SECOND_SCORES = {
     0.99: (0.99, 0.995, 0.9),
 }
 """First policy's score -> the second's: equal, a small and a large difference."""
-PRECISIONS = {0.3: 0.8, 1.0: 0.8, 4.0: 0.5}
+PRECISIONS = {0.2: 0.9, 2.0: 0.7, 8.0: 0.3}
 """Sum of the beta distribution's two parameters -> correlation of the two policies' rates in the copula."""
 MOST_PROBLEMS_OF_THE_PEER = 100
 """It takes minutes, and beyond there is little to see."""

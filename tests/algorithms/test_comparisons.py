@@ -24,10 +24,10 @@ def test_right_or_wrong_by_hand():
 
 
 def test_shares_by_hand():
-    # Differences 0.5, -0.25, 0, 0: squares 0.3125; with five whole ones the added are 5.3125 / 7 = 0.758929 each, 2.5
-    # of them 1.897321; over 6.5 problems mean 0.25 / 6.5 = 0.0384615, mean square 2.209821 / 6.5 = 0.339973
+    # Differences 0.5, -0.25, 0, 0: squares 0.3125; with eight whole ones the added are 8.3125 / 10 = 0.83125 each, 2.5
+    # of them 2.078125; over 6.5 problems mean 0.25 / 6.5 = 0.0384615, mean square 2.390625 / 6.5 = 0.367788
     found = compare_paired([0.25, 0.5, 0.75, 1.0], [0.75, 0.25, 0.75, 1.0])
-    error = ((0.339973 - 0.0384615**2) / 5.5) ** 0.5
+    error = ((0.367788 - 0.0384615**2) / 5.5) ** 0.5
     reach = scipy.stats.t(5.5).ppf(0.975) * error
     wanted = (0.0625, 0.0384615 - reach, 0.0384615 + reach)
     assert found.interval == pytest.approx(wanted, abs=1e-5)
