@@ -38,7 +38,8 @@ class GraphStage:
     """Metric files and curves among them."""
     metrics: tuple[str, ...]
     """Files with all its numbers; what dvc.yaml calls `metrics` are the headlines of these."""
-    plots: tuple[str, ...]
+    curves: tuple[str, ...]
+    """Files that `dvc plots` draws."""
 
     @property
     def address(self) -> str:
@@ -129,7 +130,7 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
         deps=filled(_paths(body.get("deps"))),
         outs=filled(_outs(body)),
         metrics=filled([path for path in _outs(body) if path.startswith(METRICS)]),
-        plots=filled(_paths(body.get("plots"))),
+        curves=filled([path for path in _paths(body.get("plots")) if not path.startswith(METRICS)]),
     )
 
 

@@ -68,7 +68,7 @@ class Inputs:
     @property
     def round_curves(self) -> dict[str, pandas.DataFrame]:
         """Curves of RL rounds, by the round's policy."""
-        found = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.plots}
+        found = {stage.item: self.curves.get(stage.address) for stage in self.stages if stage.curves}
         return {name: found[name] for name in self.rounds if found.get(name) is not None}
 
     @property
@@ -98,7 +98,7 @@ def read_inputs(paths: Namespace) -> Inputs:
     curves = {
         stage.address: _curve(paths.curves / path.removeprefix("data/curves/"))
         for stage in stages
-        for path in stage.plots
+        for path in stage.curves
     }
     return Inputs(
         seed=int(params.get("seed", 0)),

@@ -117,7 +117,7 @@ def graph_lanes(inputs: Inputs) -> list[tuple[str, list[list[str]]]]:
     """The graph as lanes of stages: each list of names runs after the one before it; rounds follow each other."""
     lanes: dict[str, dict[str, list[str]]] = {}
     for stage in inputs.stages:
-        group = stage.address if stage.item in inputs.rounds and stage.plots else stage.name
+        group = stage.address if stage.item in inputs.rounds and stage.curves else stage.name
         if about(stage.name).lane:
             lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
     return [(lane, list(groups.values())) for lane, groups in lanes.items()]
