@@ -3,9 +3,6 @@
     python -m benchmarks.extraction --data ../shared/data [--part books|styles|documents|speed] [--every N]
         [--problems N] [--group GROUP]
 
-The blind groups are pages by authors who had not seen the rules, frozen as they were rendered from `--problems 60
---every 6`, so these two flags do not change them (`blind_pages/`: a file for each group, and the gold).
-
 A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
 of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second
 beside trafilatura's main-text extraction. rapidfuzz and trafilatura are dependencies of this benchmark only.
@@ -16,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import lzma
 import re
 import time
 import xml.etree.ElementTree as ElementTree
@@ -25,9 +21,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.blind_layouts.groups import BLIND
 from benchmarks.extraction_held_out import FIRST, SECOND
 from benchmarks.extraction_sites import FOURTH, THIRD
-from benchmarks.extraction_styles import STYLES, Gold, Style, render
+from benchmarks.extraction_styles import STYLES, Gold, render
 from stages.extract_web.extraction import extract_page
 
 BOOKS = ("algebra_trigonometry", "statistics")
@@ -44,10 +41,8 @@ GROUPS = {
     "held out 2": SECOND,
     "held out 3": THIRD,
     "held out 4": FOURTH,
+    **BLIND,
 }
-BLIND_PAGES = Path(__file__).parent / "blind_pages"
-BLIND = {f"blind {number}": BLIND_PAGES / f"{number:02}.jsonl.xz" for number in range(1, 21)}
-"""Files with style, book, page and html of each page."""
 MINIMUM_SIMILARITY = 90.0
 SAMPLED_EXERCISES = 24
 """Exercises taken of each page when only a sample of the problems is asked for."""
@@ -57,8 +52,6 @@ UNSEEN = frozenset(
     ["title", "label", "latex-image", "description", "shortdescription", "hint", "idx", "notation"]
 )
 Pairs = dict[str, list[tuple[str, str]]]
-Pages = list[tuple[str, str, str]]
-"""Name, content and format of each."""
 
 
 def require_pages(parser: argparse.ArgumentParser, data: Path) -> None:
@@ -68,8 +61,8 @@ def require_pages(parser: argparse.ArgumentParser, data: Path) -> None:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    """The objects of a .jsonl.gz or .jsonl.xz file."""
-    with (lzma if path.suffix == ".xz" else gzip).open(path, "rt", encoding="utf-8") as lines:
+    """The objects of a .jsonl.gz file."""
+    with gzip.open(path, "rt") as lines:
         return [json.loads(line) for line in lines]
 
 
@@ -172,37 +165,19 @@ def styles(data: Path, every: int, problems: int, groups: Collection[str]) -> No
         kept = sample(dict(list(by_page.items())[::every]), problems)
         gold = pairs(row for page in kept.values() for row in page)
         for group in (group for group in GROUPS if group in groups):
-            report_group(f"{book[:10]} {group}", gold, rendered(GROUPS[group], kept))
-        frozen = pairs(row for row in rows(BLIND_PAGES / "gold.jsonl.xz") if row["book"] == book)
-        for group in (group for group in BLIND if group in groups):
-            report_group(f"{book[:10]} {group}", frozen, read_frozen(BLIND[group], book))
-
-
-def rendered(styles: Mapping[str, Style], kept: Mapping[str, list[dict[str, Any]]]) -> dict[str, Pages]:
-    """The pages of each style, with the exercises of the pages in `kept`."""
-    golds = {page: [Gold(r["number"], r["problem"], r["solution"]) for r in kept[page]] for page in kept}
-    return {
-        name: [(page, render(style, gold, page), "html") for page, gold in golds.items()]
-        for name, style in styles.items()
-    }
-
-
-def read_frozen(path: Path, book: str) -> dict[str, Pages]:
-    """The pages of each style of a blind group."""
-    pages: dict[str, Pages] = defaultdict(list)
-    for row in rows(path):
-        if row["book"] == book:
-            pages[row["style"]].append((row["page"], row["html"], "html"))
-    return pages
-
-
-def report_group(name: str, gold: Pairs, pages_by_style: Mapping[str, Pages]) -> None:
-    """A line for each style, and one for the pairs of all."""
-    total = (0, 0, 0)
-    for style, pages in pages_by_style.items():
-        counts = report(f"{name}: {style}", gold, pages)
-        total = tuple(map(sum, zip(total, counts, strict=True)))
-    print(f"{f'{name}: pooled':48} {told(*total)}", flush=True)
+            total = (0, 0, 0)
+            for name, style in GROUPS[group].items():
+                pages = [
+                    (
+                        page,
+                        render(style, [Gold(r["number"], r["problem"], r["solution"]) for r in found], page),
+                        "html",
+                    )
+                    for page, found in kept.items()
+                ]
+                counts = report(f"{book[:10]} {group}: {name}", gold, pages)
+                total = tuple(map(sum, zip(total, counts, strict=True)))
+            print(f"{f'{book[:10]} {group}: pooled':48} {told(*total)}", flush=True)
 
 
 def sample(pages: dict[str, list[dict[str, Any]]], problems: int) -> dict[str, list[dict[str, Any]]]:
@@ -322,13 +297,11 @@ def main() -> None:
     parser.add_argument(
         "--problems", type=int, default=0, help="styles: take so many solved exercises of a book"
     )
-    parser.add_argument(
-        "--group", choices=[*GROUPS, *BLIND], action="append", help="styles: only these groups"
-    )
+    parser.add_argument("--group", choices=list(GROUPS), action="append", help="styles: only these groups")
     given = parser.parse_args()
     require_pages(parser, given.data)
     for part in given.part or PARTS:
-        chosen = (given.problems, given.group or [*GROUPS, *BLIND]) if part == "styles" else ()
+        chosen = (given.problems, given.group or list(GROUPS)) if part == "styles" else ()
         PARTS[part](given.data, given.every, *chosen)
 
 
