@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.ablating.definition import POLICY, Ablation, Metric, Score, resolve
 from pipelines.graph.overrides import with_changes
-from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.graph.schema import check_values
 from stages.foundations.about import about
 from stages.foundations.errors import UserError

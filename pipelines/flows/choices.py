@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from pipelines.ablating.definition import ablation_names
-from pipelines.graph.recipe_files import read_recipe, recipe_names
+from pipelines.graph.resolved_recipes import read_recipe, recipe_names
 from stages.foundations.scratch import PROJECT
 
 AS_IT_IS = "params.yaml as it is"

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipelines.graph.recipe_files import require_recipe
 from pipelines.graph.recipes import is_in_use, use_recipe
+from pipelines.graph.resolved_recipes import require_recipe
 
 SECONDS_BETWEEN_TRIES = 0.5
 SECONDS_BETWEEN_LINES = 60.0

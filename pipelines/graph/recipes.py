@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.graph.recipe_files import recipe_names, recipe_text
+from pipelines.graph.resolved_recipes import recipe_names, recipe_text
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from pipelines.graph.recipe_files import read_recipe, recipe_names
+from pipelines.graph.resolved_recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
 from pipelines.planning.cpu_time import CpuSpeed
 from pipelines.planning.devices import Gpu, find_gpu

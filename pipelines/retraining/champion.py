@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from pipelines.graph.recipe_files import recipe_names
+from pipelines.graph.resolved_recipes import recipe_names
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from pipelines.runtime.git import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError

@@ -26,7 +26,7 @@ from prefect.states import Completed
 from pipelines.flows.choices import Policy, Recipe
 from pipelines.flows.reproduce import Hours, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.records.places import working_place
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide

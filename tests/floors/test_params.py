@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from pipelines.graph.recipe_files import read_recipe
+from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.graph.schema import check_params, check_values, section_models
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams

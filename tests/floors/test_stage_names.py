@@ -18,7 +18,7 @@ NAMES = sorted(set(yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"])
 NAMED = re.compile(rf"(?:{'|'.join(NAMES)})(?:[@/].*)?|stages\.(?:{'|'.join(NAMES)})\b\S*")
 FILES = sorted(path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py"))
 OTHER_THINGS = {
-    ("pipelines/graph/recipe_files.py", "base"): "the key of a recipe that stands on another one",
+    ("pipelines/graph/resolved_recipes.py", "base"): "the key of a recipe that stands on another one",
     ("pipelines/commands/grading.py", "grade"): "the label of the command's progress",
     (
         "pipelines/retraining/new_data.py",

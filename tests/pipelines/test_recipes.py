@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.graph import recipes
 from pipelines.graph.params_lock import recipe_in_use
-from pipelines.graph.recipe_files import read_recipe
 from pipelines.graph.recipes import clear_strays, is_in_use, use_recipe
+from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.observe.tracking import recipe_name

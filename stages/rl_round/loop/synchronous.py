@@ -16,8 +16,8 @@ from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.progress import progress
 from stages.rl_round.loop.batch_source import BatchSource
 from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
 from stages.rl_round.loop.round_log import RoundLog
-from stages.rl_round.loop.state import RoundState, load_state, save_state
 from stages.rl_round.loop.step_metrics import step_metrics
 from stages.rl_round.loop.weight_sync import WeightSync
 from stages.rl_round.rollouts.dynamic_sampling import Batch

@@ -11,7 +11,7 @@ from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.loop.batch_source import SampledBatches
-from stages.rl_round.loop.state import RoundState, load_state, save_state
+from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
 from stages.rl_round.loop.weight_sync import SyncWithRankZero
 from stages.rl_round.rollouts.dynamic_sampling import DrawState
 from stages.rl_round.rollouts.records import Group, Rollout
