@@ -77,8 +77,10 @@ class About:
 
 @cache
 def about(stage: str) -> About:
-    """What the stage's package says; nothing where it has no such module."""
+    """What the stage's package says; nothing where it has no such module, or is no package (`data/snapshots`)."""
     name = f"stages.{stage}.about"
+    if not stage.isidentifier():
+        return About()
     if importlib.util.find_spec(f"stages.{stage}") is None or importlib.util.find_spec(name) is None:
         return About()
     return importlib.import_module(name).ABOUT

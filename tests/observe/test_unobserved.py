@@ -48,13 +48,13 @@ def test_sft_observed_and_not(taught, tmp_path, monkeypatch):
     without = outputs(taught, sft_flags(taught, taught / "params.yaml", taught))
     flags = sft_flags(taught, taught / "params.yaml", tmp_path)
     loaded = run_unobserved("sft", flags)
-    assert outputs(tmp_path, flags).items() <= without.items() and len(outputs(tmp_path, flags)) == 4
+    assert outputs(tmp_path, flags).items() <= without.items() and len(outputs(tmp_path, flags)) == 5
     assert with_statements(loaded) <= covered("sft", taught / "params.yaml")
     observed = tmp_path / "observed"
     flags = sft_flags(taught, taught / "params.yaml", observed)
     monkeypatch.delenv("RETRACE_TRACKING")
     run_sft(flags)
-    assert outputs(observed, flags).items() <= without.items() and len(outputs(observed, flags)) == 4
+    assert outputs(observed, flags).items() <= without.items() and len(outputs(observed, flags)) == 5
     assert list((tmp_path / "state" / "runs").iterdir()), "it was not observed"
 
 
@@ -64,6 +64,6 @@ def test_a_round_observed_and_not(taught, tmp_path):
     run_rl_round(flags)
     loaded = run_unobserved("rl_round", others)
     made = outputs(tmp_path / "plain", flags)
-    assert made == outputs(tmp_path / "unobserved", others) and len(made) == 4
+    assert made == outputs(tmp_path / "unobserved", others) and len(made) == 5
     assert with_statements(loaded) <= covered("rl_round", params)
     assert "stages/engines/trainers/torch_trainer.py" in loaded
