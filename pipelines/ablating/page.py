@@ -113,8 +113,9 @@ def _axis(metric: Metric, low: float, high: float, x: Any, bottom: float) -> lis
 
 def round_values(low: float, high: float) -> list[float]:
     """Four to eight multiples of 1, 2 or 5 times a power of ten between the ends."""
-    power = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step = max(factor * power for factor in (1, 2, 5) if factor * power <= (high - low) / 4)
+    largest = (high - low) / 4 * (1 + 1e-9)  # a quarter of 0.0039999... is one thousandth
+    power = 10.0 ** math.floor(math.log10(largest))
+    step = max(factor * power for factor in (1, 2, 5) if factor * power <= largest)
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

@@ -118,6 +118,7 @@ def test_rows_claims_and_wording():
 
 def test_axes_have_round_values():
     assert round_values(0.512, 0.799) == pytest.approx([0.55, 0.6, 0.65, 0.7, 0.75])
+    assert round_values(0, 0.003999999999999999) == pytest.approx([0, 0.001, 0.002, 0.003])
     assert round_values(-3, 41) == [0, 10, 20, 30, 40]
     assert all(3 <= len(round_values(0, 10 ** (n / 7))) <= 10 for n in range(-20, 20))
 
