@@ -15,6 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,24 @@ import yaml
 
 from pipelines.retraining.revisions import newer_revision
 from stages.collect.params import Name
+from stages.foundations.about import About, about
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import read_definitions
 
 SNAPSHOTS = "data/snapshots"
 """Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""
 FORMATS = ("jsonl", "json", "csv", "parquet")
 SECONDS_STILL = 10.0
-SECTIONS = ("sources", "collect_web")
-"""The sections of a parameter file that say which data there are."""
+
+
+@cache
+def _abouts() -> tuple[About, About]:
+    """What the two stages say of themselves that take data in: the one of problems, and the one of pages."""
+    found = [about(stage) for stage in read_definitions(PROJECT / "dvc.yaml") if about(stage).sources]
+    return next(one for one in found if not one.file_kinds), next(one for one in found if one.file_kinds)
 
 
 @dataclass
@@ -49,7 +58,9 @@ class Snapshot:
 
 
 def data_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: params.get(name) for name in SECTIONS}
+    """The sections of a parameter file that say which data there are."""
+    sections = (one.sources.partition(".")[0] for one in _abouts())
+    return {name: params.get(name) for name in sections}
 
 
 def carried_over(
@@ -72,7 +83,13 @@ def carried_over(
 
 def _tables(params: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The two tables of named sources; changes go into `params`."""
-    return params.get("sources", {}), (params.get("collect_web") or {}).get("sources", {})
+    problems, pages = (reduce(_inside, one.sources.split("."), params) for one in _abouts())
+    return problems, pages
+
+
+def _inside(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    inside = params.get(name)
+    return {} if inside is None else inside
 
 
 def look(
@@ -113,7 +130,7 @@ def _take(path: Path, found: Snapshot) -> None:
     entry = _read(described) if described.exists() else None
     sha256 = sha256_of(path)
     place = f"{SNAPSHOTS}/{name}-{sha256[:12]}{''.join(path.suffixes)}"
-    if (entry or {}).get("kind") in ("jsonl", "warc") or (entry is None and name in pages):
+    if (entry or {}).get("kind") in _abouts()[1].file_kinds or (entry is None and name in pages):
         new = {**(entry or pages[name]), "path": place}
         table = pages
     else:

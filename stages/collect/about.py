@@ -16,6 +16,7 @@ def _sections() -> dict[str, Any]:
 ABOUT = About(
     sections=_sections,
     raw=lambda params: [own.get("from") for name, own in params.items() if name.startswith("sources.")],
+    sources="sources",
     lane="Problems",
     has_funnel=True,
     tables={"problems/collected/*": "Problems of one source, as upstream has them."},

@@ -16,6 +16,8 @@ def _sections() -> dict[str, Any]:
 ABOUT = About(
     sections=_sections,
     raw=lambda params: list((params.get("collect_web") or {}).get("sources", {}).values()),
+    sources="collect_web.sources",
+    file_kinds=("jsonl", "warc"),
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages", first="pages collected"),

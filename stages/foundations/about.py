@@ -57,6 +57,11 @@ class About:
     raw: Callable[[Mapping[str, Any]], list[Any]] = lambda params: []
     """Where raw bytes come from: mappings with a `kind`, from its parameters as dvc.lock has them (`sources.gsm8k`)."""
 
+    sources: str = ""
+    """Where in a parameter file the named sources stand that the stage takes in: `collect_web.sources`."""
+    file_kinds: tuple[str, ...] = ()
+    """Kinds of such a source that are one local file (`path`) of pages; empty where sources are problems."""
+
     named_after: tuple[str, ...] = ()
     """Tags of its MLflow run that hold the name of the policy it is about."""
     score_keys: Callable[[Sections], list[str]] | None = None

@@ -20,10 +20,6 @@ FILES = sorted(path for folder in ("pipelines", "stages") for path in (PROJECT /
 OTHER_THINGS = {
     ("pipelines/graph/resolved_recipes.py", "base"): "the key of a recipe that stands on another one",
     ("pipelines/commands/grading.py", "grade"): "the label of the command's progress",
-    (
-        "pipelines/retraining/new_data.py",
-        "collect_web",
-    ): "incoming files are problems or pages: their two sections",
 }
 
 
