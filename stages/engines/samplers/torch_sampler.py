@@ -80,6 +80,7 @@ class TorchSampler:
                 decoder, trajectories, batch, settings, self.end_token, self.policy_version
             ).run()
 
+        # How trajectories are cut into batches decides speed alone: their random numbers are their own.
         groups = _equal_prompts(trajectories)
         widest = max(map(len, groups), default=1)
         lanes = self._lanes(widest)
@@ -211,6 +212,7 @@ def _in_lanes(
             else:
                 yield item
     finally:
+        # Also when the caller stopped early: a lane must not go on with weights that are about to change.
         is_over.set()
         for worker in workers:
             worker.join()
@@ -260,7 +262,7 @@ class _DecodingLoop:
                     ended.tolist(), tokens[ended, : step + 1], logprobs[ended, : step + 1]
                 )
                 rows, token = rows[kept], token[kept]
-                if len(rows) == 0:
+                if len(rows) == 0:  # the limit ends the last ones here too
                     return
                 cache.keep(kept)
             cache.add_column()

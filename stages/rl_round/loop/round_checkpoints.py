@@ -50,6 +50,7 @@ def load_state(
         return RoundState()
     step, folder = found
     say(f"rl_round: going on from step {step}")
+    # Each part restores itself; what they wrote was sealed together, so none is of another step.
     trainer.load_checkpoint(folder)
     source.load(folder)
     weights.load(folder)

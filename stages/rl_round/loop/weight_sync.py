@@ -37,6 +37,7 @@ class SamplerSync:
 
     def __init__(self, context: RoundContext, sampler: Sampler, problems: Sequence[Problem]) -> None:
         self._trainer, self._sampler = context.trainer, sampler
+        # Before a checkpoint is loaded: a round that goes on checks the responses of one that was not killed.
         check = WeightSyncCheck.drawn(
             context.params.weight_sync_check,
             [problem.prompt for problem in problems],
@@ -48,6 +49,7 @@ class SamplerSync:
 
     def push(self, policy_version: int) -> float:
         """See the protocol."""
+        # First, and on every rank in this order: both calls are collective.
         from_trainer = self._check.trainer_side(self._trainer)
         self._sampler.load_weights(self._trainer.named_weights(), policy_version)
         return self._check.check(self._sampler, from_trainer)

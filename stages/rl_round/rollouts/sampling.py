@@ -28,6 +28,7 @@ def trajectories_of(draw: ProblemDraw, group_size: int, *seed_parts: int | str) 
     Nothing else decides their random numbers: neither the step, nor the batch, nor the process that samples them.
     """
     problem = draw.problem
+    # Without the draw's number a problem that comes again would get the very responses that it got before.
     return [
         Trajectory(problem.prompt, derive_seed(*seed_parts, problem.problem_id, number, draw.number))
         for number in range(group_size)

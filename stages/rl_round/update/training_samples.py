@@ -126,6 +126,7 @@ def micro_batch_indices(
     samples: TrainingSamples, micro_batch_tokens: int, trainer: Trainer
 ) -> list[list[int]]:
     """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
+    # Prompt and response both cost a forward pass, so both count towards a micro-batch.
     lengths = [sequence.tokens for sequence in samples.sequences]
     return split_by_tokens(lengths, micro_batch_tokens, trainer.world_size)[
         trainer.rank :: trainer.world_size
