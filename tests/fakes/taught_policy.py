@@ -80,6 +80,7 @@ PARAMS: dict[str, Any] = {
         },
         "weight_sync_check": {"sequences": 2, "max_logprob_gap": 0.0001},
         "checkpoint_every_steps": 2,
+        "loop": {"kind": "synchronous"},
     },
     "rl_rounds": {
         "rl_1": {

@@ -40,6 +40,13 @@ Mismatch = Annotated[Bfloat16Weights | Int8Weights | StaleWeights, Field(discrim
 masks do about the mismatch of real inference engines. It is a stand-in: it does not imitate any engine's kernels."""
 
 
+class RayReplicas(StrictParams):
+    """Copies of the sampler in processes of their own, which Ray starts and spreads over its nodes."""
+
+    kind: Literal["ray"]
+    count: int = Field(ge=1)
+
+
 class TorchSamplerParams(StrictParams):
     """The built-in sampler: a key-value cache loop over the policy's own weights, in this process."""
 
@@ -51,6 +58,8 @@ class TorchSamplerParams(StrictParams):
     """CPU threads; part of the result, because the order of float additions depends on it."""
     max_sequences: int = Field(ge=1)
     """Sequences decoded at once."""
+    replicas: RayReplicas | None = None
+    """Absent: one sampler, in the process that asks."""
 
 
 class VllmSamplerParams(StrictParams):
@@ -70,6 +79,8 @@ class VllmSamplerParams(StrictParams):
     """GPUs that one replica is spread over."""
     enforce_eager: bool
     """True skips CUDA graphs; always true on CPU."""
+    replicas: RayReplicas | None = None
+    """Absent: one sampler, in the process that asks."""
 
 
 SamplerParams = Annotated[TorchSamplerParams | VllmSamplerParams, Field(discriminator="kind")]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
 
-from stages.engines.samplers.samples import Sample, Trajectory
+from stages.engines.samplers.samples import Begun, Sample, Trajectory
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,47 @@ class FullSample(Sample):
     """Log-probs [tokens, vocabulary], float32, on the CPU; -inf on tokens that a cut had left out."""
 
 
+@dataclass(frozen=True)
+class Load:
+    """How busy a decoding is."""
+
+    running: int
+    """Sequences that the next step decodes."""
+    waiting: int
+    """Admitted sequences that there is no room for yet."""
+    kv_tokens: int
+    """Tokens of the running sequences, prompts included."""
+
+
+class Decoding(Protocol):
+    """Trajectories in flight, stepped by the caller. The names are the caller's own."""
+
+    def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
+        """They take part from the next step on, as far as there is room, in this order.
+
+        Equal prompts should stand together: they are read once.
+        """
+
+    def step(self) -> dict[Hashable, Sample]:
+        """One more token for each running sequence; the samples of those that have ended, by name.
+
+        A sample is whole: what was begun elsewhere, then what was drawn here.
+        """
+
+    def new_tokens(self) -> dict[Hashable, Begun]:
+        """What each trajectory that has not ended has got since this was last asked."""
+
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+        """Ends these trajectories before their time and gives all their tokens; names of ended ones are passed over."""
+
+    @property
+    def load(self) -> Load:
+        """How busy it is now."""
+
+    def close(self) -> None:
+        """Ends what is in flight."""
+
+
 class Sampler(Protocol):
     """A policy that answers prompts."""
 
@@ -52,6 +93,9 @@ class Sampler(Protocol):
         Log-probs are those of the distribution sampled from (temperature and cuts applied). Equal prompts should stand
         together: they are read once. A caller that stops early ends what is still being drawn.
         """
+
+    def open(self, settings: SamplingSettings) -> Decoding:
+        """A decoding under the weights in use; they must not change before it is closed or empty. One at a time."""
 
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]

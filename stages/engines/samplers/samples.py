@@ -17,6 +17,14 @@ class StopReason(StrEnum):
 
 
 @dataclass(frozen=True)
+class Begun:
+    """The tokens that a trajectory has so far; `token_ids` and `logprobs` are as in `Sample`."""
+
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
 class Trajectory:
     """A response that is still to be drawn: its prompt, and where its random numbers come from.
 
@@ -28,6 +36,8 @@ class Trajectory:
     """Token ids, at least one."""
     seed: int
     """63 bits, from `derive_seed` of all that tells this trajectory from others."""
+    begun: Begun = Begun()
+    """What another sampler with the same weights has drawn of it: sampling goes on behind it, under the same limit."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from stages.rl_round.params.drawing import (
     ProblemSlice,
     PromptSelectionParams,
 )
+from stages.rl_round.params.loop import LoopParams
 from stages.rl_round.params.rewards import CosineReward, OverlongParams, RewardParams, SoftOverlong
 from stages.rl_round.params.study import NgramPenalty, SafeSet, StudyParams, WholeDistributions
 from stages.rl_round.params.update import (
@@ -74,6 +75,7 @@ class RlParams(StrictParams):
     optimizer: OptimizerParams
     weight_sync_check: WeightSyncCheckParams
     checkpoint_every_steps: int = Field(ge=1)
+    loop: LoopParams
     study: StudyParams | None = None
     """Absent where nothing is studied."""
 

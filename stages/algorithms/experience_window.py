@@ -1,0 +1,139 @@
+"""Which groups may be begun and which make the next batch, so that none is trained on more than a window too late.
+
+A group that the weights of version `v` draw has the deadline `v + window`: the last step (from 0) that may train on it.
+One rule serves both decisions. With `steps_done` steps trained, the groups outstanding (begun, neither trained on nor
+left out) are feasible when for every step `d` at most `(d - steps_done + 1) * groups_per_step` of them have a deadline
+of `d` or before: then batches that take the earliest deadlines first meet them all. A group may be begun when all stay
+feasible with it, and a batch may be taken when all that it leaves behind stays feasible. So staleness is bounded by
+when work starts, and no finished group is ever thrown away for its age.
+
+Batches take ready groups in the order in which they were begun. A younger one overtakes an older one that is not ready
+only as far as the rule allows: short responses are not learned first for more than the window.
+
+Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1), order and window ours. The last step of the round is
+a deadline for all: nothing is begun that no step could train on, but for groups that take the place of those left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    deadline: float
+    is_ready: bool = False
+
+
+class ExperienceWindow:
+    """The outstanding groups of a round, by whatever names them; versions are counts of steps trained."""
+
+    def __init__(self, groups_per_step: int, window: int | None, steps: int, steps_done: int = 0) -> None:
+        """`window` None lets staleness be what it becomes (Laminar's own rule)."""
+        self.groups_per_step, self.window, self.steps = groups_per_step, window, steps
+        self.steps_done = steps_done
+        self._outstanding: dict[Hashable, _Outstanding] = {}
+        """In the order of issue."""
+        self._by_deadline: Counter[float] = Counter()
+        self._ready = 0
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def __contains__(self, group: Hashable) -> bool:
+        return group in self._outstanding
+
+    @property
+    def ready(self) -> int:
+        """Groups that wait for a step."""
+        return self._ready
+
+    def deadline(self, version: int) -> float:
+        """The last step that may train on what `version` draws."""
+        last = self.steps - 1
+        return last if self.window is None else min(version + self.window, last)
+
+    def may_begin(self, version: int) -> int:
+        """How many groups a replica that holds `version` may begin now."""
+        deadline = self.deadline(version)
+        if self.steps_done >= self.steps:
+            return 0
+        # A group with this deadline counts against its own step and every later one.
+        later = {step for step in self._by_deadline if step >= deadline} | {deadline}
+        return max(0, min(self._room(step) for step in later))
+
+    def begin(self, group: Hashable, version: int) -> None:
+        """`group` is being drawn by `version`. ValueError when it is outstanding already."""
+        if group in self._outstanding:
+            raise ValueError(f"group {group} is outstanding already")
+        deadline = self.deadline(version)
+        self._outstanding[group] = _Outstanding(deadline)
+        self._by_deadline[deadline] += 1
+
+    def mark_ready(self, group: Hashable) -> None:
+        """`group` can be trained on; KeyError when it is not outstanding."""
+        outstanding = self._outstanding[group]
+        self._ready += not outstanding.is_ready
+        outstanding.is_ready = True
+
+    def leave_out(self, group: Hashable) -> None:
+        """No step will train on `group`; another may be begun in its place. KeyError when it is not outstanding."""
+        self._remove(group)
+
+    def next_batch(self) -> list[Hashable] | None:
+        """The groups that the next step should train on, oldest first; None while the window has to wait for others."""
+        chosen: list[Hashable] = []
+        if self._ready < self.groups_per_step:
+            return None
+        left = self._by_deadline.copy()
+        for group, outstanding in self._outstanding.items():
+            if outstanding.is_ready:
+                chosen.append(group)
+                left[outstanding.deadline] -= 1
+                if len(chosen) == self.groups_per_step:
+                    break
+        if self._is_feasible(left, self.steps_done + 1):
+            return chosen
+        # Issue order is not enough where a replica that holds an older version has begun a younger group.
+        chosen = self._earliest_deadlines()
+        left = self._by_deadline.copy()
+        left.subtract(self._outstanding[group].deadline for group in chosen)
+        return chosen if self._is_feasible(left, self.steps_done + 1) else None
+
+    def take(self, groups: Iterable[Hashable]) -> None:
+        """The next step trains on `groups`: what `next_batch` gave, or fewer where a round goes on with what it has."""
+        for group in groups:
+            self._remove(group)
+        self.steps_done += 1
+
+    def ready_groups(self) -> list[Hashable]:
+        """Every group that waits for a step, in the order of issue."""
+        return [group for group, outstanding in self._outstanding.items() if outstanding.is_ready]
+
+    def _earliest_deadlines(self) -> list[Hashable]:
+        order = {group: place for place, group in enumerate(self._outstanding)}
+        urgent = sorted(self.ready_groups(), key=lambda group: self._outstanding[group].deadline)
+        return sorted(urgent[: self.groups_per_step], key=order.__getitem__)
+
+    def _room(self, deadline: float) -> int:
+        """Groups that may still be added with this deadline or before."""
+        due = sum(count for step, count in self._by_deadline.items() if step <= deadline)
+        return math.floor((deadline - self.steps_done + 1) * self.groups_per_step) - due
+
+    def _is_feasible(self, by_deadline: Counter[float], steps_done: int) -> bool:
+        due = 0
+        for step in sorted(by_deadline):
+            due += by_deadline[step]
+            if due > max(0, (step - steps_done + 1)) * self.groups_per_step:
+                return False
+        return True
+
+    def _remove(self, group: Hashable) -> None:
+        outstanding = self._outstanding.pop(group)
+        self._ready -= outstanding.is_ready
+        self._by_deadline[outstanding.deadline] -= 1
+        if not self._by_deadline[outstanding.deadline]:
+            del self._by_deadline[outstanding.deadline]
