@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
 from stages.engines.policies.language_model import language_model
-from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
+from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.build import build_trainer

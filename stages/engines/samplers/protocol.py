@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from stages.engines.samplers.samples import Begun, Sample, Trajectory
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop knows samplers, and has no torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
