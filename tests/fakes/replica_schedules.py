@@ -1,7 +1,7 @@
 """An asynchronous round without processes: replicas, verifier and trainer as random schedules on a fake clock.
 
-The coordinator is the real one. Replicas here draw tokens that say who drew them, under which version and where, so that
-a trajectory that was moved, or mixed from two policies, shows it.
+The coordinator is the real one. Replicas here draw tokens that say who drew them, under which version and where, so
+that a trajectory that was moved, or mixed from two policies, shows it.
 """
 
 from __future__ import annotations

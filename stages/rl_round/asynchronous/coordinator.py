@@ -21,7 +21,7 @@ from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, Batch
 from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.rollouts.sampling import ProblemDraw, trajectories_of
+from stages.rl_round.rollouts.sampling import ProblemDraw, sampling_settings, trajectories_of
 from stages.rl_round.rollouts.scoring import make_rollout
 from stages.rl_round.schedule.records import Failed, Finished, Issued, LeftOut, Partial, Record, Trained
 
@@ -69,7 +69,9 @@ class Coordinator:
         needs_signal = isinstance(params.dynamic_sampling, DynamicSampling)
         self.buffer = ExperienceBuffer(params.group_size, needs_signal)
         share = -(-loop.replica_share * params.problems_per_step // replicas)
-        self.pool = TrajectoryPool(max(1, int(share)), loop.report_seconds, loop.repack, kv_capacity)
+        self.pool = TrajectoryPool(
+            max(1, int(share)), loop.report_seconds, loop.repack, kv_capacity, sampling_settings(params)
+        )
         self.next_number = 0
         self.counts: Counter[str] = Counter()
         self._versions: dict[int, int] = {}

@@ -27,6 +27,20 @@ class Reason(StrEnum):
 
 
 @dataclass
+class Lengths:
+    """Response tokens of many responses."""
+
+    tokens: int = 0
+    responses: int = 0
+
+    def add(self, rollouts: Iterable[Rollout]) -> None:
+        """Counts these too."""
+        for rollout in rollouts:
+            self.tokens += len(rollout.sample.token_ids)
+            self.responses += 1
+
+
+@dataclass
 class _Begun:
     draw: ProblemDraw
     members: int
@@ -46,8 +60,8 @@ class ExperienceBuffer:
         self.left_out: Counter[Reason] = Counter()
         self.duplicates = 0
         """Results that came after the first for their member, or after their group was complete."""
-        self.tokens_issued, self.responses_issued = 0, 0
-        """Of complete groups, whatever became of them."""
+        self.issued_lengths, self.trained_lengths = Lengths(), Lengths()
+        """Of complete groups, whatever became of them, and of those that were trained on."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -116,8 +130,7 @@ class ExperienceBuffer:
         """Notes when the group was complete, and counts its tokens."""
         group = self._groups[number]
         group.completed_at = now
-        self.tokens_issued += sum(len(rollout.sample.token_ids) for rollout in group.rollouts.values())
-        self.responses_issued += len(group.rollouts)
+        self.issued_lengths.add(group.rollouts.values())
 
     def completed_at(self, number: int) -> float:
         """When `complete` was told."""
@@ -133,8 +146,9 @@ class ExperienceBuffer:
     def train(self, numbers: Iterable[int]) -> list[Group]:
         """A step trains on these groups."""
         groups = [self.group(number) for number in numbers]
-        for number in numbers:
+        for number, group in zip(numbers, groups, strict=True):
             del self._groups[number]
+            self.trained_lengths.add(group.rollouts)
         self.trained += len(groups)
         return groups
 

@@ -5,21 +5,22 @@ behind its tokens at another that holds the version, or that can still load it; 
 starts again from its prompt under another.
 No Ray, no clock and no torch here: the hub brings reports in and takes orders out.
 
-Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. a replica whose weights are
-the newest is filled up while it decodes, one whose weights are older only empties; 2. weights are changed only while
+Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. a replica whose weights
+are the newest is filled up while it decodes, one whose weights are older only empties; 2. weights are changed only while
 nothing is in flight, so no trajectory mixes two policies; 3. a repack is planned only when somebody could use the
 replica that it frees.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from stages.algorithms.trajectory_schedule import Replica, repack
 from stages.engines.replicas.messages import Orders, Report
+from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Begun, Sample, Trajectory
+from stages.rl_round.asynchronous.staleness import Faults, Repacked
 from stages.rl_round.params.loop import BestFitRepack, NoRepack
 
 Name = tuple[int, int]
@@ -78,17 +79,23 @@ class TrajectoryPool:
     """All trajectories in flight and the replicas that draw them."""
 
     def __init__(
-        self, groups_at_once: int, report_seconds: float, policy: NoRepack | BestFitRepack, kv_capacity: int
+        self,
+        groups_at_once: int,
+        report_seconds: float,
+        policy: NoRepack | BestFitRepack,
+        kv_capacity: int,
+        settings: SamplingSettings,
     ) -> None:
-        self.groups_at_once, self.report_seconds = groups_at_once, report_seconds
+        """`kv_capacity`: tokens of the sequences that a replica decodes at once, at most."""
+        self.groups_at_once, self.report_seconds, self.settings = groups_at_once, report_seconds, settings
         self.policy, self.kv_capacity = policy, kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
         self.waiting: dict[Name, Flight] = {}
         """Flights that no replica holds, in the order in which they came."""
         self.given_up: list[Name] = []
         """Trajectories that too many replicas died with, until the caller takes them."""
-        self.counts: Counter[str] = Counter()
-        """Metrics of faults and repack, added up: see docs/asynchronous.md."""
+        self.faults, self.repacked = Faults(), Repacked()
+        """Since the last step; the caller puts new ones in their place."""
 
     # Replicas come and go.
 
@@ -140,7 +147,7 @@ class TrajectoryPool:
     def orders(
         self, replica: ReplicaId, newest: int, kept: Collection[int], begin: BeginGroups
     ) -> Orders | None:
-        """What the replica is to do next; None when there is nothing for it, not even to go on.
+        """What the replica is to do besides going on; None when there is nothing new for it.
 
         `newest` is the newest version that it can load, `kept` are all that it can.
         """
@@ -164,9 +171,10 @@ class TrajectoryPool:
             fresh = begin(newest, room) if room > 0 else {}
             begun |= {name: Flight(trajectory, newest) for name, trajectory in fresh.items()}
         state.flights |= begun
-        if not state.flights:
+        if not begun:
             return None
-        return self._order(begin={name: flight.so_far() for name, flight in begun.items()})
+        trajectories = {name: flight.so_far() for name, flight in begun.items()}
+        return self._order(begin=trajectories, under=state.version, settings=self.settings)
 
     def plan_repack(self, newest: int, may_begin: int) -> int:
         """Chooses replicas to empty into others, to be told with their next orders; how many. Call it at intervals."""
@@ -195,7 +203,7 @@ class TrajectoryPool:
             states[move.destination].has_received = True
             for flight in states[move.source].flights.values():
                 flight.destination = move.destination
-        self.counts["repack/freed_replicas"] += len(moves)
+        self.repacked.freed_replicas += len(moves)
         return len(moves)
 
     # What others look at.
@@ -233,8 +241,8 @@ class TrajectoryPool:
             if target is None or target.version != flight.version:
                 flight.destination = None
             if flight.version is not None and flight.version not in held and flight.version not in kept:
-                self.counts["fault/restarted_from_prompt"] += 1
-                self.counts["fault/tokens_lost"] += len(flight.token_ids)
+                self.faults.restarted_from_prompt += 1
+                self.faults.tokens_lost += len(flight.token_ids)
                 flight.token_ids, flight.logprobs, flight.version, flight.written = [], [], None, 0
 
     def _version_for(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> int | None:
@@ -268,13 +276,10 @@ class TrajectoryPool:
             if flight.destination not in (None, replica):
                 continue
             if flight.destination == replica:
-                self.counts["repack/moves"] += 1
+                self.repacked.moves += 1
+                self.repacked.tokens_recomputed += len(flight.trajectory.prompt) + len(flight.token_ids)
             elif flight.version is not None:
-                self.counts["fault/redirected"] += 1
-            if flight.token_ids:
-                prefix = len(flight.trajectory.prompt) + len(flight.token_ids)
-                moved = "repack" if flight.destination == replica else "fault"
-                self.counts[f"{moved}/tokens_recomputed"] += prefix
+                self.faults.redirected += 1
             flight.version, flight.destination = version, None
             begun[name] = self.waiting.pop(name)
         return begun

@@ -83,6 +83,16 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step is done, and its rollouts are on the disk."""
+
+    step: int
+    """From 1."""
+    row: dict[str, float]
+    """Of the round's curve."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something died, hung or was replaced."""
 
@@ -92,7 +102,7 @@ class Fault:
     """Anything that JSON can hold."""
 
 
-Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Fault
+Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Stepped | Fault
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
@@ -121,6 +131,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
             return {"kind": "left_out", **_fields(record)}
         case Trained():
             return {"kind": "trained", **_fields(record), "groups": list(record.groups)}
+        case Stepped():
+            return {"kind": "stepped", **_fields(record)}
         case Fault():
             return {"kind": "fault", "what": record.what, "details": dict(record.details)}
 
@@ -148,6 +160,8 @@ def record_from_json(stored: Mapping[str, Any]) -> Record:
             return LeftOut(**values)
         case "trained":
             return Trained(**{**values, "groups": tuple(values["groups"])})
+        case "stepped":
+            return Stepped(**values)
         case "fault":
             return Fault(**values)
         case unknown:
