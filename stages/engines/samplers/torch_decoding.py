@@ -15,7 +15,7 @@ from torch import Tensor
 
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
-from stages.engines.samplers.protocol import FullSample, Load, SamplingSettings
+from stages.engines.samplers.protocol import FullSample, Load, SamplingSettings, check_begun
 from stages.engines.samplers.random_numbers import RandomNumbers
 from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
 from stages.engines.samplers.token_sampling import distribution, draw
@@ -68,19 +68,13 @@ class TorchDecoding:
         self.piece_bytes = PIECE_BYTES.get(device.type, PIECE_BYTES["cuda"])
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        """See the protocol. ValueError when a response has reached the limit already, or a name is in use."""
-        for name, trajectory in trajectories.items():
-            if name in self.waiting or name in self.place_of:
-                raise ValueError(f"{name} is being drawn already")
-            if len(trajectory.begun.token_ids) >= self.settings.max_response_tokens:
-                raise ValueError(f"{name} has {self.settings.max_response_tokens} tokens: it has ended")
-            if trajectory.begun.token_ids and self.settings.keeps_distributions:
-                raise ValueError(f"{name} was begun elsewhere: the distributions of its tokens are not known")
-            self.waiting[name] = trajectory
+        """See the protocol."""
+        check_begun(trajectories, self.waiting.keys() | self.place_of.keys(), self.settings)
+        self.waiting.update(trajectories)
 
     @property
     def is_idle(self) -> bool:
-        """True when a step would do nothing."""
+        """See the protocol."""
         return not self.waiting and not len(self.places)
 
     @property
