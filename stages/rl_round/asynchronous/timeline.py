@@ -17,16 +17,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_text_atomically
+from stages.rl_round.asynchronous.spans import AWAY, START, UNNAMED, Marks, Span, coarser, plain
 
 BUSY = frozenset(["train", "decode", "prefill", "judge"])
 """Activities that move the round on; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
 `checkpoint`, `start`, a replica's `no_prompts`, `pull`, `start`, `dead`."""
-START, UNNAMED, AWAY = "start", "unnamed", "away"
 FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
 """Names of instants that the report knows."""
 ONE_DEVICE = {"trainer": 1, "replica": 1}
@@ -36,36 +35,6 @@ SAME_MOMENT = 0.001
 """Spans of one activity that are nearer than this are one."""
 MAX_SPANS = 40_000
 """In all; short ones are put together beyond (shares stay exact): about 5 MB of file."""
-MAX_MARKS = 2_000
-"""Instants of one name, and values of one counter; beyond, every second is left out (counts stay exact)."""
-
-
-@dataclass(slots=True)
-class _Span:
-    activity: str
-    start: float
-    end: float
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def seconds(self) -> float:
-        return self.end - self.start
-
-
-@dataclass(slots=True)
-class _Marks:
-    """Instants or values of one name; of `seen` that came every `stride`-th is kept."""
-
-    kept: list[tuple[float, Any]] = field(default_factory=list)
-    seen: int = 0
-    stride: int = 1
-
-    def add(self, at: float, value: Any) -> None:
-        if self.seen % self.stride == 0:
-            self.kept.append((at, value))
-        self.seen += 1
-        if len(self.kept) > MAX_MARKS:
-            self.kept, self.stride = self.kept[::2], self.stride * 2
 
 
 class Timeline:
@@ -74,11 +43,11 @@ class Timeline:
     def __init__(self, origin: float, devices: Mapping[str, int] = ONE_DEVICE) -> None:
         """`origin`: the clock at the round's start. `devices`: how many one process of a kind holds, for `bubble`."""
         self._origin, self._devices = origin, dict(devices)
-        self._spans: dict[str, list[_Span]] = {}
+        self._spans: dict[str, list[Span]] = {}
         self._totals: dict[str, Counter[str]] = {}
         self._grain = SAME_MOMENT
-        self._instants: dict[tuple[str, str], _Marks] = {}
-        self._counters: dict[tuple[str, str], _Marks] = {}
+        self._instants: dict[tuple[str, str], Marks] = {}
+        self._counters: dict[tuple[str, str], Marks] = {}
         self._wall = 0.0
 
     @property
@@ -97,7 +66,7 @@ class Timeline:
         if not end > start:
             return
         self._fill(process, start)
-        self._append(process, activity, start, end, _plain(details))
+        self._append(process, activity, start, end, plain(details))
         self._wall = max(self._wall, end)
         if len(spans) > max(64, MAX_SPANS // len(self._spans)):
             self._coarsen()
@@ -111,7 +80,7 @@ class Timeline:
 
     def instant(self, process: str, name: str, at: float, **details: Any) -> None:
         """Something happened at a moment: FAULT, PUBLISHED, MOVED, BATCH_TAKEN."""
-        self._mark(self._instants, process, name, at, _plain(details))
+        self._mark(self._instants, process, name, at, plain(details))
 
     def counter(self, process: str, name: str, at: float, value: float) -> None:
         """A quantity has this value from now on; one that has not changed is not kept again."""
@@ -236,7 +205,7 @@ class Timeline:
         self._totals = {process: Counter(totals) for process, totals in other["totals"].items()}
         self._spans = {process: [] for process in self._totals}
         self._instants = {
-            (process, name): _Marks(seen=seen, stride=stride)
+            (process, name): Marks(seen=seen, stride=stride)
             for process, name, seen, stride in other["counts"]
         }
         for event in events:
@@ -244,12 +213,12 @@ class Timeline:
             details = event.get("args", {})
             match event["ph"]:
                 case "X":
-                    span = _Span(event["name"], at, at + event["dur"] / 1e6, details)
+                    span = Span(event["name"], at, at + event["dur"] / 1e6, details)
                     self._spans[process].append(span)
                 case "i":
                     self._instants[process, event["name"]].kept.append((at, details))
                 case "C":
-                    marks = self._counters.setdefault((process, event["name"]), _Marks())
+                    marks = self._counters.setdefault((process, event["name"]), Marks())
                     marks.add(at, details["value"])
 
     def _time(self, reading: float) -> float:
@@ -279,14 +248,14 @@ class Timeline:
         if spans and spans[-1].activity == activity and spans[-1].details == details:
             spans[-1].end = end
         else:
-            spans.append(_Span(activity, start, end, details))
+            spans.append(Span(activity, start, end, details))
 
     def _coarsen(self) -> None:
         """Puts short spans together until half of the room is free: those shorter than the grain, and it grows."""
         room = max(32, MAX_SPANS // len(self._spans) // 2)
         while True:
             for spans in self._spans.values():
-                spans[:] = _coarser(spans, self._grain)
+                spans[:] = coarser(spans, self._grain)
             if self._grain > self._wall or max(map(len, self._spans.values())) <= room:
                 return
             self._grain *= 2
@@ -314,11 +283,11 @@ class Timeline:
         return {activity: seconds for activity, seconds in spent.items() if seconds > 0}
 
     def _mark(
-        self, kept: dict[tuple[str, str], _Marks], process: str, name: str, at: float, value: Any
+        self, kept: dict[tuple[str, str], Marks], process: str, name: str, at: float, value: Any
     ) -> None:
         moment = self._time(at)
         self._wall = max(self._wall, moment)
-        kept.setdefault((process, name), _Marks()).add(moment, value)
+        kept.setdefault((process, name), Marks()).add(moment, value)
 
 
 def _kind(process: str) -> str:
@@ -330,32 +299,6 @@ def _order(process: str) -> tuple[int, int, str]:
     kind, _, own = process.partition("/")
     known = ("hub", "trainer", "replica", "relay")
     return known.index(kind) if kind in known else len(known), int(own) if own.isdecimal() else 0, process
-
-
-def _coarser(spans: list[_Span], grain: float) -> list[_Span]:
-    """Neighbours as one while they are shorter than `grain` seconds, called what the longer one is."""
-    coarse: list[_Span] = []
-    for span in spans:
-        last = coarse[-1] if coarse else None
-        is_short = last is not None and last.seconds < grain and AWAY not in (last.activity, span.activity)
-        if last and (is_short or last.activity == span.activity):
-            longer = max(last, span, key=lambda own: own.seconds)
-            last.activity, last.end = longer.activity, span.end
-            last.details = last.details if last.details == span.details else {}
-        else:
-            coarse.append(span)
-    return coarse
-
-
-def _plain(details: dict[str, Any]) -> dict[str, Any]:
-    """As JSON can hold it: what cannot stand there is written out."""
-    simple = (bool, int, str, type(None))
-    return {
-        name: value
-        if isinstance(value, simple) or (isinstance(value, float) and math.isfinite(value))
-        else str(value)
-        for name, value in details.items()
-    }
 
 
 def _microseconds(seconds: float) -> int:

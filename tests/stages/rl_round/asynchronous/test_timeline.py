@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.rl_round.asynchronous import spans
 from stages.rl_round.asynchronous import timeline as subject
 from stages.rl_round.asynchronous.timeline import AWAY_SECONDS, Timeline
 from tests.stages.rl_round.asynchronous.chrome_trace import problems_of
@@ -159,13 +160,13 @@ def test_neighbours_of_one_activity_are_one_span(tmp_path: Path):
     for number in range(1000):
         timeline.span("replica/0", "decode", number / 4, (number + 1) / 4)
     timeline.write(path)
-    spans = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
-    assert [span["dur"] for span in spans] == [250_000_000]
+    drawn = [event for event in json.loads(path.read_text())["traceEvents"] if event["ph"] == "X"]
+    assert [span["dur"] for span in drawn] == [250_000_000]
 
 
 def test_size_stays_bounded_and_shares_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(subject, "MAX_SPANS", 2_000)
-    monkeypatch.setattr(subject, "MAX_MARKS", 100)
+    monkeypatch.setattr(spans, "MAX_MARKS", 100)
     timeline, path = Timeline(0.0), tmp_path / "timeline.json"
     for number in range(10_000):
         for replica in range(4):
@@ -193,8 +194,8 @@ def test_hundreds_of_replicas_stay_bounded(tmp_path: Path, monkeypatch: pytest.M
             activity = "decode" if number % 2 else "no_prompts"
             timeline.span(f"replica/{replica}", activity, number / 4, (number + 1) / 4)
     timeline.write(path)
-    spans = sum(event["ph"] == "X" for event in json.loads(path.read_text())["traceEvents"])
-    assert spans <= 300 * 64 and problems_of(path) == []
+    drawn = sum(event["ph"] == "X" for event in json.loads(path.read_text())["traceEvents"])
+    assert drawn <= 300 * 64 and problems_of(path) == []
 
 
 @pytest.mark.parametrize(
