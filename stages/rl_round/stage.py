@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from stages.engines.policies.language_model import language_model
@@ -19,8 +20,9 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
-from stages.foundations.attempt import attempt_at
+from stages.foundations.attempt import Attempt, attempt_at
 from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder, sha256_of
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
@@ -30,10 +32,12 @@ from stages.foundations.tables.table import read_table, require_rows, write_tabl
 from stages.observe.tracking import track
 from stages.rl_round.loop.batch_source import ReceivedBatches, RolloutParts, SampledBatches
 from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.round_checkpoints import RoundState
 from stages.rl_round.loop.round_log import RolloutLog, SilentLog
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
 from stages.rl_round.params.drawing import PassRateSelection
+from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.params.verifier import ModelVerifier
@@ -47,6 +51,13 @@ from stages.rl_round.rollouts.prompt_selection import (
 )
 from stages.rl_round.rollouts.records import Problem
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
+from stages.rl_round.schedule.schedule import (
+    FILE,
+    RoundIdentity,
+    find_rollouts,
+    find_schedule,
+    write_schedule,
+)
 
 BYTES_OF_A_LOGPROB = 4
 
@@ -60,7 +71,7 @@ def run_rl_round(paths: Namespace) -> None:
     seed = load_value(paths.params, "seed")
     settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
     settings |= {name: section.model_dump() for name, section in sections.items()}
-    inputs = {"policy": paths.policy, "problems": paths.problems}
+    inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(paths, params)}
     tokenizer = load_tokenizer(paths.policy)
     problems = _problems_of_round(paths, params, this_round, sections["prompt"], tokenizer, seed)
     _refuse_large_distributions(params, len(tokenizer))
@@ -88,7 +99,7 @@ def run_rl_round(paths: Namespace) -> None:
             params, this_round, paths.round, seed, tokens, trainer, reference, attempt.scratch, run
         )
         if trainer.rank == 0:
-            _lead(stack, paths, context, sections, problems, tokenizer)
+            _lead(stack, paths, context, sections, problems, tokenizer, attempt)
         else:
             _follow(paths, context, problems)
 
@@ -100,8 +111,47 @@ def _lead(
     sections: Mapping[str, Any],
     problems: Sequence[Problem],
     tokenizer: object,
+    attempt: Attempt,
 ) -> None:
-    """Rank 0's side: it samples, judges, keeps the rollouts, and writes what the round has made."""
+    """Rank 0's side: it runs the round, keeps the rollouts, and writes what the round has made."""
+    identity = _identity(context, sections, attempt)
+    log = RolloutLog(context.scratch, context.run)
+    match chosen("rl.loop", context.params.loop):
+        case SynchronousLoop():
+            state, known = _sample_and_train(stack, paths, context, sections, problems, tokenizer, log)
+        case ReplayLoop():
+            from stages.rl_round.loop.replayed import NoWeightSync, open_replay
+
+            recorded = attempt.inputs["schedule"], attempt.inputs["rollouts"]
+            source = open_replay(context, *recorded, identity, problems)
+            state, known = run_synchronous_round(context, source, NoWeightSync(), log), {}
+        case AsynchronousLoop():
+            raise UserError("rl.loop.kind asynchronous cannot run yet: set rl.loop.kind synchronous")
+    _save_policy(paths, context.trainer)
+    frame = log.frame()
+    metrics = round_metrics(state.curve) | known
+    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
+    write_table(frame, paths.rollouts, ROLLOUT)
+    with replace_folder(paths.schedule) as folder:
+        write_schedule(folder / FILE, identity, sha256_of(paths.rollouts), log.fates())
+    write_curves(paths.curves, state.curve)
+    context.run.summary(metrics)
+    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
+    Checkpoints(context.scratch).clear()
+    log.clear()
+    forget_passes(context.scratch)
+
+
+def _sample_and_train(
+    stack: ExitStack,
+    paths: Namespace,
+    context: RoundContext,
+    sections: Mapping[str, Any],
+    problems: Sequence[Problem],
+    tokenizer: object,
+    log: RolloutLog,
+) -> tuple[RoundState, dict[str, float]]:
+    """The synchronous loop with its sampler and verifier; also what was found before the first step."""
     params, run, known = context.params, context.run, dict[str, float]()
     sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy, params.mismatch)))
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
@@ -120,29 +170,54 @@ def _lead(
         kept, selected = _select(context, problems, _count_passes(context, parts))
         parts, known = replace(parts, problems=kept), known | selected
         run.log(selected, step=0)
-    log = RolloutLog(context)
     source, weights = SampledBatches(context, parts), SamplerSync(context, sampler, parts.problems)
-    state = run_synchronous_round(context, source, weights, log)
-    _save_policy(paths, context.trainer)
-    frame = log.frame()
-    metrics = round_metrics(state.curve) | known
-    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
-    write_table(frame, paths.rollouts, ROLLOUT)
-    write_curves(paths.curves, state.curve)
-    run.summary(metrics)
-    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
-    Checkpoints(context.scratch).clear()
-    log.clear()
-    forget_passes(context.scratch)
+    return run_synchronous_round(context, source, weights, log), known
 
 
 def _follow(paths: Namespace, context: RoundContext, problems: Sequence[Problem]) -> None:
     """The side of every other rank: it trains its share."""
-    if isinstance(context.round.prompt_selection, PassRateSelection):
-        _select(context, problems, counts=None)
-    source, weights = ReceivedBatches(context), SyncWithRankZero(context)
-    run_synchronous_round(context, source, weights, SilentLog())
+    source = ReceivedBatches(context)
+    match chosen("rl.loop", context.params.loop):
+        case SynchronousLoop():
+            if isinstance(context.round.prompt_selection, PassRateSelection):
+                _select(context, problems, counts=None)
+            run_synchronous_round(context, source, SyncWithRankZero(context), SilentLog())
+        case ReplayLoop():
+            from stages.rl_round.loop.replayed import NoWeightSync
+
+            run_synchronous_round(context, source, NoWeightSync(), SilentLog())
     _save_policy(paths, context.trainer)
+
+
+def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
+    """The files that a replay reads; empty for other loops. UserError where the round would write over them."""
+    if not isinstance(params.loop, ReplayLoop):
+        return {}
+    schedule = find_schedule(Path(params.loop.schedule), paths.round)
+    rollouts = find_rollouts(schedule, paths.round)
+    own = {paths.schedule.resolve(): schedule.parent, paths.rollouts.resolve(): rollouts}
+    for output, file in own.items():
+        if file.resolve() == output:
+            raise UserError(
+                f"rl.loop.schedule {params.loop.schedule} reads {file}, which this round writes: copy schedule and "
+                "rollouts elsewhere and name the copy"
+            )
+    return {"schedule": schedule, "rollouts": rollouts}
+
+
+def _identity(context: RoundContext, sections: Mapping[str, Any], attempt: Attempt) -> RoundIdentity:
+    """What decides the weights besides the rollouts. How often it was saved and checked does not, nor how long it was:
+    a replay may end earlier."""
+    settings = {
+        "seed": context.seed,
+        "prompt": sections["prompt"].model_dump(mode="json"),
+        "trainer": sections["trainer"].model_dump(mode="json"),
+        "rl": context.params.model_dump(
+            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
+        ),
+        f"rl_rounds.{context.name}": context.round.model_dump(mode="json", exclude={"steps"}),
+    }
+    return RoundIdentity(context.name, settings, attempt.digests["policy"], attempt.digests["problems"])
 
 
 def _save_policy(paths: Namespace, trainer: Trainer) -> None:
@@ -264,7 +339,8 @@ def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
         values = [row[name] for row in curve if name in row]
         metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
     for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
-        metrics[worst] = max(row.get(worst, 0.0) for row in curve)
+        values = [row[worst] for row in curve if worst in row]
+        metrics |= {worst: max(values)} if values else {}
     for total in ("groups/drawn", "groups/trained", "groups/too_stale", "tokens/sampled", "tokens/trained"):
         metrics[total] = sum(row[total] for row in curve)
     metrics["progress/steps"] = len(curve)
