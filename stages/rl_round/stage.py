@@ -3,63 +3,33 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from stages.engines.policies.language_model import language_model
-from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
-from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.trainers.build import build_trainer
-from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
-from stages.foundations.attempt import Attempt, attempt_at
+from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of
-from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
 from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.tables.table import read_table, require_rows
 from stages.observe.tracking import track
-from stages.rl_round.loop.batch_source import ReceivedBatches, RolloutParts, SampledBatches
-from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.loop.round_checkpoints import RoundState
-from stages.rl_round.loop.round_log import RolloutLog, SilentLog
-from stages.rl_round.loop.synchronous import run_synchronous_round
-from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
-from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
-from stages.rl_round.params.update import NoReferenceKl
-from stages.rl_round.params.verifier import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
-from stages.rl_round.rollouts.prompt_selection import (
-    PassCount,
-    count_passes,
-    forget_passes,
-    select_by_pass_rate,
-    selection_metrics,
-)
 from stages.rl_round.rollouts.records import Problem
-from stages.rl_round.rollouts.round_verifier import RoundVerifier
-from stages.rl_round.schedule.schedule import (
-    FILE,
-    RoundIdentity,
-    find_rollouts,
-    find_schedule,
-    write_schedule,
-)
+from stages.rl_round.schedule.schedule import find_rollouts, find_schedule
+from stages.rl_round.task import RoundTask
 
 BYTES_OF_A_LOGPROB = 4
+_SHARED = {
+    "trainer": TrainerParams,
+    "sampler": SamplerParams,
+    "verifier": VerifierParams,
+    "prompt": PromptParams,
+}
 
 
 def run_rl_round(paths: Namespace) -> None:
@@ -75,118 +45,24 @@ def run_rl_round(paths: Namespace) -> None:
     tokenizer = load_tokenizer(paths.policy)
     problems = _problems_of_round(paths, params, this_round, sections["prompt"], tokenizer, seed)
     _refuse_large_distributions(params, len(tokenizer))
-    trainer_params = sections["trainer"]
-    with ExitStack() as stack:
-        trainer = stack.enter_context(
-            closing(
-                build_trainer(
-                    trainer_params,
-                    params.optimizer,
-                    params.max_gradient_norm,
-                    language_model(paths.policy, trainer_params),
-                )
-            )
+    attempt = attempt_at("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
+    with track(attempt) as run:
+        task = RoundTask(
+            paths, params, this_round, paths.round, seed, sections, problems, tokenizer, attempt, run
         )
-        attempt = attempt_at("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
-        run = stack.enter_context(track(attempt))
-        reference = None
-        if not isinstance(params.reference_kl, NoReferenceKl):
-            reference = stack.enter_context(
-                closing(ReferencePolicy.from_folder(paths.policy, trainer_params.dtype, trainer.device))
-            )
-        tokens = trainer_params.micro_batch_tokens
-        context = RoundContext(
-            params, this_round, paths.round, seed, tokens, trainer, reference, attempt.scratch, run
-        )
-        if trainer.rank == 0:
-            _lead(stack, paths, context, sections, problems, tokenizer, attempt)
-        else:
-            _follow(paths, context, problems)
+        match chosen("rl.loop", params.loop):
+            case SynchronousLoop():
+                from stages.rl_round.loop.in_process import run_in_process
 
+                run_in_process(task)
+            case ReplayLoop():
+                from stages.rl_round.loop.in_process import run_in_process
 
-def _lead(
-    stack: ExitStack,
-    paths: Namespace,
-    context: RoundContext,
-    sections: Mapping[str, Any],
-    problems: Sequence[Problem],
-    tokenizer: object,
-    attempt: Attempt,
-) -> None:
-    """Rank 0's side: it runs the round, keeps the rollouts, and writes what the round has made."""
-    identity = _identity(context, sections, attempt)
-    log = RolloutLog(context.scratch, context.run)
-    match chosen("rl.loop", context.params.loop):
-        case SynchronousLoop():
-            state, known = _sample_and_train(stack, paths, context, sections, problems, tokenizer, log)
-        case ReplayLoop():
-            from stages.rl_round.loop.replayed import NoWeightSync, open_replay
+                run_in_process(task)
+            case AsynchronousLoop() as loop:
+                from stages.rl_round.asynchronous.round import run_asynchronous_round
 
-            recorded = attempt.inputs["schedule"], attempt.inputs["rollouts"]
-            source = open_replay(context, *recorded, identity, problems)
-            state, known = run_synchronous_round(context, source, NoWeightSync(), log), {}
-        case AsynchronousLoop():
-            raise UserError("rl.loop.kind asynchronous cannot run yet: set rl.loop.kind synchronous")
-    _save_policy(paths, context.trainer)
-    frame = log.frame()
-    metrics = round_metrics(state.curve) | known
-    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
-    write_table(frame, paths.rollouts, ROLLOUT)
-    with replace_folder(paths.schedule) as folder:
-        write_schedule(folder / FILE, identity, sha256_of(paths.rollouts), log.fates())
-    write_curves(paths.curves, state.curve)
-    context.run.summary(metrics)
-    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
-    Checkpoints(context.scratch).clear()
-    log.clear()
-    forget_passes(context.scratch)
-
-
-def _sample_and_train(
-    stack: ExitStack,
-    paths: Namespace,
-    context: RoundContext,
-    sections: Mapping[str, Any],
-    problems: Sequence[Problem],
-    tokenizer: object,
-    log: RolloutLog,
-) -> tuple[RoundState, dict[str, float]]:
-    """The synchronous loop with its sampler and verifier; also what was found before the first step."""
-    params, run, known = context.params, context.run, dict[str, float]()
-    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy, params.mismatch)))
-    verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
-    match chosen("rl.verifier", params.verifier):
-        case ModelVerifier() as model:
-            from stages.rl_round.rollouts.judging import open_judge
-
-            answers = [problem.answer for problem in problems]
-            judged = answers, verifier, context.scratch, context.seed, context.name
-            verifier, known = stack.enter_context(open_judge(model, sections, paths.policy, *judged))
-            run.log(known, step=0)
-    parts = RolloutParts(
-        problems, sampler, verifier, tokenizer, sections["verifier"].abort_undecided_fraction
-    )
-    if isinstance(context.round.prompt_selection, PassRateSelection):
-        kept, selected = _select(context, problems, _count_passes(context, parts))
-        parts, known = replace(parts, problems=kept), known | selected
-        run.log(selected, step=0)
-    source, weights = SampledBatches(context, parts), SamplerSync(context, sampler, parts.problems)
-    return run_synchronous_round(context, source, weights, log), known
-
-
-def _follow(paths: Namespace, context: RoundContext, problems: Sequence[Problem]) -> None:
-    """The side of every other rank: it trains its share."""
-    source = ReceivedBatches(context)
-    match chosen("rl.loop", context.params.loop):
-        case SynchronousLoop():
-            if isinstance(context.round.prompt_selection, PassRateSelection):
-                _select(context, problems, counts=None)
-            run_synchronous_round(context, source, SyncWithRankZero(context), SilentLog())
-        case ReplayLoop():
-            from stages.rl_round.loop.replayed import NoWeightSync
-
-            run_synchronous_round(context, source, NoWeightSync(), SilentLog())
-    _save_policy(paths, context.trainer)
+                run_asynchronous_round(task, loop)
 
 
 def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
@@ -203,34 +79,6 @@ def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
                 "rollouts elsewhere and name the copy"
             )
     return {"schedule": schedule, "rollouts": rollouts}
-
-
-def _identity(context: RoundContext, sections: Mapping[str, Any], attempt: Attempt) -> RoundIdentity:
-    """What decides the weights besides the rollouts. How often it was saved and checked does not, nor how long it was:
-    a replay may end earlier."""
-    settings = {
-        "seed": context.seed,
-        "prompt": sections["prompt"].model_dump(mode="json"),
-        "trainer": sections["trainer"].model_dump(mode="json"),
-        "rl": context.params.model_dump(
-            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
-        ),
-        f"rl_rounds.{context.name}": context.round.model_dump(mode="json", exclude={"steps"}),
-    }
-    return RoundIdentity(context.name, settings, attempt.digests["policy"], attempt.digests["problems"])
-
-
-def _save_policy(paths: Namespace, trainer: Trainer) -> None:
-    with replace_folder_together(trainer, paths.out) as folder:
-        trainer.save_model(folder)
-
-
-_SHARED = {
-    "trainer": TrainerParams,
-    "sampler": SamplerParams,
-    "verifier": VerifierParams,
-    "prompt": PromptParams,
-}
 
 
 def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerParams) -> None:
@@ -272,77 +120,3 @@ def _problems_of_round(
             f"{params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems
-
-
-def _count_passes(context: RoundContext, parts: RolloutParts) -> list[PassCount]:
-    """Asks the policy that the sampler was built with: it must come before learning."""
-    with context.run.phase("select"):
-        return count_passes(
-            parts.problems,
-            context.round.prompt_selection.samples,
-            context.params,
-            parts.sampler,
-            parts.verifier,
-            parts.tokenizer,
-            context.scratch,
-            context.seed,
-            context.name,
-        )
-
-
-def _select(
-    context: RoundContext, problems: Sequence[Problem], counts: list[PassCount] | None
-) -> tuple[list[Problem], dict[str, float]]:
-    """The problems that `prompt_selection` keeps, and what is to be told about them; collective.
-
-    Rank 0 brings the counts. Every rank selects, so that all of them stop where too few problems are left.
-    """
-    counts = context.trainer.broadcast(counts)
-    kept = select_by_pass_rate(
-        problems, counts, context.round.prompt_selection, context.params.problems_per_step
-    )
-    return kept, selection_metrics(counts, len(kept))
-
-
-MEAN_DIAGNOSTICS = (
-    "advantage/variance",
-    "importance/effective_sample_fraction",
-    "logprob_gap/k3",
-    "logprob_gap/mean",
-    "mask/fraction_dropped",
-    "optim/gradient_norm",
-    "pruning/outside_fraction",
-    "reference_kl/k3",
-    "repetition/token_fraction",
-    "trust_region/acceptance_rate",
-    "trust_region/error_bound",
-    "verdict/false_correct_fraction",
-    "verdict/false_wrong_fraction",
-    "verdict/rule_agreement_fraction",
-    "variance_proxy/noise",
-    "variance_proxy/power",
-)
-
-
-def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
-    """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
-    moved = (
-        "accuracy/mean",
-        "reward/mean",
-        "entropy/mean",
-        "length/response_tokens_mean",
-        "length/truncated_fraction",
-    )
-    metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
-    metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
-    for name in MEAN_DIAGNOSTICS:
-        values = [row[name] for row in curve if name in row]
-        metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
-    for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
-        values = [row[worst] for row in curve if worst in row]
-        metrics |= {worst: max(values)} if values else {}
-    for total in ("groups/drawn", "groups/trained", "groups/too_stale", "tokens/sampled", "tokens/trained"):
-        metrics[total] = sum(row[total] for row in curve)
-    metrics["progress/steps"] = len(curve)
-    metrics["progress/steps_without_update"] = sum("loss/policy" not in row for row in curve)
-    return metrics

@@ -202,6 +202,11 @@ class Coordinator:
         batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal)
         return StepBatch(step, batch, tuple(numbers), ages)
 
+    def leftover(self) -> list[Group]:
+        """Groups that were decided behind the last step, or that no step has taken."""
+        complete = [number for number in self.buffer.numbers() if self.buffer.is_complete(number)]
+        return [*self._since.left_out, *(self.buffer.group(number) for number in complete)]
+
     # What outlives the hub.
 
     def write_partials(self) -> None:

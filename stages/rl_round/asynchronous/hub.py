@@ -119,7 +119,10 @@ class Hub:
                 self._coordinator.lose(replica, now)
 
     def _take_report(self, replica: int, report: Report) -> None:
-        named = {{"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds for name, seconds in report.seconds.items()}
+        named = {
+            {"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds
+            for name, seconds in report.seconds.items()
+        }
         self._timeline.report(f"replica/{replica}", report.ended_at, named)
         self._check_pull(replica, report)
         samples = self._coordinator.receive(replica, report)
@@ -141,8 +144,8 @@ class Hub:
             self._take_event(self._fleet.end(replica, report.pull_failed))
         elif failed > 2 * MOST_FAILED_PROBES:
             raise UserError(
-                f"{self._parts.name}: no replica agrees with the trainer's weights ({report.pull_failed}). They run at a "
-                "precision that rl.weight_sync_check.max_logprob_gap is too tight for, or hold other weights"
+                f"{self._parts.name}: no replica agrees with the trainer's weights ({report.pull_failed}). They run at "
+                "a precision that rl.weight_sync_check.max_logprob_gap is too tight for, or hold other weights"
             )
 
     def _take_judged(self) -> None:

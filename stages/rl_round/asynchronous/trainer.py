@@ -110,7 +110,9 @@ class RoundTrainer:
         self._weights.prune(self._keep)
 
     def _save(self) -> None:
-        with replace_folder_together(self._trainer, self._checkpoints.folder(self._standing.steps_done)) as folder:
+        with replace_folder_together(
+            self._trainer, self._checkpoints.folder(self._standing.steps_done)
+        ) as folder:
             self._trainer.save_checkpoint(folder)
             if self._trainer.rank == 0:
                 write_json(folder / ROUND_FILE, asdict(self._standing))

@@ -130,7 +130,9 @@ class Trainers:
             return
         seconds = time.monotonic() - self._called_at
         usual = statistics.median(self._usual) if self._usual else 0.0
-        limit = START_SECONDS if self._is_starting or not self._usual else max(LEAST_STALL_SECONDS, 20 * usual)
+        limit = (
+            START_SECONDS if self._is_starting or not self._usual else max(LEAST_STALL_SECONDS, 20 * usual)
+        )
         if seconds > limit:
             self._restart(f"it has said nothing for {seconds:.0f} s")
 
@@ -195,9 +197,9 @@ class Trainers:
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MOST_DEATHS:
             raise UserError(
-                f"{self._task.name}: the trainer was lost {self._deaths_in_a_row} times in a row, at last because {reason}. "
-                "Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last checkpoint and every "
-                "finished response are kept, the next run goes on from them"
+                f"{self._task.name}: the trainer was lost {self._deaths_in_a_row} times in a row, at last because "
+                f"{reason}. Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last "
+                "checkpoint and every finished response are kept, the next run goes on from them"
             )
         say(f"{self._task.name}: the trainer starts again from its last checkpoint, because {reason}")
         for actor in self._actors:

@@ -6,7 +6,7 @@ starts again from its prompt under another.
 No Ray, no clock and no torch here: the hub brings reports in and takes orders out.
 
 Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. a replica whose weights
-are the newest is filled up while it decodes, one whose weights are older only empties; 2. weights are changed only while
+are the newest is filled up while it decodes, one whose weights are older only empties; 2. weights change only while
 nothing is in flight, so no trajectory mixes two policies; 3. a repack is planned only when somebody could use the
 replica that it frees.
 """
