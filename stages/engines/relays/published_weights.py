@@ -218,8 +218,8 @@ def require_room(folder: Path, size: int) -> None:
     free = shutil.disk_usage(folder).free - SPARE_BYTES
     if size > free:
         raise UserError(
-            f"{folder} has no room for {_mib(size)} of weights ({_mib(max(0, free))} are free): lower rl.loop.relay.keep, "
-            f"remove what other programs left in {folder.parent}, or give it more memory "
+            f"{folder} has no room for {_mib(size)} of weights ({_mib(max(0, free))} are free): lower "
+            f"rl.loop.relay.keep, remove what other programs left in {folder.parent}, or give it more memory "
             f"(`mount -o remount,size=... {folder.parent}`; in a container `--shm-size`)"
         )
 
