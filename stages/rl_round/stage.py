@@ -103,7 +103,9 @@ def _lead(
 ) -> None:
     """Rank 0's side: it samples, judges, keeps the rollouts, and writes what the round has made."""
     params, run, known = context.params, context.run, dict[str, float]()
-    sampler = stack.enter_context(closing(build_sampler(sections["sampler"], paths.policy, params.mismatch)))
+    sampler = stack.enter_context(
+        closing(build_sampler(sections["sampler"], paths.policy, params.mismatch, may_be_virtual=True))
+    )
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
     match chosen("rl.verifier", params.verifier):
         case ModelVerifier() as model:
