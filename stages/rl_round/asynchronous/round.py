@@ -108,9 +108,7 @@ def _coordinator(task: RoundTask, loop: AsynchronousLoop, journal: Journal) -> C
     longest_prompt = max(len(problem.prompt) for problem in task.problems)
     kv_capacity = sampler.max_sequences * (longest_prompt + task.params.max_response_tokens)
     replicas = sampler.replicas.count
-    return Coordinator(
-        task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, draw_of, write
-    )
+    return Coordinator(task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, draw_of, write)
 
 
 def _curve(records: list[Record]) -> list[dict[str, float]]:

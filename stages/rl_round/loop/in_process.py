@@ -86,7 +86,7 @@ def _sample_and_train(
     params, run, known = context.params, context.run, dict[str, float]()
     problems, sections = task.problems, task.sections
     sampler = stack.enter_context(
-        closing(build_sampler(sections["sampler"], task.paths.policy, params.mismatch))
+        closing(build_sampler(sections["sampler"], task.paths.policy, params.mismatch, may_be_virtual=True))
     )
     verifier: RoundVerifier = stack.enter_context(Verifier(sections["verifier"]))
     match chosen("rl.verifier", params.verifier):

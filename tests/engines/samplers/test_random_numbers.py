@@ -4,7 +4,8 @@ import numpy
 import pytest
 import torch
 
-from stages.engines.samplers.random_numbers import POSITIONS_AT_ONCE, RandomNumbers, uniform
+from stages.engines.samplers.random_numbers import POSITIONS_AT_ONCE, RandomNumbers
+from stages.engines.samplers.uniform_numbers import uniform
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
