@@ -115,7 +115,7 @@ def _lead(
 ) -> None:
     """Rank 0's side: it runs the round, keeps the rollouts, and writes what the round has made."""
     identity = _identity(context, sections, attempt)
-    log = RolloutLog(context.scratch, context.run)
+    log = RolloutLog(context)
     match chosen("rl.loop", context.params.loop):
         case SynchronousLoop():
             state, known = _sample_and_train(stack, paths, context, sections, problems, tokenizer, log)
