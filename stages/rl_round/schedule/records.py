@@ -83,6 +83,19 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Totals:
+    """The counts at one moment, for a journal whose beginning is dropped: they replace what was counted before."""
+
+    steps: int
+    """Whose batch was taken."""
+    issued: int
+    """Groups; also the number of the next."""
+    trained: int
+    left_out: Mapping[str, int]
+    """Groups by reason."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """Something died, hung or was replaced."""
 
@@ -92,7 +105,7 @@ class Fault:
     """Anything that JSON can hold."""
 
 
-Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Fault
+Record = Issued | Partial | Finished | Failed | LeftOut | Trained | Totals | Fault
 
 
 def record_to_json(record: Record) -> dict[str, Any]:
@@ -121,6 +134,8 @@ def record_to_json(record: Record) -> dict[str, Any]:
             return {"kind": "left_out", **_fields(record)}
         case Trained():
             return {"kind": "trained", **_fields(record), "groups": list(record.groups)}
+        case Totals():
+            return {"kind": "totals", **_fields(record), "left_out": dict(record.left_out)}
         case Fault():
             return {"kind": "fault", "what": record.what, "details": dict(record.details)}
 
@@ -148,6 +163,8 @@ def record_from_json(stored: Mapping[str, Any]) -> Record:
             return LeftOut(**values)
         case "trained":
             return Trained(**{**values, "groups": tuple(values["groups"])})
+        case "totals":
+            return Totals(**values)
         case "fault":
             return Fault(**values)
         case unknown:
@@ -175,5 +192,5 @@ def unpack_floats(stored: str | Sequence[float]) -> list[float]:
     return single.tolist()
 
 
-def _fields(record: Issued | Partial | Failed | LeftOut | Trained) -> dict[str, Any]:
+def _fields(record: Issued | Partial | Failed | LeftOut | Trained | Totals) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}

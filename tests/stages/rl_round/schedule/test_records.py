@@ -18,6 +18,7 @@ from stages.rl_round.schedule.records import (
     Issued,
     LeftOut,
     Partial,
+    Totals,
     Trained,
     pack_floats,
     record_from_json,
@@ -34,6 +35,7 @@ RECORDS = [
     LeftOut(7, "no_signal"),
     Trained(4, 3, (7, 9, 8)),
     Trained(5, None, ()),
+    Totals(4, 9, 5, {"no_signal": 2}),
     Fault("replica_died", {"replica": 1, "seconds": 0.5}),
 ]
 
