@@ -2,7 +2,7 @@
 
     python -m stages.report --params params.yaml --graph dvc.yaml --metrics data/metrics --curves data/curves \\
         --verdicts data/verdicts --responses data/responses --problems data/problems --web data/web \\
-        --demonstrations data/demonstrations --out reports/index.html
+        --demonstrations data/demonstrations --schedules data/schedules --out reports/index.html
 
 The page loads nothing but `timings.js` beside it, which holds the run's times; they are no output of the graph.
 """
@@ -20,7 +20,7 @@ from stages.report.params import ReportParams
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    folders = ["metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations"]
+    folders = ["metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules"]
     paths = parse_paths("report", argv, __doc__, ["graph", *folders], ["out"])
     params = load_section(paths.params, "report", ReportParams)
     page = render_page(read_inputs(paths), params)

@@ -22,6 +22,7 @@ from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import TableSchema, read_table
 from stages.foundations.tables.verdict import VERDICT
 from stages.report.tables import TableFacts, read_tables
+from stages.report.timeline_file import Timeline, read_timeline
 
 Metrics = dict[str, float]
 
@@ -45,6 +46,8 @@ class Inputs:
     """Metrics of each stage that has some, by DVC's name of it: `curate`, `collect@gsm8k`, `grade@rl_1`."""
     curves: dict[str, pandas.DataFrame]
     """Curves of each stage that has some, likewise."""
+    timelines: dict[str, Timeline]
+    """Of each asynchronous round."""
     responses: dict[str, pandas.DataFrame]
     """Responses of each policy with their verdicts, in the order of the response table."""
     tables: list[TableFacts]
@@ -100,10 +103,12 @@ def read_inputs(paths: Namespace) -> Inputs:
         for stage in stages
         for path in stage.curves
     }
+    rounds = _rounds(params, stages)
+    timelines = {name: read_timeline(paths.schedules / name / "timeline.json") for name in rounds}
     return Inputs(
         seed=int(params.get("seed", 0)),
         policies=policies,
-        rounds=_rounds(params, stages),
+        rounds=rounds,
         sources=tuple(entries),
         stages=stages,
         metrics={
@@ -113,6 +118,7 @@ def read_inputs(paths: Namespace) -> Inputs:
             if (place := paths.metrics / path.removeprefix("data/metrics/")).exists()
         },
         curves={name: curve for name, curve in curves.items() if curve is not None},
+        timelines={name: timeline for name, timeline in timelines.items() if timeline is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
         params_text=paths.params.read_text(encoding="utf-8"),

@@ -21,6 +21,7 @@ from stages.report.inputs import Inputs
 from stages.report.overlaps import benchmark_hits, example_pairs, repeats
 from stages.report.params import ReportParams
 from stages.report.scores import last_policy, metric_label
+from stages.report.timelines import describe_rounds
 
 FOLDER = Path(__file__).parent
 
@@ -43,7 +44,9 @@ def render_page(inputs: Inputs, params: ReportParams) -> str:
         "metric": metric_label,
         "sentence": verdict_sentence,
     }
-    style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "time_table.js"))
+    files = ("page.css", "timeline.css", "time_table.js")
+    style, timeline_style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in files)
+    style += timeline_style if inputs.timelines else ""
     return environment.get_template("template.html").render(
         _content(inputs, params), style=Markup(style), script=Markup(script), script_hash=_source_hash(script)
     )
@@ -80,6 +83,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "losses": _losses(inputs),
+        "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
         "funnels": data_funnels(inputs),
         "ways": ways(inputs),
         "contamination": contamination(inputs),

@@ -56,6 +56,7 @@ PARAMS = {
     },
 }
 SAMPLES = 4
+FOLDERS = ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations", "schedules")
 CORRECT_OF_FOUR = {
     "base": lambda number: 0,
     "sft": lambda number: number % 3,
@@ -96,7 +97,7 @@ def run(tmp_path: Path) -> Path:
 
 def write_params(folder: Path, params: dict) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
-    for name in ("metrics", "curves", "verdicts", "responses", "problems", "web", "demonstrations"):
+    for name in FOLDERS:
         (folder / "data" / name).mkdir(parents=True, exist_ok=True)
 
 
@@ -154,6 +155,7 @@ def flags(folder: Path) -> Namespace:
         problems=data / "problems",
         web=data / "web",
         demonstrations=data / "demonstrations",
+        schedules=data / "schedules",
     )
 
 

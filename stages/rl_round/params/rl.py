@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.samplers.params import Mismatch, SamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams, VirtualSamplerParams
 from stages.engines.trainers.params import OptimizerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.params.drawing import (
@@ -16,7 +16,7 @@ from stages.rl_round.params.drawing import (
     ProblemSlice,
     PromptSelectionParams,
 )
-from stages.rl_round.params.loop import LoopParams
+from stages.rl_round.params.loop import LoopParams, ReplayLoop
 from stages.rl_round.params.rewards import CosineReward, OverlongParams, RewardParams, SoftOverlong
 from stages.rl_round.params.study import NgramPenalty, SafeSet, StudyParams, WholeDistributions
 from stages.rl_round.params.update import (
@@ -190,6 +190,11 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
             "rollout_correction.kind trust_region_masking with divergence exact"
         )
+    if rl.keeps_distributions and isinstance(rl.loop, ReplayLoop):
+        yield (
+            "study.rollout_distributions is not recorded with the rollouts, so loop.kind replay has none: a round "
+            "that trained on them cannot be replayed; set loop.kind synchronous"
+        )
     if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (
             f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
@@ -220,13 +225,17 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
             f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
         )
-    if rl.mismatch and isinstance(sampler, VllmSamplerParams):
+    if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
         found.append(
             "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
         )
-    if isinstance(rl.verifier, ModelVerifier) and isinstance(sampler, VllmSamplerParams):
+    if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
         found.append(
-            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind vllm does not give: "
-            "set sampler.kind torch, or rl.verifier.kind rule"
+            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
+            f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
+        )
+    if isinstance(sampler, VirtualSamplerParams) and rl.weight_sync_check.max_logprob_gap is not None:
+        found.append(
+            "sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null"
         )
     return found

@@ -25,6 +25,7 @@ from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import ImportanceWeights, Reinforce, TrustRegionMasking
+from stages.rl_round.update.by_staleness import shares_by_staleness
 
 Shares = dict[str, Tensor]
 """Diagnostics of a micro-batch that add up over the minibatch; names that end in `_max` combine by their maximum."""
@@ -60,11 +61,15 @@ def select_tokens(
     if params.vocabulary_pruning:
         mask, counted = _inside_safe_set(statistics.outside, mask, response_mask, params, totals)
         metrics |= counted
+    before = mask
     if isinstance(params.rollout_correction, TrustRegionMasking):
         mask, counted = _inside_trust_region(statistics, batch, mask, params.rollout_correction, totals)
         metrics |= counted
-    weights, weighed = _weights(policy_logprobs, batch, mask, params)
+    weights, in_use, weighed = _weights(policy_logprobs, batch, mask, params)
     metrics |= weighed
+    if (staleness := batch.fields.get("staleness")) is not None:
+        after = mask if isinstance(params.rollout_correction, TrustRegionMasking) else None
+        metrics |= shares_by_staleness(staleness, in_use, before, after)
     metrics["mask/fraction_dropped"] = _emptied(response_mask, mask) / totals.responses
     metrics["mask/token_fraction_dropped"] = (response_mask.sum() - mask.sum()) / totals.tokens
     return Selection(mask, weights, metrics)
@@ -127,12 +132,12 @@ def _inside_trust_region(
 
 def _weights(
     policy_logprobs: Tensor, batch: ResponseBatch, mask: Tensor, params: RlParams
-) -> tuple[Tensor | None, Shares]:
-    """The weights in use, or None; and what an effective sample size is made of, without weights from raw ratios."""
+) -> tuple[Tensor | None, Tensor, Shares]:
+    """The weights in use, or None; those or the raw ratios, and what an effective sample size of them is made of."""
     correction, rollout_logprobs = params.rollout_correction, batch.fields["rollout_logprobs"]
     if not isinstance(correction, ImportanceWeights):
         ratio = importance_weights(policy_logprobs, rollout_logprobs, mask, "token", math.inf)
-        return None, _sums(ratio, mask)
+        return None, ratio, _sums(ratio, mask)
     # A clipped loss brings the ratio to the proximal policy itself; REINFORCE has none.
     is_whole = isinstance(params.policy_loss, Reinforce)
     corrected = policy_logprobs if is_whole else batch.fields["proximal_logprobs"]
@@ -140,7 +145,7 @@ def _weights(
         corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap
     )
     capped = (weights >= correction.cap) & mask.bool()
-    return weights, {**_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
+    return weights, weights, {**_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
 
 
 def _sums(weights: Tensor, mask: Tensor) -> Shares:

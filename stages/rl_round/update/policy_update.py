@@ -15,6 +15,7 @@ from stages.foundations.seeds import permutation
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
+from stages.rl_round.update.by_staleness import rates_by_staleness
 from stages.rl_round.update.corrections import effective_sample_fraction
 from stages.rl_round.update.losses import policy_loss
 from stages.rl_round.update.recompute_logprobs import (
@@ -116,6 +117,7 @@ def summarise(updates: Sequence[Update]) -> dict[str, float]:
     means |= {
         name: value for name, value in updates[0].diagnostics.items() if name.startswith("logprob_gap/")
     }
+    means = rates_by_staleness(means)
     means["loss/policy"] = sum(update.loss for update in updates) / len(updates)
     means["optim/gradient_norm"] = sum(update.gradient_norm for update in updates) / len(updates)
     return means

@@ -16,6 +16,7 @@ from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, 
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
+from stages.rl_round.params.loop import SynchronousLoop
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
 
@@ -47,6 +48,8 @@ class TrainingSamples:
     sum_squared_probs: Tensor | None = None
     """Sum of the squared probabilities at each token under the proximal weights, where an estimator needs it."""
     reference_logprobs: Tensor | None = None
+    staleness: Tensor | None = None
+    """Versions that each one's weights are behind those that train, [responses]; None in the synchronous loop."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -93,7 +96,8 @@ def training_samples(
 ) -> TrainingSamples:
     """The decided rollouts of `groups`; undecided ones are neither trained on nor part of a baseline.
 
-    Those that `newest_version` has sampled are fresh; with None none is.
+    Those that `newest_version` has sampled are fresh; with None none is. Outside of the synchronous loop it is the
+    version that trains, and staleness is counted from it.
     """
     chosen = [
         (group.prompt, rollout, number)
@@ -106,6 +110,9 @@ def training_samples(
     mask = (torch.arange(int(lengths.max()) if chosen else 0)[None] < lengths[:, None]).float()
     logprobs = rows((rollout.sample.logprobs for rollout in rollouts), mask)
     truncated = torch.tensor([rollout.sample.is_truncated for rollout in rollouts], dtype=torch.bool)
+    staleness = None
+    if newest_version is not None and not isinstance(params.loop, SynchronousLoop):
+        staleness = torch.tensor([newest_version - rollout.sample.policy_version for rollout in rollouts])
     return TrainingSamples(
         prompts=[prompt for prompt, _, _ in chosen],
         rollouts=rollouts,
@@ -119,6 +126,7 @@ def training_samples(
         proximal_logprobs=logprobs,
         advantages=torch.zeros_like(mask),
         penalised=torch.zeros_like(mask, dtype=torch.bool),
+        staleness=staleness,
     )
 
 
@@ -162,6 +170,8 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
     loss_fields = {name: value[:, :width] for name, value in tokens.items() if value is not None}
     loss_fields["loss_mask"] = mask * samples.is_kept[:, None]
     loss_fields["fresh_mask"] = mask * samples.is_fresh[:, None]
+    if samples.staleness is not None:
+        loss_fields["staleness"] = samples.staleness
     distributions = None
     if params.keeps_distributions:
         distributions = tuple(_distributions(rollout.sample) for rollout in samples.rollouts)

@@ -1,0 +1,305 @@
+"""What every process of an asynchronous round did and when, why it waited, and a file of it that Perfetto opens.
+
+A process does one thing at a time, so its spans tile its life without a hole: what nobody has named is attributed.
+Before the first span it is `start`; after an idle span the reason holds until the process is heard of again; after a
+busy one it is `unnamed` (messages, and Python between two activities). So a process's shares always sum to 1.
+
+Times are readings of one clock, the hub's; the file's are seconds since the round's start. A round that was cut off
+and goes on keeps what its first life has seen: the time between the lives is `away` and in no share.
+
+Format: Trace Event Format (the public document of that name by the authors of Chrome's trace viewer), which Perfetto
+opens: M (names and order of processes), X (complete, ts and dur in microseconds), i (instant), C (counter).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.files import write_text_atomically
+from stages.rl_round.asynchronous.spans import AWAY, START, UNNAMED, Marks, Span, coarser, plain
+
+BUSY = frozenset(["train", "decode", "prefill", "judge"])
+"""Activities that move the round on; every other name is a reason to be idle: the trainer's `no_groups`, `publish`,
+`checkpoint`, `start`, a replica's `no_prompts`, `pull`, `start`, `dead`."""
+FAULT, PUBLISHED, MOVED, BATCH_TAKEN, RESUMED = "fault", "publish", "repack move", "batch taken", "resumed"
+"""Names of instants that the report knows."""
+ONE_DEVICE = {"trainer": 1, "replica": 1}
+AWAY_SECONDS = 1.0
+"""Shown between two lives; how long the round really was away is not known to it."""
+SAME_MOMENT = 0.001
+"""Spans of one activity that are nearer than this are one."""
+MAX_SPANS = 40_000
+"""In all; short ones are put together beyond (shares stay exact): about 5 MB of file."""
+
+
+class Timeline:
+    """Processes are named by what they are: hub, trainer, `replica/0`, `relay/<node>`."""
+
+    def __init__(self, origin: float, devices: Mapping[str, int] = ONE_DEVICE) -> None:
+        """`origin`: the clock at the round's start. `devices`: how many one process of a kind holds, for `bubble`."""
+        self._origin, self._devices = origin, dict(devices)
+        self._spans: dict[str, list[Span]] = {}
+        self._totals: dict[str, Counter[str]] = {}
+        self._grain = SAME_MOMENT
+        self._instants: dict[tuple[str, str], Marks] = {}
+        self._counters: dict[tuple[str, str], Marks] = {}
+        self._wall = 0.0
+
+    @property
+    def wall_seconds(self) -> float:
+        """From the round's start to the last thing that was seen, with the time between lives."""
+        return self._wall
+
+    def span(
+        self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any
+    ) -> None:
+        """`process` did this, or waited for this reason. What an earlier span covers already stays that span's."""
+        start, end = self._time(start_seconds), self._time(end_seconds)
+        spans = self._spans.setdefault(process, [])
+        self._totals.setdefault(process, Counter())
+        start = max(start, spans[-1].end if spans else 0.0)
+        if not end > start:
+            return
+        self._fill(process, start)
+        self._append(process, activity, start, end, plain(details))
+        self._wall = max(self._wall, end)
+        if len(spans) > max(64, MAX_SPANS // len(self._spans)):
+            self._coarsen()
+
+    def report(self, process: str, end_seconds: float, seconds: Mapping[str, float], **details: Any) -> None:
+        """Lays what a process says it has done since it last spoke one after the other, so that it ends now."""
+        at = end_seconds - sum(seconds.values())
+        for activity, spent in seconds.items():
+            self.span(process, activity, at, at + spent, **details)
+            at += spent
+
+    def instant(self, process: str, name: str, at: float, **details: Any) -> None:
+        """Something happened at a moment: FAULT, PUBLISHED, MOVED, BATCH_TAKEN."""
+        self._mark(self._instants, process, name, at, plain(details))
+
+    def counter(self, process: str, name: str, at: float, value: float) -> None:
+        """A quantity has this value from now on; one that has not changed is not kept again."""
+        marks = self._counters.get((process, name))
+        if math.isfinite(value) and not (marks and marks.kept and marks.kept[-1][1] == value):
+            self._mark(self._counters, process, name, at, value)
+
+    def count(self, name: str) -> int:
+        """Instants of this name."""
+        return sum(marks.seen for (_, own), marks in self._instants.items() if own == name)
+
+    def idle_shares(
+        self, process: str, since: float | None = None, until: float | None = None
+    ) -> dict[str, float]:
+        """`busy` and each reason to be idle as shares that sum to 1, of the round or of a part of it; empty without."""
+        spent: Counter[str] = Counter()
+        for activity, seconds in self._seconds(process, since, until).items():
+            if activity != AWAY:
+                spent["busy" if activity in BUSY else activity] += seconds
+        total = spent.total()
+        return (
+            {name: spent[name] / total for name in ("busy", *sorted(spent.keys() - {"busy"}))}
+            if total
+            else {}
+        )
+
+    def bubble(self, since: float | None = None, until: float | None = None) -> float:
+        """1 - busy / (devices x wall), over the processes that hold devices; 0 where there are none."""
+        busy, held = 0.0, 0.0
+        for process in self._spans:
+            devices = self._devices.get(_kind(process), 0)
+            spent = self._seconds(process, since, until)
+            busy += devices * sum(seconds for activity, seconds in spent.items() if activity in BUSY)
+            held += devices * sum(seconds for activity, seconds in spent.items() if activity != AWAY)
+        return 1 - busy / held if held else 0.0
+
+    def metrics(self, since: float | None = None, until: float | None = None) -> dict[str, float]:
+        """`idle/<kind>_<reason>` (mean over the processes of a kind that hold devices) and `bubble`."""
+        sums: Counter[str] = Counter()
+        counted: Counter[str] = Counter()
+        for process in self._spans:
+            kind, shares = _kind(process), self.idle_shares(process, since, until)
+            if kind in self._devices and shares:
+                counted[kind] += 1
+                for reason, share in shares.items():
+                    sums[f"{kind}_{reason}"] += share
+        idle = {
+            f"idle/{name}": share / counted[name.partition("_")[0]]
+            for name, share in sorted(sums.items())
+            if not name.endswith("_busy")
+        }
+        return {**idle, "bubble": self.bubble(since, until)}
+
+    def write(self, path: Path) -> None:
+        """Writes the trace; `otherData` holds the exact shares and counts, for the report and for a second life."""
+        processes = sorted(self._names(), key=_order)
+        pids = {process: number for number, process in enumerate(processes, 1)}
+        events: list[dict[str, Any]] = []
+        for process, pid in pids.items():
+            where = {"pid": pid, "tid": pid}
+            events += [
+                {"ph": "M", "name": "process_name", **where, "args": {"name": process}},
+                {"ph": "M", "name": "thread_name", **where, "args": {"name": process}},
+                {"ph": "M", "name": "process_sort_index", **where, "args": {"sort_index": pid}},
+            ]
+            for span in self._spans.get(process, []):
+                start, end = _microseconds(span.start), _microseconds(span.end)
+                kind = "busy" if span.activity in BUSY else "idle"
+                event = {
+                    "ph": "X",
+                    "name": span.activity,
+                    "cat": kind,
+                    **where,
+                    "ts": start,
+                    "dur": end - start,
+                }
+                events.append({**event, "args": span.details} if span.details else event)
+        for (process, name), marks in self._instants.items():
+            where = {"pid": pids[process], "tid": pids[process], "s": "p"}
+            for at, details in marks.kept:
+                event = {"ph": "i", "name": name, "cat": "mark", **where, "ts": _microseconds(at)}
+                events.append({**event, "args": details} if details else event)
+        for (process, name), marks in self._counters.items():
+            where = {"pid": pids[process], "tid": pids[process]}
+            for at, value in marks.kept:
+                events.append(
+                    {"ph": "C", "name": name, **where, "ts": _microseconds(at), "args": {"value": value}}
+                )
+        other = {
+            "wall_seconds": self._wall,
+            "bubble": self.bubble(),
+            "devices": self._devices,
+            "shares": {process: self.idle_shares(process) for process in processes if process in self._spans},
+            "totals": {
+                process: dict(self._totals[process]) for process in processes if process in self._spans
+            },
+            "counts": [[*key, marks.seen, marks.stride] for key, marks in self._instants.items()],
+            "grain_seconds": self._grain,
+        }
+        trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": other}
+        write_text_atomically(path, json.dumps(trace, separators=(",", ":"), allow_nan=False) + "\n")
+
+    @classmethod
+    def resumed(cls, path: Path, origin: float, devices: Mapping[str, int] = ONE_DEVICE) -> Timeline:
+        """Goes on from what an earlier life has written, after a marked gap; starts anew where there is no file."""
+        timeline = cls(origin, devices)
+        if path.exists():
+            timeline._read(json.loads(path.read_text(encoding="utf-8")))
+            end = timeline._wall
+            for process in timeline._spans:
+                timeline._fill(process, end)
+                timeline._append(process, AWAY, end, end + AWAY_SECONDS, {})
+            timeline._wall = end + AWAY_SECONDS
+            timeline._origin -= timeline._wall
+            timeline.instant("hub", RESUMED, origin)
+        return timeline
+
+    def _read(self, trace: Mapping[str, Any]) -> None:
+        other, events = trace["otherData"], trace["traceEvents"]
+        names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        self._wall, self._grain = other["wall_seconds"], other["grain_seconds"]
+        self._totals = {process: Counter(totals) for process, totals in other["totals"].items()}
+        self._spans = {process: [] for process in self._totals}
+        self._instants = {
+            (process, name): Marks(seen=seen, stride=stride)
+            for process, name, seen, stride in other["counts"]
+        }
+        for event in events:
+            process, at = names[event["pid"]], event.get("ts", 0) / 1e6
+            details = event.get("args", {})
+            match event["ph"]:
+                case "X":
+                    span = Span(event["name"], at, at + event["dur"] / 1e6, details)
+                    self._spans[process].append(span)
+                case "i":
+                    self._instants[process, event["name"]].kept.append((at, details))
+                case "C":
+                    marks = self._counters.setdefault((process, event["name"]), Marks())
+                    marks.add(at, details["value"])
+
+    def _time(self, reading: float) -> float:
+        """Seconds since the round's start; a reading that is no number is before everything."""
+        return max(0.0, reading - self._origin) if math.isfinite(reading) else 0.0
+
+    def _names(self) -> set[str]:
+        return {*self._spans, *(process for process, _ in [*self._instants, *self._counters])}
+
+    def _fill(self, process: str, start: float) -> None:
+        """Attributes what lies between the last span and `start`."""
+        spans = self._spans[process]
+        last = spans[-1] if spans else None
+        end = last.end if last else 0.0
+        if start <= end:
+            return
+        if last is None or last.activity == AWAY:
+            self._append(process, START, end, start, {})
+        elif last.activity not in BUSY or start - end < SAME_MOMENT:
+            self._append(process, last.activity, end, start, last.details)
+        else:
+            self._append(process, UNNAMED, end, start, {})
+
+    def _append(self, process: str, activity: str, start: float, end: float, details: dict[str, Any]) -> None:
+        spans = self._spans[process]
+        self._totals[process][activity] += end - start
+        if spans and spans[-1].activity == activity and spans[-1].details == details:
+            spans[-1].end = end
+        else:
+            spans.append(Span(activity, start, end, details))
+
+    def _coarsen(self) -> None:
+        """Puts short spans together until half of the room is free: those shorter than the grain, and it grows."""
+        room = max(32, MAX_SPANS // len(self._spans) // 2)
+        while True:
+            for spans in self._spans.values():
+                spans[:] = coarser(spans, self._grain)
+            if self._grain > self._wall or max(map(len, self._spans.values())) <= room:
+                return
+            self._grain *= 2
+
+    def _seconds(self, process: str, since: float | None, until: float | None) -> Mapping[str, float]:
+        """Seconds of each activity, those after the last span with its reason: what is asked about may still go on."""
+        spans = self._spans.get(process)
+        if not spans:
+            return {}
+        start, end = (
+            0.0 if since is None else self._time(since),
+            self._wall if until is None else self._time(until),
+        )
+        tail = max(0.0, end - max(start, spans[-1].end))
+        reason = UNNAMED if spans[-1].activity in BUSY else spans[-1].activity
+        if since is None and until is None:
+            spent = Counter(self._totals[process])
+        else:
+            spent = Counter()
+            for span in reversed(spans):
+                if span.end <= start:
+                    break
+                spent[span.activity] += max(0.0, min(span.end, end) - max(span.start, start))
+        spent[START if reason == AWAY else reason] += tail
+        return {activity: seconds for activity, seconds in spent.items() if seconds > 0}
+
+    def _mark(
+        self, kept: dict[tuple[str, str], Marks], process: str, name: str, at: float, value: Any
+    ) -> None:
+        moment = self._time(at)
+        self._wall = max(self._wall, moment)
+        kept.setdefault((process, name), Marks()).add(moment, value)
+
+
+def _kind(process: str) -> str:
+    return process.partition("/")[0]
+
+
+def _order(process: str) -> tuple[int, int, str]:
+    """Hub, trainer, replicas by number, relays."""
+    kind, _, own = process.partition("/")
+    known = ("hub", "trainer", "replica", "relay")
+    return known.index(kind) if kind in known else len(known), int(own) if own.isdecimal() else 0, process
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
