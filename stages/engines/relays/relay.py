@@ -170,6 +170,8 @@ class _Source:
         self.manifest, self.chain = manifest, deque(chain)
         self.damaged = self.passed_over = 0
         self._damaged_here = 0
+        self._is_new = False
+        """The relay that is asked has just taken another one's place."""
         self._heard_at = time.monotonic()
 
     def chunks(self) -> Iterator[tuple[tuple[int, int], bytes]]:
@@ -182,10 +184,15 @@ class _Source:
                 asked.append((place, self._ask(place)))
             place, answer = asked.popleft()
             content = self._content(place, answer)
-            if content is None:
-                missing.appendleft(place)
-            else:
+            if content is not None:
                 yield place, content
+                continue
+            missing.appendleft(place)
+            if self._is_new:
+                # What else the other one was asked for, the new one is asked for.
+                missing.extendleft(waiting for waiting, _ in asked)
+                asked.clear()
+                self._is_new = False
 
     def _ask(self, place: tuple[int, int]) -> Any:
         return self.chain[0].chunk.remote(self.manifest.version, self.manifest.digest, place)
@@ -218,6 +225,7 @@ class _Source:
             raise NobodyAnswers(f"no relay gives version {self.manifest.version}")
         self.chain.popleft()
         self.passed_over += 1
+        self._is_new = True
         self._damaged_here = 0
         self._heard_at = time.monotonic()
 
