@@ -17,9 +17,12 @@ def _sections() -> dict[str, Any]:
 
 
 def _contradictions(sections: Sections) -> list[str]:
+    from stages.rl_round.params.loop_contradictions import process_contradictions
     from stages.rl_round.params.rl import sampler_contradictions
 
-    return sampler_contradictions(sections["rl"], sections["sampler"])
+    rl, sampler = sections["rl"], sections["sampler"]
+    own = process_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    return [*sampler_contradictions(rl, sampler), *own]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:

@@ -34,6 +34,7 @@ from stages.rl_round.loop.round_log import RolloutLog, SilentLog
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
 from stages.rl_round.params.drawing import PassRateSelection
+from stages.rl_round.params.loop_contradictions import process_contradictions
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.params.verifier import ModelVerifier
@@ -56,7 +57,7 @@ def run_rl_round(paths: Namespace) -> None:
     params = load_section(paths.params, "rl", RlParams)
     this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
     sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
-    _refuse_contradictions(paths, params, sections["sampler"])
+    _refuse_contradictions(paths, params, sections)
     seed = load_value(paths.params, "seed")
     settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
     settings |= {name: section.model_dump() for name, section in sections.items()}
@@ -158,8 +159,9 @@ _SHARED = {
 }
 
 
-def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerParams) -> None:
-    found = sampler_contradictions(params, sampler)
+def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
+    found = sampler_contradictions(params, sections["sampler"])
+    found += process_contradictions(params, sections["sampler"], sections["trainer"])
     if found:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
 
