@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
 from stages.engines.policies.language_model import language_model
-from stages.engines.policies.policy_folders import encode_prompt, load_tokenizer
+from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.build import build_trainer
@@ -27,7 +27,6 @@ from stages.rl_round.loop.step_metrics import step_metrics
 from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
 from stages.rl_round.params.drawing import NoDynamicSampling
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import Batch
 from stages.rl_round.rollouts.grouping import draw_groups
 from stages.rl_round.rollouts.records import Problem
 from stages.rl_round.rollouts.sampling import ProblemDraw
@@ -115,7 +114,7 @@ class OurStep:
         self.sampler.load_weights(self.trainer.named_weights(), version + 1)
         gap = self.probe.check(self.sampler, from_trainer)
         synced = time.perf_counter()
-        row |= step_metrics(Batch(groups, groups, [], 1, 0, 0, 1.0), trained, self.params)
+        row |= step_metrics(Batch(groups, groups, [], 1, 0, 0, 1.0, version), trained, self.params)
         return {
             "responses": len(trained),
             "tokens": row["tokens/sampled"],

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.contender import Channel, Settings, of_turn, read_problems
-from stages.engines.policies.policy_folders import encode_prompt, load_policy, load_tokenizer
+from stages.engines.policies.policy_folders import load_policy
+from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings

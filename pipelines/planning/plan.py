@@ -117,6 +117,10 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
             f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
         )
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
+    if sections["sampler"].kind == "virtual":
+        raise UserError(
+            "sampler.kind virtual computes nothing: there is nothing to plan; set sampler.kind torch or vllm"
+        )
     stages = [stage for stage in stages_of(read_definitions(root / "dvc.yaml"), params) if stage.reads]
     sizes = _sizes(stages, sections)
     shape = _shape(sizes, question, root)

@@ -103,6 +103,16 @@ class ExperienceWindow:
         left.subtract(self._outstanding[group].deadline for group in chosen)
         return chosen if self._is_feasible(left, self.steps_done + 1) else None
 
+    def short_batch(self) -> list[Hashable] | None:
+        """All ready groups, though they are fewer than a step should have; None while others must not be left behind.
+
+        For a round whose policy gives no more groups to learn from: it may be empty.
+        """
+        ready = self.ready_groups()[: self.groups_per_step]
+        left = self._by_deadline.copy()
+        left.subtract(self._outstanding[group].deadline for group in ready)
+        return ready if self._is_feasible(left, self.steps_done + 1) else None
+
     def take(self, groups: Iterable[Hashable]) -> None:
         """The next step trains on `groups`: what `next_batch` gave, or fewer where a round goes on with what it has."""
         for group in groups:

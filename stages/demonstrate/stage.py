@@ -10,7 +10,7 @@ import pandas
 from stages.demonstrate.demonstrations import Drops, Rows, gather, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.policies.policy_folders import decode_response, encode_prompt, load_tokenizer
+from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.model_judge import ModelJudge

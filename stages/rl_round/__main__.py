@@ -2,8 +2,8 @@
 
     python -m stages.rl_round --params params.yaml --round rl_1 --policy data/policies/sft \\
         --problems data/problems/train.parquet --out data/policies/rl_1 --rollouts data/rollouts/rl_1.parquet \\
-        --metrics data/metrics/rl_round/rl_1.json --curves data/curves/rl_round/rl_1.csv \\
-        --headline data/headline/rl_round/rl_1.json
+        --schedule data/schedules/rl_1 --curves data/curves/rl_round/rl_1.csv \\
+        --metrics data/metrics/rl_round/rl_1.json --headline data/headline/rl_round/rl_1.json
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
         argv,
         __doc__,
         inputs=["policy", "problems"],
-        outputs=["out", "rollouts", "metrics", "headline", "curves"],
+        outputs=["out", "rollouts", "schedule", "metrics", "headline", "curves"],
         options=["round"],
     )
     with quick_imports():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas
 
 from stages.engines.policies.packing import TokenSequence
-from stages.engines.policies.policy_folders import encode_prompt, encode_response
+from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.funnel import Funnel
 from stages.foundations.prompts import ChatPrompt, PlainPrompt
 from stages.observe.progress import progress

@@ -8,7 +8,7 @@ import pandas
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams

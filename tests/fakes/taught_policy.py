@@ -191,6 +191,8 @@ def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
         str(out / "rl_1"),
         "--rollouts",
         str(out / "rl_1.parquet"),
+        "--schedule",
+        str(out / "schedules" / "rl_1"),
         "--curves",
         str(out / "rl_1.csv"),
         "--metrics",

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from tests.fakes.miniature import PROJECT, copy_project, dvc, stages_run, use_miniature
 from tests.fakes.tiny_policy import write_tiny_policy
 

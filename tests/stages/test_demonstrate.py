@@ -8,7 +8,8 @@ import yaml
 
 from stages.demonstrate.__main__ import main
 from stages.demonstrate.responses import as_response
-from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_policy, save_policy
+from stages.engines.policies.policy_folders import load_policy, save_policy
+from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import PlainPrompt
 from stages.foundations.tables.demonstration import DEMONSTRATION

@@ -7,7 +7,8 @@ import pytest
 import torch
 import yaml
 
-from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_policy, save_policy
+from stages.engines.policies.policy_folders import load_policy, save_policy
+from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.filter_web.__main__ import main
 from stages.filter_web.filtering import _first_objection, filter_candidates, tidy_functions
 from stages.filter_web.params import FilterRules, LengthLimits

@@ -1,10 +1,12 @@
 """Ends what Ray leaves behind when the process that used it is gone, even if that was killed.
 
-    python -m stages.engines.distributed.ray_guard FOLDER PARENT        (waits for the end of its standard input)
+    python -m stages.engines.distributed.ray_guard FOLDER PARENT RUN        (waits for the end of its standard input)
 
 Ray asks the kernel to end its servers with the process that started them, and its workers end with their raylet; but
 its two agents outlived a killed raylet by two minutes, because they first tell a server that is gone as well.
-Whatever belongs to a Ray keeps a log open for writing in that Ray's own folder: that is how it is found.
+Whatever belongs to a Ray keeps a log open for writing in that Ray's own folder: that is how it is found. FOLDER is
+empty for a cluster that others have started. What RUN keeps in this machine's memory is removed last, when nobody
+writes it any more.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
+
+from stages.engines.relays.published_weights import MEMORY, PREFIX
 
 PASSES = 3
 """Quiet passes until nothing more is expected: a process may just be starting another."""
@@ -49,14 +53,17 @@ def writers(folder: Path, spared: int) -> Iterator[psutil.Process]:
                     yield process
 
 
-def main(folder: Path, parent: int) -> None:
-    """Waits, then ends what is left and removes the folder."""
+def main(folder: Path | None, parent: int, run: str) -> None:
+    """Waits, then ends what is left and removes the folders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while sys.stdin.buffer.read(1):
         pass
-    end_all(folder, parent)
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder is not None:
+        end_all(folder, parent)
+        shutil.rmtree(folder, ignore_errors=True)
+    for weights in MEMORY.glob(f"{PREFIX}{run}-*"):
+        shutil.rmtree(weights, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    main(Path(sys.argv[1]) if sys.argv[1] else None, int(sys.argv[2]), sys.argv[3])

@@ -7,6 +7,7 @@ It ends with this process, however that one ends: see `ray_guard.py`.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import os
 import secrets
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
@@ -33,18 +35,31 @@ GUARD = "stages.engines.distributed.ray_guard"
 
 
 @contextlib.contextmanager
-def ray_session(processes: int) -> Iterator[None]:
+def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
     """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray with that many CPUs and ends all of it.
 
-    UserError when Ray is not installed, or no cluster answers at RAY_ADDRESS.
+    Yields a name for what this session keeps in the memory of its nodes (`published_weights.weights_folder`), which is
+    removed here when this process is gone. A cluster's nodes must have `packages`. UserError when Ray is not installed
+    or does not start, no cluster answers at RAY_ADDRESS, or one of its nodes cannot run the code.
     """
+    run = f"{os.getpid()}.{secrets.token_hex(4)}"
     address = os.environ.get("RAY_ADDRESS")
-    with _cluster(address) if address else _own(processes):
-        yield
+    with _cluster(address, run, packages) if address else _own(processes, run):
+        yield run
 
 
 @contextlib.contextmanager
-def _cluster(address: str) -> Iterator[None]:
+def _cluster(address: str, run: str, packages: Sequence[str]) -> Iterator[None]:
+    with _guard(None, run):
+        ray = _connected(address)
+        try:
+            _require(ray, packages)
+            yield
+        finally:
+            ray.shutdown()
+
+
+def _connected(address: str) -> Any:
     ray = _ray()
     try:
         # Workers there need not have the project: they get the package `stages`, and must have its requirements.
@@ -59,14 +74,46 @@ def _cluster(address: str) -> Iterator[None]:
             f"no Ray cluster to work with at RAY_ADDRESS={address} ({error}): start it (`ray start --head`), "
             "or unset the variable to use Ray on this machine"
         ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    return ray
+
+
+def _require(ray: Any, packages: Sequence[str]) -> None:
+    """UserError when a node cannot import the project's code or lacks one of the packages."""
+    if not packages:
+        return
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    check = ray.remote(num_cpus=0, max_retries=0)(missing_packages)
+    nodes = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    asked = {
+        node: check.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            list(packages)
+        )
+        for node in nodes
+    }
+    for node, answer in asked.items():
+        try:
+            missing = ray.get(answer, timeout=START_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise UserError(
+                f"{nodes[node]} of the Ray cluster cannot run the project's code "
+                f"({str(error).strip().splitlines()[-1][:200]}): install requirements.lock there, with the Python of "
+                "this machine"
+            ) from error
+        if missing:
+            raise UserError(
+                f"{nodes[node]} of the Ray cluster lacks {', '.join(missing)}: install requirements.lock there, or "
+                "unset RAY_ADDRESS to use Ray on this machine"
+            )
+
+
+def missing_packages(packages: list[str]) -> list[str]:
+    """Those that cannot be found here."""
+    return [package for package in packages if importlib.util.find_spec(package) is None]
 
 
 @contextlib.contextmanager
-def _own(processes: int) -> Iterator[None]:
+def _own(processes: int, run: str) -> Iterator[None]:
     # Ray reads these when it is imported, and hands them to its processes.
     settings = {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -76,16 +123,28 @@ def _own(processes: int) -> Iterator[None]:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
-    with variables_set(settings), _folder() as folder, _guard(folder):
+    with variables_set(settings), _folder() as folder, _guard(folder, run):
         ray = _ray()
         try:
-            _start(ray, processes, folder)
+            _start_or_say(ray, processes, folder)
             yield
         finally:
             ray.shutdown()
 
 
-def _start(ray, processes: int, folder: Path) -> None:
+def _start_or_say(ray: Any, processes: int, folder: Path) -> None:
+    try:
+        _start(ray, processes, folder)
+    except Exception as error:  # Ray has no class for this one
+        first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"Ray does not start on this machine ({first_line[:200]}): it needs a local disk for {folder.parent}, "
+            "about 0.5 GiB of memory and some 200 processes and threads (`ulimit -u`); without Ray a round runs with "
+            "`rl.loop: {kind: synchronous}` and no `sampler.replicas`"
+        ) from error
+
+
+def _start(ray: Any, processes: int, folder: Path) -> None:
     """Starts Ray's servers and connects. Ray itself gives up after 30 seconds, which a busy machine may exceed, and
     leaves the servers starting: then they are waited for."""
     common = {"log_to_driver": False, "logging_level": logging.WARNING}
@@ -119,10 +178,10 @@ def _start(ray, processes: int, folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _guard(folder: Path) -> Iterator[None]:
-    """A process that outlives this one, in a session of its own, and ends what Ray leaves behind."""
+def _guard(folder: Path | None, run: str) -> Iterator[None]:
+    """A process that outlives this one, in a session of its own, and ends and removes what is left behind."""
     guard = subprocess.Popen(
-        [sys.executable, "-P", "-m", GUARD, str(folder), str(os.getpid())],
+        [sys.executable, "-P", "-m", GUARD, str(folder or ""), str(os.getpid()), run],
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
@@ -133,7 +192,7 @@ def _guard(folder: Path) -> Iterator[None]:
         guard.wait()
 
 
-def _ray():
+def _ray() -> Any:
     os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
     try:
         import ray

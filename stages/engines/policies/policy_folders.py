@@ -10,29 +10,14 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import ChatPrompt, PlainPrompt, format_problem
 
 transformers.utils.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a policy folder; UserError when it has none or no end-of-sequence token."""
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(
-            f"{folder} holds no usable tokenizer ({error}): make the policy again with its tokenizer"
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer of {folder} has no end-of-sequence token: set eos_token in its config"
-        )
-    return tokenizer
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
@@ -94,32 +79,3 @@ def save_policy(
     if model.generation_config is not None:
         model.generation_config.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-
-
-def encode_prompt(
-    tokenizer: PreTrainedTokenizerBase, params: PlainPrompt | ChatPrompt, problem: str
-) -> list[int]:
-    """Token ids of the prompt for `problem`, ready for the response's first token.
-
-    UserError when a chat prompt is asked of a tokenizer without a chat template.
-    """
-    match params:
-        case PlainPrompt():
-            return list(tokenizer.encode(format_problem(params, problem), add_special_tokens=True))
-        case ChatPrompt():
-            if not tokenizer.chat_template:
-                raise UserError("the policy's tokenizer has no chat template: set `prompt.kind: plain`")
-            messages = [{"role": "system", "content": params.system}] if params.system else []
-            messages.append({"role": "user", "content": problem + params.suffix})
-            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            return list(tokenizer.encode(text, add_special_tokens=False))
-
-
-def encode_response(tokenizer: PreTrainedTokenizerBase, response: str) -> list[int]:
-    """Token ids of a whole response, the end-of-sequence token included."""
-    return [*tokenizer.encode(response, add_special_tokens=False), tokenizer.eos_token_id]
-
-
-def decode_response(tokenizer: PreTrainedTokenizerBase, token_ids: list[int]) -> str:
-    """The response's text without special tokens."""
-    return tokenizer.decode(token_ids, skip_special_tokens=True)

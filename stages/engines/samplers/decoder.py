@@ -82,9 +82,19 @@ class Decoder:
             for layer in self.body.layers
         ]
         self.norm = _Norm(self.body.norm.weight, config.rms_norm_eps)
+        self._turns = self._turns_of(0)
 
     def turns(self, positions: int) -> tuple[Tensor, Tensor]:
-        """Factors of queries and of keys [positions, head size / 2], complex; attention's scale is in the former."""
+        """Factors of queries and of keys [at least `positions`, head size / 2], complex.
+
+        Attention's scale is in the former.
+        """
+        turns = self._turns
+        if len(turns[0]) < positions:
+            turns = self._turns = self._turns_of(positions)
+        return turns
+
+    def _turns_of(self, positions: int) -> tuple[Tensor, Tensor]:
         places = torch.arange(positions, device=self.device)[None]
         like = torch.empty(0, dtype=torch.float32, device=self.device)
         cosine, sine = (part[0, :, : self.head_size // 2] for part in self.body.rotary_emb(like, places))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from stages.engines.samplers.samples import Begun, Sample, Trajectory
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop knows samplers, and has no torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,30 @@ class Load:
     """Tokens of the running sequences, prompts included."""
 
 
+def check_begun(
+    trajectories: Mapping[Hashable, Trajectory], known: Collection[Hashable], settings: SamplingSettings
+) -> None:
+    """ValueError when a trajectory cannot be drawn.
+
+    It has all its tokens already, its name is among `known`, or it was begun and its distributions are to be kept.
+    """
+    for name, trajectory in trajectories.items():
+        count = len(trajectory.begun.token_ids)
+        if name in known:
+            raise ValueError(f"{name} is being drawn already")
+        if count >= settings.max_response_tokens:
+            raise ValueError(f"{name} has {count} tokens of {settings.max_response_tokens}: it has ended")
+        if count and settings.keeps_distributions:
+            raise ValueError(f"{name} was begun elsewhere: the distributions of its tokens are not known")
+
+
 class Decoding(Protocol):
     """Trajectories in flight, stepped by the caller. The names are the caller's own."""
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         """They take part from the next step on, as far as there is room, in this order.
 
-        Equal prompts should stand together: they are read once.
+        Equal prompts should stand together: they are read once. ValueError as in `check_begun`; none is then admitted.
         """
 
     def step(self) -> dict[Hashable, Sample]:
@@ -66,10 +84,14 @@ class Decoding(Protocol):
         """
 
     def new_tokens(self) -> dict[Hashable, Begun]:
-        """What each trajectory that has not ended has got since this was last asked."""
+        """What each trajectory that has not ended has got since this was last asked; one that got none is left out."""
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
         """Ends these trajectories before their time and gives all their tokens; names of ended ones are passed over."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True when a step would do nothing: none is running and none waits."""
 
     @property
     def load(self) -> Load:

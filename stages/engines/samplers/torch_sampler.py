@@ -19,12 +19,11 @@ from transformers import PreTrainedModel
 from stages.engines.devices import pick_device
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
-from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
+from stages.engines.samplers.kv_cache import PromptReading
 from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
-from stages.engines.samplers.protocol import FullSample, SamplingSettings
-from stages.engines.samplers.random_numbers import RandomNumbers
-from stages.engines.samplers.samples import Sample, StopReason, Trajectory
-from stages.engines.samplers.token_sampling import distribution, draw
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Sample, Trajectory
+from stages.engines.samplers.torch_decoding import TorchDecoding
 from stages.engines.samplers.weight_mismatch import PastWeights, rounded
 
 SMALL_POLICY = 8_000_000
@@ -73,24 +72,32 @@ class TorchSampler:
     ) -> Iterator[tuple[int, Sample]]:
         """Index and sample of each trajectory as it ends; see the protocol."""
         decoder = Decoder(self.model)
-
-        @torch.inference_mode()
-        def decode(batch: _Batch) -> Iterator[tuple[int, Sample]]:
-            yield from _DecodingLoop(
-                decoder, trajectories, batch, settings, self.end_token, self.policy_version
-            ).run()
-
-        # How trajectories are cut into batches decides speed alone: their random numbers are their own.
         groups = _equal_prompts(trajectories)
-        widest = max(map(len, groups), default=1)
-        lanes = self._lanes(widest)
-        at_once = min(self.params.max_sequences // (lanes * widest), -(-len(groups) // lanes))
-        batches = _batches(groups, trajectories, max(1, at_once))
+        lanes = self._lanes(max(map(len, groups), default=1))
+        places = self.params.max_sequences // lanes
+
+        def decode(share: Sequence[int]) -> Iterator[tuple[int, Sample]]:
+            decoding = self._decoding(decoder, settings, min(places, len(share)))
+            decoding.admit({index: trajectories[index] for index in share})
+            while not decoding.is_idle:
+                yield from decoding.step().items()
+
+        # Who is drawn beside whom depends on lengths alone, not on which lane was quicker: a repeated call repeats its
+        # float sums.
+        shares = [[index for group in groups[lane::lanes] for index in group] for lane in range(lanes)]
+        shares = [share for share in shares if share]
         if lanes == 1:
-            for batch in batches:
-                yield from decode(batch)
+            for share in shares:
+                yield from decode(share)
         else:
-            yield from _in_lanes(decode, batches, lanes)
+            yield from _in_lanes(decode, shares)
+
+    def open(self, settings: SamplingSettings) -> TorchDecoding:
+        """See the protocol; decodes in the thread that steps it."""
+        return self._decoding(Decoder(self.model), settings, self.params.max_sequences)
+
+    def _decoding(self, decoder: Decoder, settings: SamplingSettings, places: int) -> TorchDecoding:
+        return TorchDecoding(decoder, settings, self.end_token, self.policy_version, places)
 
     def _lanes(self, samples_per_prompt: int) -> int:
         """Batches decoded at the same time, within `max_sequences`."""
@@ -152,57 +159,40 @@ class TorchSampler:
         del self.model, self.weights, self.past
 
 
-_Batch = list[list[int]]
-"""Indices of trajectories that are decoded together, by prompt; every prompt has the same number of them."""
-
-
-def _equal_prompts(trajectories: Sequence[Trajectory]) -> _Batch:
-    """Runs of neighbours with the same prompt."""
+def _equal_prompts(trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """Indices of neighbours with the same prompt; prompts of similar length beside each other."""
     runs = groupby(range(len(trajectories)), key=lambda index: tuple(trajectories[index].prompt))
-    return [list(run) for _, run in runs]
-
-
-def _batches(groups: _Batch, trajectories: Sequence[Trajectory], at_once: int) -> list[_Batch]:
-    """At most `at_once` groups together: those of one size, prompts of similar length beside each other."""
-    order = sorted(groups, key=lambda group: (-len(group), len(trajectories[group[0]].prompt), group[0]))
-    batches: list[_Batch] = []
-    for _, same in groupby(order, key=len):
-        alike = list(same)
-        batches += [alike[start : start + at_once] for start in range(0, len(alike), at_once)]
-    return batches
+    return sorted((list(run) for _, run in runs), key=lambda run: len(trajectories[run[0]].prompt))
 
 
 def _in_lanes(
-    decode: Callable[[_Batch], Iterator[tuple[int, Sample]]], batches: Sequence[_Batch], lanes: int
+    decode: Callable[[Sequence[int]], Iterator[tuple[int, Sample]]], shares: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Sample]]:
-    """What `decode` yields, from as many threads as there are lanes; torch's own threads are shared out among them."""
+    """What `decode` yields of all shares, each in a thread; torch's own threads are shared out among them."""
     threads = torch.get_num_threads()
-    waiting, is_over = iter(batches), threading.Event()
-    taking = threading.Lock()
+    is_over = threading.Event()
     ended: SimpleQueue[tuple[int, Sample] | BaseException | None] = SimpleQueue()
 
-    def next_batch() -> _Batch | None:
-        with taking:
-            return None if is_over.is_set() else next(waiting, None)
-
-    def work() -> None:
-        torch.set_num_threads(max(1, threads // lanes))
+    def work(share: Sequence[int]) -> None:
+        torch.set_num_threads(max(1, threads // len(shares)))
         try:
-            while batch := next_batch():
-                for item in decode(batch):
-                    ended.put(item)
-                    if is_over.is_set():
-                        return
+            for item in decode(share):
+                ended.put(item)
+                if is_over.is_set():
+                    return
         except BaseException as error:  # handed to the thread that asked, which raises it
             ended.put(error)
         finally:
             ended.put(None)
 
-    workers = [threading.Thread(target=work, name=f"lane-{number}", daemon=True) for number in range(lanes)]
+    workers = [
+        threading.Thread(target=work, args=(share,), name=f"lane-{number}", daemon=True)
+        for number, share in enumerate(shares)
+    ]
     for worker in workers:
         worker.start()
     try:
-        working = lanes
+        working = len(workers)
         while working:
             item = ended.get()
             if isinstance(item, BaseException):
@@ -217,91 +207,3 @@ def _in_lanes(
         for worker in workers:
             worker.join()
         torch.set_num_threads(threads)  # a lane's setting also holds for threads to come
-
-
-class _DecodingLoop:
-    """Decodes one batch to the end and hands over each response as it ends."""
-
-    def __init__(
-        self,
-        decoder: Decoder,
-        trajectories: Sequence[Trajectory],
-        batch: _Batch,
-        settings: SamplingSettings,
-        end_token: int,
-        policy_version: int,
-    ) -> None:
-        self.decoder, self.settings, self.end_token = decoder, settings, end_token
-        self.policy_version = policy_version
-        self.indices = [index for group in batch for index in group]
-        self.prompts, self.repeats = [trajectories[group[0]].prompt for group in batch], len(batch[0])
-        self.numbers = RandomNumbers([trajectories[index].seed for index in self.indices], decoder.device)
-        self.distributions: list[list[Tensor]] = [[] for _ in self.indices]
-        """Of each sequence's tokens so far, where they are kept."""
-
-    def run(self) -> Iterator[tuple[int, Sample]]:
-        """Index and sample of each trajectory of the batch."""
-        logits, cache = self._read_prompts()
-        count, limit, device = len(logits), self.settings.max_response_tokens, logits.device
-        tokens = torch.zeros(count, limit, dtype=torch.long, device=device)
-        logprobs = torch.zeros(count, limit, device=device)
-        rows = torch.arange(count, device=device)
-        for step in range(limit):
-            if self.settings.keeps_distributions:
-                self._keep_distributions(logits, rows)
-            token, logprob = draw(logits, self.settings, self.numbers.at(step, rows))
-            tokens[rows, step] = token
-            logprobs[rows, step] = logprob
-            is_open = (
-                token != self.end_token if step < limit - 1 else torch.zeros_like(token, dtype=torch.bool)
-            )
-            kept = is_open.nonzero()[:, 0]
-            if len(kept) < len(rows):
-                ended = rows[~is_open]
-                yield from self._samples(
-                    ended.tolist(), tokens[ended, : step + 1], logprobs[ended, : step + 1]
-                )
-                rows, token = rows[kept], token[kept]
-                if len(rows) == 0:  # the limit ends the last ones here too
-                    return
-                cache.keep(kept)
-            cache.add_column()
-            logits = self.decoder.logits(self.decoder.hidden(token, cache.attend))
-
-    def _read_prompts(self) -> tuple[Tensor, KeyValueCache]:
-        """Logits [sequences, vocab] after the prompts, each repeated for its responses, and their cache."""
-        lengths = [len(prompt) for prompt in self.prompts]
-        ids = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-        for row, prompt in zip(ids, self.prompts, strict=True):
-            row[: len(prompt)] = torch.tensor(prompt)
-        reading = PromptReading(self.decoder, *ids.shape)
-        hidden = self.decoder.hidden(ids.to(self.decoder.device).flatten(), reading.attend).view(
-            *ids.shape, -1
-        )
-        last = hidden[torch.arange(len(lengths)), torch.tensor(lengths) - 1]
-        logits = self.decoder.logits(last).repeat_interleave(self.repeats, dim=0)
-        limit = self.settings.max_response_tokens
-        return logits, KeyValueCache(reading, lengths, self.repeats, limit)
-
-    def _keep_distributions(self, logits: Tensor, rows: Tensor) -> None:
-        whole = distribution(logits, self.settings).cpu()
-        for row, logprobs in zip(rows.tolist(), whole, strict=True):
-            self.distributions[row].append(logprobs)
-
-    def _samples(
-        self, ended: Sequence[int], tokens: Tensor, logprobs: Tensor
-    ) -> Iterator[tuple[int, Sample]]:
-        """Of the sequences `ended`, with their tokens and log-probs [ended, response tokens]."""
-        if not logprobs.isfinite().all():
-            raise FloatingPointError(
-                "the policy's probabilities are not numbers: its weights hold NaN or infinity"
-            )
-        for row, ids, values in zip(ended, tokens.tolist(), logprobs.tolist(), strict=True):
-            is_ended = ids[-1] == self.end_token
-            reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
-            sample = Sample(ids, values, reason, self.policy_version)
-            if self.settings.keeps_distributions:
-                with torch.inference_mode(False):  # a loss will read them
-                    sample = FullSample(**vars(sample), distributions=torch.stack(self.distributions[row]))
-                self.distributions[row] = []
-            yield self.indices[row], sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
-import math
 import multiprocessing
 import os
 import shutil
@@ -29,8 +28,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import FullSample, SamplingSettings
-from stages.engines.samplers.samples import Sample, StopReason, Trajectory
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Sample, Trajectory
+from stages.engines.samplers.vllm_decoding import VllmDecoding, first_logprobs
 from stages.engines.samplers.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.environment_variables import variables_set
@@ -123,43 +123,45 @@ class VllmSampler:
 
         UserError when distributions are to be kept and the vocabulary is larger than `LARGEST_KEPT_VOCABULARY`.
         """
+        decoding = self._decoding(settings, tells=False)
+        try:
+            decoding.admit(dict(enumerate(trajectories)))
+            while not decoding.is_idle:
+                yield from decoding.step().items()
+        finally:
+            decoding.close()
+
+    def open(self, settings: SamplingSettings) -> VllmDecoding:
+        """See the protocol and `VllmDecoding`; UserError as in `stream`."""
+        return self._decoding(settings, tells=True)
+
+    def _decoding(self, settings: SamplingSettings, tells: bool) -> VllmDecoding:
         if settings.keeps_distributions and not self._can_keep_distributions:
             raise UserError(
                 f"vLLM gives whole distributions as Python numbers, and the policy has {self.vocabulary} tokens, more "
                 f"than the {LARGEST_KEPT_VOCABULARY} that this is done for: set sampler.kind torch, or "
                 "rl.rollout_correction.divergence sampled and leave rl.study.rollout_distributions out"
             )
-        self._check_lengths([one.prompt for one in trajectories], settings.max_response_tokens)
-        self._llm.reset_prefix_cache()
-        requests = [(one.prompt, self._sampling_params(settings, one.seed)) for one in trajectories]
-        for index, output in self._answer(requests):
-            yield index, self._sample_of(output, settings.keeps_distributions)
+        self._forget_prefixes()
+        return VllmDecoding(
+            self._llm.llm_engine,
+            self._request_numbers,
+            settings,
+            self.end_token,
+            self.vocabulary,
+            self.policy_version,
+            self._check_lengths,
+            tells,
+        )
+
+    def _forget_prefixes(self) -> None:
+        """So that a repeated call repeats its batches, and no keys of other weights are used."""
+        if self._llm.llm_engine.has_unfinished_requests() or not self._llm.reset_prefix_cache():
+            raise RuntimeError("trajectories are in flight in vLLM: withdraw them, or close their decoding")
 
     @property
     def _can_keep_distributions(self) -> bool:
         return self.vocabulary <= LARGEST_KEPT_VOCABULARY
-
-    def _sampling_params(self, settings: SamplingSettings, seed: int) -> SamplingParams:
-        from vllm import SamplingParams
-        from vllm.exceptions import VLLMValidationError
-
-        try:
-            return SamplingParams(
-                temperature=settings.temperature,
-                top_p=settings.top_p,
-                top_k=settings.top_k,
-                # The safe vocabulary is the min-p rule: p >= e^log_threshold times the largest p.
-                min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
-                max_tokens=settings.max_response_tokens,
-                seed=seed,
-                stop_token_ids=[self.end_token],
-                ignore_eos=True,
-                logprobs=self.vocabulary if settings.keeps_distributions else 0,
-                flat_logprobs=True,
-                detokenize=False,
-            )
-        except (ValueError, VLLMValidationError) as error:
-            raise UserError(f"vLLM refuses the sampling settings: {error}") from error
 
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
@@ -172,14 +174,16 @@ class VllmSampler:
         self._check_lengths([[*prompt, *response] for prompt, response in pairs], 1)
         outputs = dict(self._answer([([*prompt, *response], asked) for prompt, response in pairs]))
         return [
-            _first_logprobs(outputs[index].prompt_logprobs)[
-                len(prompt) - 1 :
-            ]  # a first token has no log-prob
+            first_logprobs(outputs[index].prompt_logprobs)[len(prompt) - 1 :]  # a first token has no log-prob
             for index, (prompt, _) in enumerate(pairs)
         ]
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
-        """Replaces the weights; KeyError when names are missing or unknown (the sampler is then unusable)."""
+        """Replaces the weights; KeyError when names are missing or unknown (the sampler is then unusable).
+
+        RuntimeError when trajectories are in flight.
+        """
+        self._forget_prefixes()
         names: set[str] = set()
 
         def noted() -> Iterator[tuple[str, Tensor]]:
@@ -193,7 +197,6 @@ class VllmSampler:
             self._send_files(noted())
         if names != self._checkpoint_names:
             raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
-        self._llm.reset_prefix_cache()
         self.policy_version = policy_version
 
     def kept_weights(self) -> dict[str, Tensor]:
@@ -247,15 +250,6 @@ class VllmSampler:
                 f"= {self.params.max_model_tokens}: raise it, drop long problems, or ask for shorter responses"
             )
 
-    def _sample_of(self, output: RequestOutput, keeps_distributions: bool) -> Sample:
-        (answer,) = output.outputs
-        token_ids = list(answer.token_ids)
-        reason = StopReason.END_OF_SEQUENCE if token_ids[-1] == self.end_token else StopReason.MAX_TOKENS
-        sample = Sample(token_ids, _first_logprobs(answer.logprobs), reason, self.policy_version)
-        if not keeps_distributions:
-            return sample
-        return FullSample(**vars(sample), distributions=_all_logprobs(answer.logprobs, self.vocabulary))
-
 
 @contextmanager
 def _torch_threads_kept() -> Iterator[None]:
@@ -282,20 +276,6 @@ def _process_group_kept() -> Iterator[None]:
 def _finished(engine: Any) -> Iterator[RequestOutput]:
     while engine.has_unfinished_requests():
         yield from (output for output in engine.step() if output.finished)
-
-
-def _first_logprobs(flat: Any) -> list[float]:
-    """The log-prob of the token itself at each position; the most probable one may stand behind it."""
-    places = zip(flat.start_indices, flat.end_indices, strict=True)
-    return [flat.logprobs[start] for start, end in places if end > start]
-
-
-def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
-    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
-    rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
-    for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
-        row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
-    return rows
 
 
 def _write_shards(named_tensors: Iterator[tuple[str, Tensor]], folder: Path) -> Iterator[Path]:

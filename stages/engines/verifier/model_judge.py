@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.policies.policy_folders import decode_response, encode_prompt, encode_response
+from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.verifier.judgement import Judgement

@@ -16,9 +16,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
-from stages.rl_round.rollouts.dynamic_sampling import Batch, DrawState, draw_batch, problems_in_order
+from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
 from stages.rl_round.rollouts.grouping import draw_groups
-from stages.rl_round.rollouts.records import Group, Problem, Rollout, group_from_json, group_to_json
+from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
 
 

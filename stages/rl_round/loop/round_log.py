@@ -1,17 +1,20 @@
-"""What a round leaves to be read: every rollout with its fate, and the curve."""
+"""What a round leaves to be read: every rollout with its fate, the schedule, and the curve."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import pandas
 
+from stages.foundations.files import write_json
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.rollouts.dynamic_sampling import Batch
-from stages.rl_round.rollouts.records import Group
+from stages.observe.tracking import Run
+from stages.rl_round.rollouts.records import Batch, Group
+from stages.rl_round.schedule.schedule import leftover_fates, step_fates
 
 
 class RoundLog(Protocol):
@@ -41,39 +44,45 @@ class SilentLog:
 
 
 class RolloutLog:
-    """Of rank 0: rollouts go to one file a step in the scratch folder until the round ends, numbers to tracking."""
+    """Of rank 0: rollouts and fates go to files of each step in the scratch folder until the round ends, numbers to
+    tracking."""
 
-    def __init__(self, context: RoundContext) -> None:
-        self.folder = context.scratch / "rollouts"
-        self._context = context
+    def __init__(self, scratch: Path, run: Run) -> None:
+        self.folder, self._run = scratch / "rollouts", run
 
     def resume(self, step: int) -> None:
         """See the protocol."""
-        for file in self.folder.glob("*.parquet"):
+        for file in self.folder.glob("*.*"):
             if int(file.stem) > step:
                 file.unlink()
 
     def add(self, step: int, batch: Batch, row: Mapping[str, float], seconds: float) -> None:
         """Keeps the rollouts whose fate the step decided, each once; `policy_version` says what sampled them."""
-        self._keep(step, batch.groups, batch.left_out)
+        self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
-        self._context.run.log({**rates, **row}, step=step)
+        self._run.log({**rates, **row}, step=step)
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """See the protocol."""
-        self._keep(step + 1, [], leftover)
+        self._keep(step + 1, [], leftover, leftover_fates(leftover))
 
     def frame(self) -> pandas.DataFrame:
         """All rollouts in the order of their steps."""
         files = sorted(self.folder.glob("*.parquet"))
         return pandas.concat([read_table(file, ROLLOUT) for file in files], ignore_index=True)
 
+    def fates(self) -> list[dict[str, Any]]:
+        """What `write_schedule` needs, in the order of the steps: rows are those of `frame`."""
+        return [json.loads(file.read_bytes()) for file in sorted(self.folder.glob("*.json"))]
+
     def clear(self) -> None:
-        """Removes the files: the rollouts table is written."""
-        for file in self.folder.glob("*.parquet"):
+        """Removes the files: the outputs are written."""
+        for file in self.folder.glob("*.*"):
             file.unlink()
 
-    def _keep(self, step: int, trained: Sequence[Group], left_out: Sequence[Group]) -> None:
+    def _keep(
+        self, step: int, trained: Sequence[Group], left_out: Sequence[Group], told: Mapping[str, Any]
+    ) -> None:
         fates = [(group, True) for group in trained] + [(group, False) for group in left_out]
         rows = [
             _row(step, group, index, is_used)
@@ -81,6 +90,7 @@ class RolloutLog:
             for index in range(len(group.rollouts))
         ]
         write_table(rows, self.folder / f"{step:09d}.parquet", ROLLOUT)
+        write_json(self.folder / f"{step:09d}.json", told)
 
 
 def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:

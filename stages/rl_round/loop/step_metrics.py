@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from stages.algorithms.answers.verdicts import Verdict
 from stages.rl_round.params.rewards import CosineReward, VerdictReward
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import Batch
-from stages.rl_round.rollouts.records import Rollout
+from stages.rl_round.rollouts.records import Batch, Rollout
 from stages.rl_round.rollouts.scoring import verdict_reward
 from stages.rl_round.update.training_samples import TrainingSamples
 

@@ -19,8 +19,8 @@ from stages.rl_round.rollouts.records import Problem
 class WeightSync(Protocol):
     """Brings the trainer's weights to whatever samples. All methods are collective."""
 
-    def push(self, policy_version: int) -> float:
-        """Makes the trainer's present weights that version of the policy; the check's largest gap of a log-prob.
+    def push(self, policy_version: int) -> dict[str, float]:
+        """Makes the trainer's present weights that version of the policy; what the check of it has measured.
 
         SyncError when sampler and trainer disagree.
         """
@@ -47,12 +47,12 @@ class SamplerSync:
         )
         self._check: WeightSyncCheck = context.trainer.broadcast(check)
 
-    def push(self, policy_version: int) -> float:
-        """See the protocol."""
+    def push(self, policy_version: int) -> dict[str, float]:
+        """See the protocol: the largest gap of a log-prob."""
         # First, and on every rank in this order: both calls are collective.
         from_trainer = self._check.trainer_side(self._trainer)
         self._sampler.load_weights(self._trainer.named_weights(), policy_version)
-        return self._check.check(self._sampler, from_trainer)
+        return {"sync/logprob_gap_max": self._check.check(self._sampler, from_trainer)}
 
     def save(self, folder: Path) -> None:
         """The older weights that a sampler which is stale on purpose still serves; empty for others."""
@@ -70,12 +70,12 @@ class SyncWithRankZero:
         self._trainer: Trainer = context.trainer
         self._check: WeightSyncCheck = context.trainer.broadcast(None)
 
-    def push(self, policy_version: int) -> float:
-        """See the protocol; 0."""
+    def push(self, policy_version: int) -> dict[str, float]:
+        """See the protocol; nothing."""
         self._check.trainer_side(self._trainer)
         for _ in self._trainer.named_weights():  # gathering the weights is collective
             continue
-        return 0.0
+        return {}
 
     def save(self, folder: Path) -> None:
         """Nothing to keep."""

@@ -62,7 +62,8 @@ class ReplayLoop(StrictParams):
 
     kind: Literal["replay"]
     schedule: str
-    """Folder that the round has written beside its rollouts."""
+    """A copy of the folder that the round has written (`data/schedules/<round>`), or of a folder of such folders; where
+    the rollouts table is looked for: docs/asynchronous.md."""
 
 
 LoopParams = Annotated[SynchronousLoop | AsynchronousLoop | ReplayLoop, Field(discriminator="kind")]

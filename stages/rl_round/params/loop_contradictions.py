@@ -18,26 +18,24 @@ if TYPE_CHECKING:
 def loop_contradictions(rl: RlParams) -> Iterator[str]:
     """Within section `rl`, a sentence each that says what to change."""
     loop = rl.loop
-    if isinstance(loop, SynchronousLoop):
+    if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
+        yield (
+            f"study.rollout_distributions are neither sent nor recorded, so loop.kind {loop.kind} has none: set "
+            "rollout_correction.divergence sampled and leave them out, or set loop.kind synchronous"
+        )
+    if not isinstance(loop, AsynchronousLoop):
         return
+    yield from _staleness_contradictions(rl, loop)
     if rl.mismatch:
         yield (
-            f"study.mismatch.kind {rl.mismatch.kind} is made in the sampler of the synchronous loop, and loop.kind "
-            f"{loop.kind} has none of its own: leave study.mismatch out, or set loop.kind synchronous"
+            f"study.mismatch.kind {rl.mismatch.kind} is made in the synchronous loop's own sampler, and loop.kind "
+            "asynchronous has none: leave study.mismatch out, or set loop.kind synchronous"
         )
-    if rl.keeps_distributions:
+    if isinstance(rl.verifier, ModelVerifier):
         yield (
-            f"study.rollout_distributions are neither sent nor recorded by loop.kind {loop.kind} (a token's whole "
-            "distribution outweighs it a thousand times): set rollout_correction.divergence sampled and leave them "
-            "out, or set loop.kind synchronous"
+            "verifier.kind model judges in the synchronous loop's own sampler, and loop.kind asynchronous has none: set "
+            "verifier.kind rule, or loop.kind synchronous"
         )
-    if isinstance(loop, AsynchronousLoop):
-        yield from _staleness_contradictions(rl, loop)
-        if isinstance(rl.verifier, ModelVerifier):
-            yield (
-                "verifier.kind model judges in the synchronous loop's own sampler, and loop.kind asynchronous has "
-                "none: set verifier.kind rule, or loop.kind synchronous"
-            )
 
 
 def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[str]:

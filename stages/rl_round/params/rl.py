@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from stages.engines.samplers.params import Mismatch, SamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams, VirtualSamplerParams
 from stages.engines.trainers.params import OptimizerParams
 from stages.foundations.params import StrictParams
 from stages.rl_round.params.drawing import (
@@ -222,13 +222,17 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
             f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
             f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
         )
-    if rl.mismatch and isinstance(sampler, VllmSamplerParams):
+    if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
         found.append(
             "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
         )
-    if isinstance(rl.verifier, ModelVerifier) and isinstance(sampler, VllmSamplerParams):
+    if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
         found.append(
-            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind vllm does not give: "
-            "set sampler.kind torch, or rl.verifier.kind rule"
+            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
+            f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
+        )
+    if isinstance(sampler, VirtualSamplerParams) and rl.weight_sync_check.max_logprob_gap is not None:
+        found.append(
+            "sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null"
         )
     return found

@@ -8,12 +8,12 @@ version stamp instead of being discarded; 2. a draw is sized by the share of gro
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stages.foundations.seeds import endless_order, permutation
 from stages.rl_round.params.drawing import DynamicSampling, NoDynamicSampling, ProblemSlice
-from stages.rl_round.rollouts.records import Group, Problem
+from stages.rl_round.rollouts.records import Batch, Group, Problem, newest_version
 from stages.rl_round.rollouts.sampling import ProblemDraw
 
 SMALLEST_SIGNAL_FRACTION = 0.25
@@ -30,27 +30,6 @@ class DrawState:
     """Share of the last step's groups that had signal."""
     carried: list[Group] = field(default_factory=list)
     """Surplus groups with signal, oldest first."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one step trains on, and what else was drawn for it."""
-
-    groups: list[Group]
-    """At most `problems_per_step`, oldest first."""
-    drawn: list[Group]
-    """Every group drawn in this step, whatever became of it."""
-    left_out: list[Group]
-    """Groups that will never be trained on: drawn now without signal, or surplus that waited too long."""
-    draws: int
-    too_stale: int
-    """Surplus groups that waited too long."""
-    carried: int
-    """Surplus groups that wait for the next step."""
-    signal_fraction: float
-    """Share of groups with signal, of the last step that drew any."""
-    agreement: Mapping[str, float] = field(default_factory=dict)
-    """How a model's verdicts compare with those of the rules; empty where the rules decide."""
 
 
 def slice_problems(problems: Sequence[Problem], part: ProblemSlice, seed: int) -> list[Problem]:
@@ -85,7 +64,7 @@ def draw_batch(
     if isinstance(sampling, NoDynamicSampling):
         groups = draw(state.cursor, wanted)
         state.cursor += wanted
-        return Batch(groups, groups, [], 1, 0, 0, state.signal_fraction)
+        return Batch(groups, groups, [], 1, 0, 0, state.signal_fraction, newest_version(groups))
 
     def is_stale(group: Group) -> bool:
         return policy_version - group.oldest_version > sampling.max_staleness
@@ -107,5 +86,13 @@ def draw_batch(
     state.carried = fresh[wanted:]
     left_out = stale + [group for group in drawn if not group.has_signal]
     return Batch(
-        fresh[:wanted], drawn, left_out, draws, len(stale), len(state.carried), state.signal_fraction
+        fresh[:wanted],
+        drawn,
+        left_out,
+        draws,
+        len(stale),
+        len(state.carried),
+        state.signal_fraction,
+        # Fresh is what this step's own weights have drawn: nothing of a batch that surplus alone has filled.
+        newest_version(drawn),
     )

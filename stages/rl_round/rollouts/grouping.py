@@ -14,7 +14,7 @@ from stages.rl_round.rollouts.scoring import score_samples
 
 def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
     """The group of a draw, from its rollouts in the order of their sample numbers."""
-    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts))
+    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
 
 
 def draw_groups(

@@ -16,7 +16,7 @@ from typing import Any
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
-from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_tokenizer
+from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams

@@ -1,9 +1,9 @@
-"""What a round draws: problems, rollouts and their groups."""
+"""What a round draws: problems, rollouts, their groups, and the batch that a step takes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
@@ -43,6 +43,8 @@ class Group:
     prompt: list[int]
     rollouts: tuple[Rollout, ...]
     """In the order of their sample numbers; at least one."""
+    draw: int = 0
+    """How often the round had drawn the problem before."""
 
     @property
     def has_signal(self) -> bool:
@@ -56,6 +58,29 @@ class Group:
         return min(rollout.sample.policy_version for rollout in self.rollouts)
 
 
+@dataclass(frozen=True)
+class Batch:
+    """What one step trains on, and what else was drawn for it."""
+
+    groups: list[Group]
+    """At most `problems_per_step`, oldest first."""
+    drawn: list[Group]
+    """Every group drawn in this step, whatever became of it."""
+    left_out: list[Group]
+    """Groups that will never be trained on: drawn now without signal, or surplus that waited too long."""
+    draws: int
+    too_stale: int
+    """Surplus groups that waited too long."""
+    carried: int
+    """Surplus groups that wait for the next step."""
+    signal_fraction: float
+    """Share of groups with signal, of the last step that drew any."""
+    newest_version: int | None
+    """What this version has drawn is fresh, the rest surplus of earlier steps; None where all of it is."""
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    """How a model's verdicts compare with those of the rules; empty where the rules decide."""
+
+
 def newest_version(groups: Sequence[Group]) -> int | None:
     """The newest policy version among the samples of `groups`; None when there are no groups."""
     versions = (rollout.sample.policy_version for group in groups for rollout in group.rollouts)
@@ -67,6 +92,7 @@ def group_to_json(group: Group) -> dict[str, Any]:
     return {
         "problem_id": group.problem_id,
         "prompt": group.prompt,
+        "draw": group.draw,
         "rollouts": [
             {
                 "token_ids": rollout.sample.token_ids,
@@ -93,4 +119,4 @@ def group_from_json(stored: dict[str, Any]) -> Group:
         )
         for row in stored["rollouts"]
     )
-    return Group(stored["problem_id"], stored["prompt"], rollouts)
+    return Group(stored["problem_id"], stored["prompt"], rollouts, stored["draw"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.length_rewards import cosine_length_reward, soft_overlong_punishment
-from stages.engines.policies.policy_folders import decode_response
+from stages.engines.policies.tokenizers import decode_response
 from stages.engines.samplers.samples import Sample
 from stages.rl_round.params.rewards import CosineReward, SoftOverlong, VerdictReward
 from stages.rl_round.params.rl import RlParams

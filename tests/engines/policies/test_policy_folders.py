@@ -3,16 +3,10 @@
 import pytest
 import torch
 
-from stages.engines.policies.policy_folders import (
-    count_policy,
-    decode_response,
-    encode_prompt,
-    encode_response,
-    load_policy,
-)
+from stages.engines.policies.policy_folders import count_policy, load_policy
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import ChatPrompt, PlainPrompt
-from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
+from stages.foundations.prompts import ChatPrompt
+from tests.fakes.tiny_policy import write_tiny_policy
 
 CHAT = ChatPrompt(kind="chat", system="Be brief.", suffix=" Box it.")
 
@@ -43,22 +37,3 @@ def test_a_truncated_weights_file_is_refused(tmp_path):
 def test_counts_are_those_of_the_policy(tmp_path):
     write_tiny_policy(tmp_path)
     assert count_policy(tmp_path)["policy/vocabulary"] == 258
-
-
-def test_prompts_and_responses_are_tokens_of_the_text():
-    tokenizer = byte_tokenizer()
-    plain = encode_prompt(tokenizer, PlainPrompt(kind="plain", template="Q: {problem}\nA: "), "{1}+1?")
-    assert tokenizer.decode(plain) == "Q: {1}+1?\nA: "
-    response = encode_response(tokenizer, "2")
-    assert response[-1] == tokenizer.eos_token_id and decode_response(tokenizer, response) == "2"
-
-
-def test_chat_prompts_need_a_template_and_use_it():
-    tokenizer = byte_tokenizer()
-    with pytest.raises(UserError, match=r"prompt\.kind: plain"):
-        encode_prompt(tokenizer, CHAT, "1+1?")
-    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    assert (
-        tokenizer.decode(encode_prompt(tokenizer, CHAT, "1+1?"))
-        == "<system>Be brief.<user>1+1? Box it.<assistant>"
-    )

@@ -1,9 +1,11 @@
 """Random numbers by seed and position: the published generator, even, and blind to their neighbours."""
 
 import numpy
+import pytest
 import torch
 
-from stages.engines.samplers.random_numbers import POSITIONS_AT_ONCE, RandomNumbers, uniform
+from stages.engines.samplers.random_numbers import POSITIONS_AT_ONCE, RandomNumbers
+from stages.engines.samplers.uniform_numbers import uniform
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1
@@ -26,22 +28,34 @@ def test_the_reference_code_gives_the_published_numbers():
     assert [next(stream) for _ in range(3)] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
+def begun(seeds, positions):
+    numbers = RandomNumbers(len(seeds), CPU)
+    numbers.begin(range(len(seeds)), seeds, positions)
+    return numbers
+
+
 def test_numbers_are_those_of_the_published_generator():
     seeds = [1234567, 0, 2**63 - 1]
-    found = RandomNumbers(seeds, CPU)
+    found = begun(seeds, [0, 0, 0])
     streams = [splitmix64(seed) for seed in seeds]
-    rows = torch.arange(3)
-    for position in range(POSITIONS_AT_ONCE + 2):
+    for _ in range(POSITIONS_AT_ONCE + 2):
         expected = [(next(stream) >> 11) * 2.0**-53 for stream in streams]
-        assert found.at(position, rows)[:, 0].tolist() == expected
+        assert found.step(torch.arange(3))[:, 0].tolist() == expected
 
 
-def test_rows_and_positions_may_be_asked_in_any_order():
-    found = RandomNumbers([5, 6, 7], CPU)
-    late = found.at(3 * POSITIONS_AT_ONCE + 1, torch.tensor([2, 0]))
-    alone = RandomNumbers([7], CPU).at(3 * POSITIONS_AT_ONCE + 1, torch.tensor([0]))
-    assert late.shape == (2, 1) and late.dtype == torch.float64 and late[0] == alone[0]
-    assert found.at(0, torch.tensor([1]))[0] == RandomNumbers([6], CPU).at(0, torch.tensor([0]))[0]
+@pytest.mark.parametrize("steps", [0, 5, POSITIONS_AT_ONCE - 1, POSITIONS_AT_ONCE, 3 * POSITIONS_AT_ONCE + 1])
+def test_places_may_be_begun_at_any_step_and_any_position(steps):
+    """A place that is given to another seed leaves its neighbours as they were."""
+    found = begun([5, 6, 7], [0, 0, 0])
+    for _ in range(steps):
+        found.step(torch.arange(3))
+    found.begin([1], [9], [70])
+    alone, late = begun([7], [steps]), begun([9], [70])
+    for _ in range(POSITIONS_AT_ONCE + 2):
+        numbers = found.step(torch.tensor([2, 1]))
+        assert numbers.shape == (2, 1) and numbers.dtype == torch.float64
+        first = torch.tensor([0])
+        assert numbers[0] == alone.step(first)[0] and numbers[1] == late.step(first)[0]
 
 
 def test_numbers_are_even_over_seeds_and_over_positions():

@@ -14,7 +14,7 @@ from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
-from stages.rl_round.loop import synchronous
+from stages.rl_round.loop import training_step
 from stages.rl_round.rollouts import prompt_selection
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL
@@ -212,17 +212,17 @@ JUDGED = {
 def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypatch):
     params = write_params(tmp_path / "params.yaml", choice)
     main(rl_flags(taught, params, tmp_path / "undisturbed"))
-    update = synchronous.update_policy
+    update = training_step.update_policy
 
     def killed(samples, params, tokens, scale, trainer, *seed_parts):
         if seed_parts[-1] == 3:  # checkpoints lie behind steps 2 and 4
             raise KeyboardInterrupt
         return update(samples, params, tokens, scale, trainer, *seed_parts)
 
-    monkeypatch.setattr(synchronous, "update_policy", killed)
+    monkeypatch.setattr(training_step, "update_policy", killed)
     with pytest.raises(KeyboardInterrupt):
         main(rl_flags(taught, params, tmp_path / "resumed"))
-    monkeypatch.setattr(synchronous, "update_policy", update)
+    monkeypatch.setattr(training_step, "update_policy", update)
     monkeypatch.setattr(prompt_selection, "draw_groups", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
     for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
@@ -231,7 +231,7 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
 
 def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tmp_path, monkeypatch):
     """The third step meets a reward of NaN; one checkpoint lies behind it."""
-    prepare = synchronous.prepare_samples
+    prepare = training_step.prepare_samples
 
     def poisoned(groups, params, version, *others):
         samples = prepare(groups, params, version, *others)
@@ -239,7 +239,7 @@ def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tm
             samples.advantages[0] = float("nan")
         return samples
 
-    monkeypatch.setattr(synchronous, "prepare_samples", poisoned)
+    monkeypatch.setattr(training_step, "prepare_samples", poisoned)
     params = write_params(tmp_path / "params.yaml", {"rl.dynamic_sampling": {"kind": "none"}})
     with pytest.raises(FloatingPointError) as told:
         main(rl_flags(taught, params, tmp_path))

@@ -52,6 +52,7 @@ def looped(**changes):
         {"proximal": "rollout", "policy_loss": {"kind": "reinforce"}, "advantage": {"kind": "reward"}},
         {"loop": REPLAY, "proximal": "recompute", "rollout_correction": NONE},
         {"loop": REPLAY, "verifier": MODEL},
+        {"loop": REPLAY, **RECOMPUTE, **STALE},
     ],
 )
 def test_what_is_sound_loads(changes):
@@ -71,9 +72,8 @@ def test_what_is_sound_loads(changes):
         ),
         ({"proximal": "rollout", "policy_loss": {"kind": "reinforce"}}, "reinforce has no ratio"),
         ({**RECOMPUTE, **STALE}, "study.mismatch.kind stale_weights.*leave study.mismatch out"),
-        ({**RECOMPUTE, **STALE, "loop": REPLAY}, "loop.kind replay has none of its own"),
-        (EXACT, "neither sent nor recorded by loop.kind asynchronous.*divergence sampled"),
-        ({**EXACT, "loop": REPLAY}, "neither sent nor recorded by loop.kind replay"),
+        (EXACT, "neither sent nor recorded, so loop.kind asynchronous.*divergence sampled"),
+        ({**EXACT, "loop": REPLAY}, "so loop.kind replay has none"),
         ({**RECOMPUTE, "verifier": MODEL}, "set verifier.kind rule, or loop.kind synchronous"),
         ({**RECOMPUTE, **looped(window=3)}, "set relay.keep to at least 4, or lower loop.window"),
     ],

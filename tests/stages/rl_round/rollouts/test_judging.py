@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.policies.policy_folders import encode_prompt, encode_response, load_tokenizer
+from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.trainers.params import TorchTrainerParams

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from stages.engines.policies.policy_folders import load_tokenizer
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.verifier.params import VerifierParams

@@ -1,0 +1,259 @@
+"""Versions of a policy's weights as files in a node's memory: one writer, any number of readers, nobody waits.
+
+    /dev/shm/retrace-<run>-<node>/00000012/manifest.json, 00000.safetensors, ...
+
+A version is written under another name and then renamed: a reader sees all of it or nothing. A version that is removed
+while somebody reads it stays whole for that reader, because the kernel keeps a mapped file until it is let go.
+
+Needs torch only to write and to read tensors: a relay, which moves files, starts without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stages.foundations.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+MEMORY = Path("/dev/shm")
+"""Where Linux keeps files in memory (tmpfs)."""
+PREFIX = "retrace-"
+MANIFEST = "manifest.json"
+SHARD_BYTES = 256 << 20
+"""Weights in one file: bounds what the writer holds twice."""
+SPARE_BYTES = 8 << 20
+"""Left free beside a version: manifests, and what Ray itself keeps in the same place."""
+
+
+class VersionGone(LookupError):
+    """The version is not in the folder: removed since, or not there yet. Take a newer one."""
+
+
+def weights_folder(run: str, node: str, memory: Path = MEMORY) -> Path:
+    """The folder of a run on a node. `run` tells the runs of a machine apart, `node` the nodes on it (in tests)."""
+    return memory / f"{PREFIX}{run}-{node}"
+
+
+@dataclass(frozen=True)
+class WeightsFile:
+    """One shard of a version."""
+
+    name: str
+    size: int
+    """Bytes."""
+    checksums: list[int]
+    """CRC-32 of each chunk: of a copy that may be damaged on its way, not of one that somebody forges."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What belongs to a version."""
+
+    version: int
+    chunk_bytes: int
+    files: list[WeightsFile]
+    metadata: dict[str, Any]
+    """What the writer adds: JSON, such as the log-probs that whoever loads the version must get."""
+
+    @property
+    def digest(self) -> str:
+        """Tells two versions of one number apart."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()[:16]
+
+    def to_bytes(self) -> bytes:
+        """As JSON; equal manifests are equal bytes."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Manifest:
+        """What `to_bytes` gave."""
+        known = json.loads(content)
+        return cls(**known | {"files": [WeightsFile(**file) for file in known["files"]]})
+
+    @property
+    def chunks(self) -> list[tuple[int, int]]:
+        """(file's place in `files`, chunk's place in the file) of every chunk."""
+        return [
+            (place, chunk) for place, file in enumerate(self.files) for chunk in range(len(file.checksums))
+        ]
+
+
+class PublishedWeights:
+    """The versions in one folder. Any process may hold one for the same folder; only one of them writes a version."""
+
+    def __init__(self, folder: Path, chunk_bytes: int = 64 << 20) -> None:
+        self.folder, self.chunk_bytes = folder, chunk_bytes
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.stat().st_uid != os.getuid():
+            raise UserError(
+                f"{folder} belongs to another user: remove it, or wait until that user's run has ended"
+            )
+        self._remove_partial()
+
+    def publish(
+        self,
+        version: int,
+        named_tensors: Iterable[tuple[str, Tensor]],
+        metadata: dict[str, Any] | None = None,
+    ) -> Manifest:
+        """Writes a version. The same one again is left as it is; another one of that number takes its place.
+
+        UserError when the memory has no room, before a shard is written; what was there before is untouched.
+        """
+        beside = self.beside(version)
+        beside.mkdir()
+        try:
+            files = [
+                self._write(beside / f"{number:05d}.safetensors", shard)
+                for number, shard in enumerate(_shards(named_tensors))
+            ]
+            manifest = Manifest(version, self.chunk_bytes, files, metadata or {})
+            (beside / MANIFEST).write_bytes(manifest.to_bytes())
+            self.put_in_place(beside, manifest)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        return manifest
+
+    def beside(self, version: int) -> Path:
+        """Where this process may gather the files of a version until `put_in_place`."""
+        return self.folder / f".{version:08d}.{os.getpid()}.partial"
+
+    def put_in_place(self, beside: Path, manifest: Manifest) -> None:
+        """Makes a whole folder the version that readers see."""
+        place = self._place(manifest.version)
+        try:
+            if self.manifest(manifest.version) == manifest:
+                return
+            os.replace(place, beside.with_suffix(".old"))
+        except VersionGone:
+            pass
+        os.replace(beside, place)
+        shutil.rmtree(beside.with_suffix(".old"), ignore_errors=True)
+
+    def versions(self) -> list[int]:
+        """Those that are whole, oldest first."""
+        return sorted(int(entry.name) for entry in os.scandir(self.folder) if entry.name.isdecimal())
+
+    def newest(self) -> int | None:
+        """The largest version; None when there is none."""
+        return max(self.versions(), default=None)
+
+    def manifest(self, version: int) -> Manifest:
+        """What belongs to a version. VersionGone."""
+        try:
+            return Manifest.from_bytes((self._place(version) / MANIFEST).read_bytes())
+        except FileNotFoundError:
+            raise VersionGone(
+                f"version {version} is not in {self.folder}, which has {self.versions()}"
+            ) from None
+
+    def load(self, version: int) -> tuple[dict[str, Any], Iterator[tuple[str, Tensor]]]:
+        """Metadata and tensors of a version. VersionGone before the first tensor, never between two of them.
+
+        The tensors are mapped files: copy what must outlive the next version, and write into none.
+        """
+        from safetensors import safe_open
+
+        manifest = self.manifest(version)
+        try:
+            # All of them at once: from here on it does not matter that somebody removes the version.
+            shards = [safe_open(self._place(version) / file.name, framework="pt") for file in manifest.files]
+        except FileNotFoundError:
+            raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
+        tensors = ((name, shard.get_tensor(name)) for shard in shards for name in shard.keys())  # noqa: SIM118
+        return manifest.metadata, tensors
+
+    def chunk(self, version: int, file: str, place: int) -> bytes:
+        """A piece of a file as it lies there. VersionGone."""
+        try:
+            return read_chunk(self._place(version) / file, place, self.manifest(version).chunk_bytes)
+        except FileNotFoundError:
+            raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
+
+    def prune(self, keep: int) -> list[int]:
+        """Removes all but the newest `keep` versions and gives those that it removed; who reads one goes on reading."""
+        gone = self.versions()[:-keep]
+        for version in gone:
+            # Renamed first: a reader must not find half of it.
+            removed = self.beside(version).with_suffix(".old")
+            os.replace(self._place(version), removed)
+            shutil.rmtree(removed)
+        return gone
+
+    def _place(self, version: int) -> Path:
+        return self.folder / f"{version:08d}"
+
+    def _write(self, path: Path, shard: dict[str, Tensor]) -> WeightsFile:
+        from safetensors.torch import save
+
+        content = memoryview(save(shard))
+        require_room(self.folder, len(content))
+        write_whole(path, content)
+        sums = [
+            zlib.crc32(content[start : start + self.chunk_bytes])
+            for start in range(0, len(content), self.chunk_bytes)
+        ]
+        return WeightsFile(path.name, len(content), sums)
+
+    def _remove_partial(self) -> None:
+        """What a writer that was killed has left."""
+        for path in self.folder.glob(".*"):
+            writer = path.name.split(".")[2] if path.name.count(".") == 3 else ""
+            if writer.isdecimal() and not Path("/proc", writer).exists():
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def require_room(folder: Path, size: int) -> None:
+    """UserError when `size` more bytes do not fit where `folder` lies."""
+    free = shutil.disk_usage(folder).free - SPARE_BYTES
+    if size > free:
+        raise UserError(
+            f"{folder} has no room for {_mib(size)} of weights ({_mib(max(0, free))} are free): lower "
+            f"rl.loop.relay.keep, remove what other programs left in {folder.parent}, or give it more memory "
+            f"(`mount -o remount,size=... {folder.parent}`; in a container `--shm-size`)"
+        )
+
+
+def write_whole(path: Path, content: memoryview | bytes) -> None:
+    """Writes a file whose room is set aside first, so that a full memory is an error here and not a bus error later."""
+    with open(path, "wb") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, max(1, len(content)))
+        except OSError as error:
+            raise UserError(
+                f"{path.parent.parent} has no room for {_mib(len(content))} of weights ({error})"
+            ) from error
+        file.write(content)
+
+
+def read_chunk(path: Path, place: int, chunk_bytes: int) -> bytes:
+    """One piece of a file."""
+    with open(path, "rb", buffering=0) as file:
+        return os.pread(file.fileno(), chunk_bytes, place * chunk_bytes)
+
+
+def _mib(size: int) -> str:
+    return f"{size / (1 << 20):,.0f} MiB"
+
+
+def _shards(named_tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
+    shard: dict[str, Tensor] = {}
+    held = 0
+    for name, tensor in named_tensors:
+        shard[name] = tensor.detach().to("cpu").contiguous()
+        held += tensor.nbytes
+        if held >= SHARD_BYTES:
+            yield shard
+            shard, held = {}, 0
+    if shard:
+        yield shard

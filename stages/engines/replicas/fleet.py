@@ -1,0 +1,331 @@
+"""Replicas in Ray actors: orders go out, reports come back, and one that dies or hangs is replaced.
+
+A replica has one working method, `advance`, with at most two calls outstanding, which Ray carries out in their order:
+while one is worked on the next is there already. A report is the heartbeat. Ray sees a process that dies within a
+second, and one that hangs never does, so a call that does not come back in time ends its replica. Whoever replaces it
+is a new actor with a new handle: what an old one still says, even one that was stopped and wakes, reaches nobody.
+
+Nothing here waits for a replica, and none waits for another. The process that holds the fleet needs no torch.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stages.engines.replicas.actor import ReplicaActor
+from stages.engines.replicas.messages import Name, Orders, Report
+from stages.engines.replicas.placement import ReplicaSpec, check_room
+from stages.foundations.errors import UserError
+from stages.observe.progress import say
+
+OUTSTANDING_CALLS = 2
+START_SECONDS = 300.0
+"""For a replica to start, and for the first call of each kind (a pull, a trajectory): engines compile in them."""
+USUAL_STEPS = 20
+"""A call may take so many of the usual decode steps (and pulls) longer than it was asked to."""
+REMEMBERED = 50
+MOST_RESTARTS = 5
+"""In a row, without a sample between them."""
+LONGEST_PAUSE_SECONDS = 30.0
+"""Between two restarts in a row: 0, 1, 2, 4, ... seconds."""
+LONGEST_STEP_OF_CLOCK = 1.0
+"""More than this between two looks at the replicas is our own delay (a suspended machine), and no sign of theirs."""
+
+
+class FleetError(RuntimeError):
+    """A replica cannot be kept alive."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """A replica is there, with nothing in flight and, where weights are published, without any."""
+
+    replica: int
+    node: str
+    """Ray's id of the node that it runs on."""
+    pid: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A call has come back."""
+
+    replica: int
+    report: Report
+
+
+@dataclass(frozen=True)
+class Died:
+    """Its process ended, or raised. A replacement is on its way."""
+
+    replica: int
+    reason: str
+    lost: tuple[Name, ...]
+    """What was in flight in it, or ordered."""
+
+
+@dataclass(frozen=True)
+class Stalled(Died):
+    """A call did not come back; the process has been killed. A replacement is on its way."""
+
+
+Event = Started | Reported | Died
+
+
+@dataclass
+class _Call:
+    ref: Any
+    patience: float
+    """Seconds from when it is the oldest."""
+    since: float | None = None
+
+
+@dataclass
+class _Seat:
+    """The place of one replica, whoever holds it now."""
+
+    number: int
+    due: float = 0.0
+    """When the next one may be started."""
+    actor: Any = None
+    is_started: bool = False
+    calls: deque[_Call] = field(default_factory=deque)
+    orders: deque[Orders] = field(default_factory=deque)
+    held: dict[Name, None] = field(default_factory=dict)
+    has_pulled: bool = False
+    has_begun: bool = False
+    reported_at: float = 0.0
+    node: str = ""
+    restarts_in_a_row: int = 0
+
+    def vacate(self) -> tuple[Name, ...]:
+        """Forgets the one that was there; what it held."""
+        lost = tuple(self.held)
+        self.actor, self.is_started, self.has_pulled, self.has_begun = None, False, False, False
+        self.calls, self.orders, self.held = deque(), deque(), {}
+        return lost
+
+
+class Fleet:
+    """`count` replicas, numbered from 0, as far as they are alive."""
+
+    def __init__(
+        self,
+        spec: ReplicaSpec,
+        count: int,
+        stalled_seconds: float,
+        report_seconds: float,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        """Starts them; a Ray must run. UserError when they do not fit the memory of its nodes."""
+        import ray
+
+        self._ray, self._spec = ray, spec
+        check_room(spec, count, ray.nodes())
+        self.stalled_seconds, self.report_seconds, self.start_seconds = (
+            stalled_seconds,
+            report_seconds,
+            start_seconds,
+        )
+        self._seats = [_Seat(number) for number in range(count)]
+        self._steps: deque[float] = deque(maxlen=REMEMBERED)
+        self._pulls: deque[float] = deque(maxlen=REMEMBERED)
+        self._clock = _PatientClock()
+        self._start_due()
+
+    def order(self, replica: int, orders: Orders) -> None:
+        """Has the replica carry these orders out after all earlier ones. They are lost with it if it dies first.
+
+        ValueError when it has not started: there is nobody yet who could.
+        """
+        seat = self._seats[replica]
+        if not seat.is_started:
+            raise ValueError(f"replica {replica} has not started")
+        seat.orders.append(orders)
+        seat.held |= dict.fromkeys(orders.begin)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """What has happened since it was last asked, as soon as there is something, at most `timeout` seconds later.
+
+        Must be called again and again: here calls go out, hangs are noticed and replacements started. FleetError when
+        replicas die again and again; UserError when one says that the user must do something.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            self._clock.look()
+            events = self._collect()
+            events += self._find_stalled()
+            self._start_due()
+            for seat in self._seats:
+                self._send(seat)
+            left = deadline - time.monotonic()
+            if events or left <= 0:
+                return events
+            self._wait(min(left, self.report_seconds / 4, LONGEST_STEP_OF_CLOCK / 2))
+
+    def node(self, replica: int) -> str:
+        """Ray's id of the node where the replica runs, or ran last."""
+        return self._seats[replica].node
+
+    def started(self) -> list[int]:
+        """The replicas that can take orders."""
+        return [seat.number for seat in self._seats if seat.is_started]
+
+    def logprobs(
+        self, replica: int, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """What one replica answers, which must have nothing outstanding; waits. Ray's errors when it dies meanwhile."""
+        ref = self._seats[replica].actor.logprobs.remote(prompts, responses)
+        return self._ray.get(ref, timeout=self.start_seconds)
+
+    def end(self, replica: int, reason: str) -> Died:
+        """Ends a replica that is no good and replaces it."""
+        return self._vacate(self._seats[replica], reason, Died)
+
+    def close(self) -> None:
+        """Ends all of them."""
+        for seat in self._seats:
+            if seat.actor is not None:
+                self._ray.kill(seat.actor)
+            seat.vacate()
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for seat in self._seats:
+            if seat.actor is None and seat.due <= now:
+                seat.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
+                    self._spec.build, self._spec.run
+                )
+                seat.calls.append(_Call(seat.actor.start.remote(), self.start_seconds, self._clock.now))
+
+    def _send(self, seat: _Seat) -> None:
+        if not seat.is_started:
+            return
+        while seat.orders and len(seat.calls) < OUTSTANDING_CALLS:
+            orders = seat.orders.popleft()
+            # The next ones wait until this call is over.
+            seconds = 0.0 if seat.orders else self.report_seconds
+            self._advance(seat, replace(orders, report_seconds=seconds))
+        if seat.held:
+            # The second call goes out when the first is half over: what is ordered meanwhile is not behind both.
+            is_time = not seat.calls or (
+                len(seat.calls) < OUTSTANDING_CALLS and self._age(seat.calls[0]) > self.report_seconds / 2
+            )
+        else:
+            is_time = not seat.calls and self._clock.now - seat.reported_at > self.report_seconds
+        if is_time:
+            self._advance(seat, Orders(report_seconds=self.report_seconds))
+
+    def _advance(self, seat: _Seat, orders: Orders) -> None:
+        is_first = (orders.pull is not None and not seat.has_pulled) or (
+            bool(orders.begin) and not seat.has_begun
+        )
+        patience = self.start_seconds if is_first else self._patience(orders)
+        call = _Call(seat.actor.advance.remote(orders), patience)
+        if not seat.calls:
+            call.since = self._clock.now
+        seat.calls.append(call)
+
+    def _patience(self, orders: Orders) -> float:
+        usual = statistics.median(self._steps) if self._steps else 0.0
+        if orders.pull is not None and self._pulls:
+            usual += statistics.median(self._pulls)
+        return orders.report_seconds + max(self.stalled_seconds, USUAL_STEPS * usual)
+
+    def _age(self, call: _Call) -> float:
+        return 0.0 if call.since is None else self._clock.now - call.since
+
+    def _wait(self, seconds: float) -> None:
+        heads = [seat.calls[0].ref for seat in self._seats if seat.calls]
+        if heads:
+            self._ray.wait(heads, timeout=seconds)
+        else:
+            time.sleep(seconds)
+
+    def _collect(self) -> list[Event]:
+        events: list[Event] = []
+        while heads := {seat.calls[0].ref: seat for seat in self._seats if seat.calls}:
+            ended, _ = self._ray.wait(list(heads), num_returns=len(heads), timeout=0)
+            if not ended:
+                break
+            events += [self._take(heads[ref]) for ref in ended]
+        return events
+
+    def _take(self, seat: _Seat) -> Event:
+        """The event of a call that is over."""
+        call = seat.calls.popleft()
+        try:
+            found = self._ray.get(call.ref)
+        except UserError as error:
+            raise UserError(str(getattr(error, "cause", error))) from error
+        except self._ray.exceptions.RayError as error:
+            return self._vacate(seat, _reason(error), Died)
+        if seat.calls:
+            seat.calls[0].since = self._clock.now
+        seat.reported_at = self._clock.now
+        if not seat.is_started:
+            seat.is_started, (seat.node, pid) = True, found
+            return Started(seat.number, seat.node, pid)
+        self._note(seat, found)
+        return Reported(seat.number, found)
+
+    def _note(self, seat: _Seat, report: Report) -> None:
+        for name in (*report.ended, *report.withdrawn):
+            seat.held.pop(name, None)
+        if report.decode_steps:
+            seat.has_begun = True
+            worked = report.seconds["prefill"] + report.seconds["decode"]
+            self._steps.append(worked / report.decode_steps)
+        if report.pulled is not None:
+            seat.has_pulled = True
+            self._pulls.append(report.seconds["pull"])
+        if report.ended:
+            seat.restarts_in_a_row = 0
+
+    def _find_stalled(self) -> list[Event]:
+        return [
+            self._vacate(seat, f"no report for {self._age(seat.calls[0]):.1f} s", Stalled)
+            for seat in self._seats
+            if seat.calls and self._age(seat.calls[0]) > seat.calls[0].patience
+        ]
+
+    def _vacate(self, seat: _Seat, reason: str, kind: type[Died]) -> Died:
+        # Also when it has died: Ray may only have lost sight of it.
+        self._ray.kill(seat.actor)
+        lost = seat.vacate()
+        say(f"replica {seat.number}: {reason}; it is replaced")
+        if seat.restarts_in_a_row >= MOST_RESTARTS:
+            raise FleetError(
+                f"replica {seat.number} was restarted {MOST_RESTARTS} times in a row without a single response; "
+                f"the last one ended with: {reason}"
+            )
+        pause = 0.0 if not seat.restarts_in_a_row else 2.0 ** (seat.restarts_in_a_row - 1)
+        seat.due = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
+        seat.restarts_in_a_row += 1
+        return kind(seat.number, reason, lost)
+
+
+class _PatientClock:
+    """Seconds that pass while somebody looks: where nobody does for long, only a little passes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Moves on."""
+        looked = time.monotonic()
+        self.now += min(looked - self._looked, LONGEST_STEP_OF_CLOCK)
+        self._looked = looked
+
+
+def _reason(error: Exception) -> str:
+    """The last lines of what Ray says: above them stand its own ids and a traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    dead = [line for line in lines if line.startswith("The actor is dead because")]
+    return (dead or lines or [type(error).__name__])[-1][:400]

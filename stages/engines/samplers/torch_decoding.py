@@ -1,0 +1,305 @@
+"""Continuous batching over the built-in sampler's cache: sequences come and go between two steps.
+
+Responses that were admitted together share a cache. Caches of different age are stepped together: everything but
+attention runs on the rows of all of them at once. Two caches are joined when that is cheaper than attention in two
+pieces, so a short response does not pay for the columns of a long one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from stages.engines.samplers.decoder import Decoder
+from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
+from stages.engines.samplers.protocol import FullSample, Load, SamplingSettings, check_begun
+from stages.engines.samplers.random_numbers import RandomNumbers
+from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
+from stages.engines.samplers.token_sampling import distribution, draw
+
+REFILL_SHARE = 0.25
+"""Share of the places that is free before those who wait are let in, if more wait than there is room for: reading few
+prompts at a time costs a step of its own each time."""
+MOST_PADDING = 512
+"""Tokens of padding up to which texts of different lengths are read together: a reading more costs about as much."""
+PIECE_BYTES = {"cpu": 1_000_000, "cuda": 100_000_000}
+"""Bytes of keys and values of one layer that are read in the time that attention in one more piece costs (about 0.1 ms
+of starting operations)."""
+JOINED_STEPS = 32
+"""Steps after which copying two caches into one must have paid."""
+
+
+class TorchDecoding:
+    """See `stages.engines.samplers.protocol.Decoding`; for one thread at a time."""
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        settings: SamplingSettings,
+        end_token: int,
+        policy_version: int,
+        max_sequences: int,
+    ) -> None:
+        self.decoder, self.settings, self.end_token = decoder, settings, end_token
+        self.policy_version, self.max_sequences = policy_version, max_sequences
+        self.waiting: dict[Hashable, Trajectory] = {}
+        self.caches: list[KeyValueCache] = []
+        """The oldest first; their rows stand one after another."""
+        device = decoder.device
+        self.places = torch.empty(0, dtype=torch.long, device=device)
+        """Of the rows of a step, in what is kept by place."""
+        self.counts, self.newest = self.places.clone(), self.places.clone()
+        """Tokens of the response of each row, and the newest one."""
+        self.names: dict[int, Hashable] = {}
+        self.place_of: dict[Hashable, int] = {}
+        self.free = list(range(max_sequences))
+        self.prompt_tokens = [0] * max_sequences
+        self.reported = [0] * max_sequences
+        """Tokens of the response that `new_tokens` has told of."""
+        self.numbers = RandomNumbers(max_sequences, device)
+        shape = max_sequences, settings.max_response_tokens
+        self.tokens = torch.zeros(shape, dtype=torch.long, device=device)
+        self.logprobs = torch.zeros(shape, device=device)
+        self.distributions: list[list[Tensor]] = [[] for _ in self.free]
+        self.cell_bytes = 2 * 4 * decoder.kv_heads * decoder.head_size
+        self.piece_bytes = PIECE_BYTES.get(device.type, PIECE_BYTES["cuda"])
+
+    def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
+        """See the protocol."""
+        check_begun(trajectories, self.waiting.keys() | self.place_of.keys(), self.settings)
+        self.waiting.update(trajectories)
+
+    @property
+    def is_idle(self) -> bool:
+        """See the protocol."""
+        return not self.waiting and not len(self.places)
+
+    @property
+    def load(self) -> Load:
+        """See the protocol."""
+        prompts = sum(self.prompt_tokens[place] for place in self.names)
+        return Load(len(self.places), len(self.waiting), prompts + int(self.counts.sum()))
+
+    @torch.inference_mode()
+    def step(self) -> dict[Hashable, Sample]:
+        """See the protocol."""
+        logits: list[Tensor] = []
+        if self.caches:
+            self.caches = [KeyValueCache.joined([one]) if one.is_sparse else one for one in self.caches]
+            for cache in self.caches:
+                cache.add_column()
+            logits.append(self.decoder.logits(self.decoder.hidden(self.newest, self._attend)))
+        if admitted := self._next_ones():
+            logits.append(self._read(admitted))
+            self._join_caches()
+        if not logits:
+            return {}
+        return self._draw(logits[0] if len(logits) == 1 else torch.cat(logits))
+
+    def _attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `decoder.Attention`."""
+        if len(self.caches) == 1:
+            return self.caches[0].attend(layer, heads)
+        parts = heads.split([len(cache) for cache in self.caches])
+        return torch.cat([cache.attend(layer, part) for cache, part in zip(self.caches, parts, strict=True)])
+
+    def _draw(self, logits: Tensor) -> dict[Hashable, Sample]:
+        """The next token of each row, and what has ended with it."""
+        if self.settings.keeps_distributions:
+            for place, whole in zip(
+                self.places.tolist(), distribution(logits, self.settings).cpu(), strict=True
+            ):
+                self.distributions[place].append(whole)
+        token, logprob = draw(logits, self.settings, self.numbers.step(self.places))
+        self.tokens[self.places, self.counts] = token
+        self.logprobs[self.places, self.counts] = logprob
+        self.counts = self.counts + 1
+        self.newest = token
+        is_open = (token != self.end_token) & (self.counts < self.settings.max_response_tokens)
+        kept = is_open.nonzero()[:, 0]
+        if len(kept) == len(token):
+            return {}
+        ended = ~is_open
+        samples = self._samples(self.places[ended], self.counts[ended])
+        self._keep(kept)
+        return samples
+
+    def _keep(self, rows: Tensor) -> None:
+        """Only these rows go on."""
+        ends = torch.tensor([len(cache) for cache in self.caches]).cumsum(0).tolist()
+        kept, start = [], 0
+        for cache, end in zip(self.caches, ends, strict=True):
+            own = rows[(rows >= start) & (rows < end)] - start
+            if len(own):
+                if len(own) < len(cache):
+                    cache.keep(own)
+                kept.append(cache)
+            start = end
+        self.caches = kept
+        self.places, self.counts, self.newest = self.places[rows], self.counts[rows], self.newest[rows]
+
+    def _samples(self, places: Tensor, counts: Tensor) -> dict[Hashable, Sample]:
+        """Of what has ended at these places with so many tokens; the places are free afterwards."""
+        samples: dict[Hashable, Sample] = {}
+        for place, begun in zip(places.tolist(), self._tokens(places, counts), strict=True):
+            is_ended = begun.token_ids[-1] == self.end_token
+            reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+            sample = Sample(begun.token_ids, begun.logprobs, reason, self.policy_version)
+            if self.settings.keeps_distributions:
+                with torch.inference_mode(False):  # a loss will read them
+                    whole = torch.stack(self.distributions[place])
+                sample = FullSample(**vars(sample), distributions=whole)
+            samples[self.names[place]] = sample
+            self._leave(place)
+        return samples
+
+    def _tokens(self, places: Tensor, counts: Tensor) -> list[Begun]:
+        """All tokens of the responses at these places."""
+        longest = int(counts.max()) if len(counts) else 0
+        logprobs = self.logprobs[places, :longest]
+        if not logprobs.isfinite().all():
+            raise FloatingPointError(
+                "the policy's probabilities are not numbers: its weights hold NaN or infinity"
+            )
+        rows = zip(counts.tolist(), self.tokens[places, :longest].tolist(), logprobs.tolist(), strict=True)
+        return [Begun(ids[:count], values[:count]) for count, ids, values in rows]
+
+    def _leave(self, place: int) -> None:
+        del self.place_of[self.names.pop(place)]
+        self.distributions[place] = []
+        self.free.append(place)
+
+    def _next_ones(self) -> list[tuple[Hashable, Trajectory]]:
+        """Those who wait and are let in now."""
+        room = min(len(self.free), len(self.waiting))
+        if len(self.places) and room < min(len(self.waiting), REFILL_SHARE * self.max_sequences):
+            return []
+        return [(name, self.waiting.pop(name)) for name in list(self.waiting)[:room]]
+
+    def _read(self, admitted: Sequence[tuple[Hashable, Trajectory]]) -> Tensor:
+        """Logits [admitted, vocab] behind what these have so far; their caches, places and rows are added."""
+        runs = [list(run) for _, run in groupby(admitted, key=lambda item: tuple(item[1].prompt))]
+        logits: list[Tensor] = []
+        for piece in _similar(runs):
+            logits.append(self._read_runs(piece))
+            members = [item for run in piece for item in run]
+            places = [self.free.pop() for _ in members]
+            begun = [trajectory.begun for _, trajectory in members]
+            counts = [len(one.token_ids) for one in begun]
+            self.numbers.begin(places, [trajectory.seed for _, trajectory in members], counts)
+            for place, (name, trajectory), one, count in zip(places, members, begun, counts, strict=True):
+                self.names[place], self.place_of[name] = name, place
+                self.prompt_tokens[place], self.reported[place] = len(trajectory.prompt), count
+                if count:
+                    self.tokens[place, :count] = torch.tensor(one.token_ids)
+                    self.logprobs[place, :count] = torch.tensor(one.logprobs)
+            device = self.places.device
+            self.places = torch.cat((self.places, torch.tensor(places, device=device)))
+            self.counts = torch.cat((self.counts, torch.tensor(counts, device=device)))
+        return torch.cat(logits)
+
+    def _read_runs(self, runs: Sequence[_Run]) -> Tensor:
+        """Reads the texts of some runs together; the prompt of a run comes from the first text that begins with it."""
+        texts: list[list[int]] = []
+        first_text, begun, ends = [], [], []
+        for run in runs:
+            first_text.append(len(texts))
+            prompt = list(run[0][1].prompt)
+            if not any(trajectory.begun.token_ids for _, trajectory in run):
+                texts.append(prompt)
+            for _, trajectory in run:
+                count = len(trajectory.begun.token_ids)
+                if count:
+                    texts.append(prompt + list(trajectory.begun.token_ids))
+                text = len(texts) - 1 if count else first_text[-1]
+                begun.append((count, text))
+                ends.append(len(prompt) + count - 1)
+        width = max(map(len, texts))
+        ids = torch.tensor([text + [0] * (width - len(text)) for text in texts], device=self.places.device)
+        reading = PromptReading(self.decoder, *ids.shape)
+        hidden = self.decoder.hidden(ids.flatten(), reading.attend).view(*ids.shape, -1)
+        lengths = [len(run[0][1].prompt) for run in runs]
+        self.decoder.turns(max(lengths) + self.settings.max_response_tokens)
+        self.caches.append(
+            KeyValueCache.of_reading(reading, lengths, first_text, [len(run) for run in runs], begun)
+        )
+        # One row of the head for each text end, however many responses begin there.
+        at, row_of = torch.unique(
+            torch.tensor([(text, end) for (_, text), end in zip(begun, ends, strict=True)]),
+            dim=0,
+            return_inverse=True,
+        )
+        return self.decoder.logits(hidden[at[:, 0], at[:, 1]])[row_of.to(hidden.device)]
+
+    def _join_caches(self) -> None:
+        """Joins neighbours, the youngest first, where one piece is cheaper than two."""
+        caches = self.caches
+        for older in reversed(range(len(caches) - 1)):
+            if self._is_cheaper_joined(caches[older], caches[older + 1]):
+                caches[older : older + 2] = [KeyValueCache.joined(caches[older : older + 2])]
+
+    def _is_cheaper_joined(self, one: KeyValueCache, other: KeyValueCache) -> bool:
+        joined = KeyValueCache.cells_joined((one, other))
+        wasted = joined - one.cells - other.cells
+        return (wasted + joined / JOINED_STEPS) * self.cell_bytes <= self.piece_bytes
+
+    def new_tokens(self) -> dict[Hashable, Begun]:
+        """See the protocol; those that have got none are left out."""
+        found: dict[Hashable, Begun] = {}
+        places = self.places.tolist()
+        for place, whole in zip(places, self._tokens(self.places, self.counts), strict=True):
+            told, self.reported[place] = self.reported[place], len(whole.token_ids)
+            if told < len(whole.token_ids):
+                found[self.names[place]] = Begun(whole.token_ids[told:], whole.logprobs[told:])
+        return found
+
+    @torch.inference_mode()
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+        """See the protocol."""
+        found: dict[Hashable, Begun] = {}
+        rows = {place: row for row, place in enumerate(self.places.tolist())}
+        left: list[int] = []
+        for name in names:
+            if name in self.waiting:
+                found[name] = self.waiting.pop(name).begun
+            elif name in self.place_of:
+                left.append(rows[self.place_of[name]])
+        if left:
+            gone = torch.tensor(left, device=self.places.device)
+            places = self.places[gone]
+            for place, begun in zip(places.tolist(), self._tokens(places, self.counts[gone]), strict=True):
+                found[self.names[place]] = begun
+                self._leave(place)
+            is_kept = torch.ones_like(self.places, dtype=torch.bool)
+            is_kept[gone] = False
+            self._keep(is_kept.nonzero()[:, 0])
+        return found
+
+    def close(self) -> None:
+        """See the protocol."""
+        self.withdraw([*self.waiting, *self.place_of])
+
+
+_Run = list[tuple[Hashable, Trajectory]]
+"""Neighbours with the same prompt."""
+
+
+def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
+    """Pieces of runs whose texts are of similar length, the shortest first."""
+
+    def longest(run: _Run) -> int:
+        return max(len(one.prompt) + len(one.begun.token_ids) for _, one in run)
+
+    pieces: list[list[_Run]] = []
+    padding = 0
+    for run in sorted(runs, key=longest):
+        if pieces:
+            padding += len(pieces[-1]) * (longest(run) - longest(pieces[-1][-1]))
+        if not pieces or padding > MOST_PADDING:
+            pieces.append([])
+            padding = 0
+        pieces[-1].append(run)
+    return pieces

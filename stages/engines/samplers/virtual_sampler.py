@@ -1,0 +1,283 @@
+"""A sampler that computes nothing: it sleeps each decode step for as long as a device would take. No torch.
+
+It sleeps until deadlines that follow one another, not for spans: what the caller does between two steps (reports, a
+journal, Ray's messages) is taken off the next sleep, as it would run beside a device that computes. Time beyond a whole
+step is not made up for: it counts as lateness, and the deadlines start anew.
+
+    sequence       length, tokens and log-probs follow from the trajectory's seed and prompt alone
+    step           sleeps; every running sequence has one token more
+    lateness       what a benchmark must look at: a machine too busy to sleep on time measures itself
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import numpy
+
+from stages.engines.samplers.params import VirtualLengths, VirtualSamplerParams
+from stages.engines.samplers.protocol import Load, SamplingSettings, check_begun
+from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
+from stages.engines.samplers.uniform_numbers import uniform
+from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NORMAL = NormalDist()
+P99 = NORMAL.inv_cdf(0.99)
+
+
+class VirtualSampler:
+    """See `stages.engines.samplers.protocol.Sampler`."""
+
+    def __init__(self, params: VirtualSamplerParams, end_token: int, vocabulary: int) -> None:
+        """Draws token ids below `vocabulary`, at least two."""
+        self.params, self.end_token, self.vocabulary = params, end_token, vocabulary
+        self.policy_version = 0
+        self.clock = DeviceClock()
+
+    @classmethod
+    def from_folder(cls, params: VirtualSamplerParams, policy_folder: Path) -> VirtualSampler:
+        """Draws tokens of the policy in `policy_folder`, whose weights it does not look at."""
+        from stages.engines.policies.tokenizers import load_tokenizer
+
+        tokenizer = load_tokenizer(policy_folder)
+        return cls(params, tokenizer.eos_token_id, len(tokenizer))
+
+    @property
+    def logprob(self) -> float:
+        """Of any token."""
+        return -math.log(self.vocabulary)
+
+    @property
+    def lateness(self) -> float:
+        """Seconds of decoding beyond plan over planned seconds, since the sampler was made."""
+        return self.clock.lateness
+
+    def stream(
+        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
+    ) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory as it ends; see the protocol."""
+        decoding = self.open(settings)
+        decoding.admit(dict(enumerate(trajectories)))
+        while not decoding.is_idle:
+            yield from decoding.step().items()
+
+    def open(self, settings: SamplingSettings) -> VirtualDecoding:
+        """See the protocol; UserError when distributions are to be kept."""
+        if settings.keeps_distributions:
+            raise UserError("sampler.kind virtual has no distributions to keep: set sampler.kind torch")
+        return VirtualDecoding(self, settings)
+
+    def response(self, trajectory: Trajectory, limit: int) -> list[int]:
+        """All tokens of a trajectory; the end token is the last one where the length is below the limit."""
+        length = forced_length(self.params.lengths, trajectory)
+        numbers = uniform(
+            numpy.array([trajectory.seed], dtype=numpy.uint64), numpy.arange(min(length, limit))
+        )
+        ids = (numbers * (self.vocabulary - 1)).astype(numpy.int64)
+        ids += ids >= self.end_token
+        if length <= limit:
+            ids[-1] = self.end_token
+        return ids.tolist()
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """The constant; a probe of the weights must be switched off (weight_sync_check.max_logprob_gap null)."""
+        return [[self.logprob] * len(response) for response in responses]
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Marks the version; takes no time and no weights."""
+        self.policy_version = policy_version
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Nothing."""
+        return {}
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Nothing to do."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def forced_length(lengths: VirtualLengths, trajectory: Trajectory) -> int:
+    """Tokens that the response has without a limit."""
+    deviation = math.log(lengths.p99_over_median) / P99
+    of_group = _normal(derive_seed("prompt", *trajectory.prompt))
+    of_response = _normal(derive_seed("length", trajectory.seed))
+    share = math.sqrt(1 - lengths.within_group) * of_group + math.sqrt(lengths.within_group) * of_response
+    return max(1, round(lengths.median * math.exp(deviation * share)))
+
+
+def _normal(seed: int) -> float:
+    """A standard normal number of a seed of 63 bits."""
+    return NORMAL.inv_cdf((seed + 0.5) / 2**63)
+
+
+class DeviceClock:
+    """Steps of a device that follow one another as long as it has work."""
+
+    def __init__(self) -> None:
+        self.planned_seconds = self._lost_seconds = 0.0
+        self._due: float | None = None
+        self._woke = 0.0
+
+    def work(self, seconds: float) -> None:
+        """Sleeps until the step that takes `seconds` is over."""
+        now = time.perf_counter()
+        if self._due is None:
+            self._due = now
+        elif now - self._due > seconds:
+            self._lost_seconds += now - self._due
+            self._due = now
+        self._due += seconds
+        self.planned_seconds += seconds
+        time.sleep(max(0.0, self._due - now))
+        self._woke = time.perf_counter()
+
+    def rest(self) -> None:
+        """The device has nothing to do until its next step."""
+        if self._due is not None:
+            self._lost_seconds += max(0.0, self._woke - self._due)
+            self._due = None
+
+    @property
+    def lateness(self) -> float:
+        """Seconds lost over seconds planned."""
+        behind = 0.0 if self._due is None else max(0.0, self._woke - self._due)
+        return (self._lost_seconds + behind) / self.planned_seconds if self.planned_seconds else 0.0
+
+
+@dataclass
+class _Sequence:
+    trajectory: Trajectory
+    token_ids: list[int]
+    """All that it will have."""
+    first_step: int
+    """Steps taken when it had no token, maybe below zero."""
+    told: int
+    """Tokens that `new_tokens` has told of, those begun elsewhere included."""
+
+
+class VirtualDecoding:
+    """See `stages.engines.samplers.protocol.Decoding`."""
+
+    def __init__(self, sampler: VirtualSampler, settings: SamplingSettings) -> None:
+        self._sampler, self._settings = sampler, settings
+        self._version = sampler.policy_version
+        self._steps = self._kv_tokens = self._admitted = 0
+        self._waiting: dict[Hashable, Trajectory] = {}
+        self._running: dict[Hashable, _Sequence] = {}
+        self._ends: list[tuple[int, int, Hashable]] = []
+        """Heap of (last step, order of admission, name); may hold withdrawn ones."""
+
+    def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
+        """See the protocol."""
+        check_begun(trajectories, self._waiting.keys() | self._running.keys(), self._settings)
+        self._waiting.update(trajectories)
+
+    @property
+    def is_idle(self) -> bool:
+        """See the protocol."""
+        return not self._waiting and not self._running
+
+    @property
+    def load(self) -> Load:
+        """See the protocol."""
+        return Load(len(self._running), len(self._waiting), self._kv_tokens)
+
+    def step(self) -> dict[Hashable, Sample]:
+        """See the protocol."""
+        if self.is_idle:
+            return {}
+        params, read = self._sampler.params, self._let_in()
+        self._steps += 1
+        self._kv_tokens += len(self._running)
+        milliseconds = (
+            params.step_milliseconds
+            + params.step_milliseconds_per_sequence * len(self._running)
+            + params.step_milliseconds_per_thousand_tokens * self._kv_tokens / 1000
+            + params.read_milliseconds_per_thousand_tokens * read / 1000
+        )
+        self._sampler.clock.work(milliseconds / 1000)
+        ended = self._ended()
+        if self.is_idle:
+            self._sampler.clock.rest()
+        return ended
+
+    def _let_in(self) -> int:
+        """Takes in as many as there is room for; gives the tokens that are read for them."""
+        room = self._sampler.params.max_sequences - len(self._running)
+        names = list(self._waiting)[:room]
+        entering = [(name, self._waiting.pop(name)) for name in names]
+        for name, trajectory in entering:
+            token_ids = self._sampler.response(trajectory, self._settings.max_response_tokens)
+            begun = len(trajectory.begun.token_ids)
+            first_step = self._steps - begun
+            self._running[name] = _Sequence(trajectory, token_ids, first_step, begun)
+            self._kv_tokens += len(trajectory.prompt) + begun
+            self._admitted += 1
+            heapq.heappush(self._ends, (first_step + len(token_ids), self._admitted, name))
+        runs = groupby(entering, key=lambda item: tuple(item[1].prompt))
+        own = sum(len(trajectory.begun.token_ids) for _, trajectory in entering)
+        return own + sum(len(prompt) for prompt, _ in runs)
+
+    def _ended(self) -> dict[Hashable, Sample]:
+        ended: dict[Hashable, Sample] = {}
+        while self._ends and self._ends[0][0] <= self._steps:
+            last_step, _, name = heapq.heappop(self._ends)
+            one = self._running.get(name)
+            if one is None or one.first_step + len(one.token_ids) != last_step:
+                continue
+            begun = self._leave(name)
+            is_ended = begun.token_ids[-1] == self._sampler.end_token
+            reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+            ended[name] = Sample(begun.token_ids, begun.logprobs, reason, self._version)
+        return ended
+
+    def _leave(self, name: Hashable) -> Begun:
+        one = self._running.pop(name)
+        count = self._steps - one.first_step
+        self._kv_tokens -= len(one.trajectory.prompt) + count
+        return self._begun(one, 0, count)
+
+    def _begun(self, one: _Sequence, start: int, stop: int) -> Begun:
+        return Begun(one.token_ids[start:stop], [self._sampler.logprob] * (stop - start))
+
+    def new_tokens(self) -> dict[Hashable, Begun]:
+        """See the protocol."""
+        found: dict[Hashable, Begun] = {}
+        for name, one in self._running.items():
+            count = self._steps - one.first_step
+            if one.told < count:
+                found[name] = self._begun(one, one.told, count)
+                one.told = count
+        return found
+
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+        """See the protocol."""
+        found: dict[Hashable, Begun] = {}
+        for name in names:
+            if name in self._waiting:
+                found[name] = self._waiting.pop(name).begun
+            elif name in self._running:
+                found[name] = self._leave(name)
+        if self.is_idle:
+            self._sampler.clock.rest()
+        return found
+
+    def close(self) -> None:
+        """See the protocol."""
+        self.withdraw([*self._waiting, *self._running])

@@ -1,0 +1,271 @@
+"""What happens next in an asynchronous round: the decisions, without the processes that carry them out.
+
+Groups are begun as far as the window allows, ended trajectories are judged, complete groups wait in the order of issue,
+a step takes its batch. Every change of state is written to the journal before anything depends on it, so that a hub
+that was killed goes on from there. No Ray, no torch; the clock is the caller's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stages.algorithms.experience_window import ExperienceWindow
+from stages.engines.replicas.messages import Orders, Report
+from stages.engines.samplers.samples import Sample, Trajectory
+from stages.rl_round.asynchronous.experience_buffer import ExperienceBuffer, Reason
+from stages.rl_round.asynchronous.trajectory_pool import Flight, Name, ReplicaId, TrajectoryPool
+from stages.rl_round.params.drawing import DynamicSampling
+from stages.rl_round.params.loop import AsynchronousLoop
+from stages.rl_round.params.rl import RlParams
+from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, Batch
+from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.rollouts.sampling import ProblemDraw, sampling_settings, trajectories_of
+from stages.rl_round.rollouts.scoring import make_rollout
+from stages.rl_round.schedule.records import Failed, Finished, Issued, LeftOut, Partial, Record, Trained
+
+DrawOf = Callable[[int], ProblemDraw]
+"""The draw of a group by its number: the round's problems in their endless order."""
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """What a step trains on."""
+
+    step: int
+    """From 0."""
+    batch: Batch
+    numbers: tuple[int, ...]
+    """Of the groups."""
+    ages_seconds: tuple[float, ...] = ()
+    """Since each group was complete."""
+
+
+@dataclass
+class _SinceLastStep:
+    completed: list[Group] = field(default_factory=list)
+    left_out: list[Group] = field(default_factory=list)
+
+
+class Coordinator:
+    """The whole state of the hub's side of a round."""
+
+    def __init__(
+        self,
+        params: RlParams,
+        loop: AsynchronousLoop,
+        steps: int,
+        replicas: int,
+        kv_capacity: int,
+        seed_parts: Sequence[int | str],
+        draw_of: DrawOf,
+        write: Callable[[Record], None],
+    ) -> None:
+        """`write` puts a record into the journal. `steps` are those of the round."""
+        self.params, self.loop, self.steps = params, loop, steps
+        self._seed_parts, self._draw_of, self._write = tuple(seed_parts), draw_of, write
+        self.window = ExperienceWindow(params.problems_per_step, loop.window, steps)
+        needs_signal = isinstance(params.dynamic_sampling, DynamicSampling)
+        self.buffer = ExperienceBuffer(params.group_size, needs_signal)
+        share = -(-loop.replica_share * params.problems_per_step // replicas)
+        self.pool = TrajectoryPool(
+            max(1, int(share)), loop.report_seconds, loop.repack, kv_capacity, sampling_settings(params)
+        )
+        self.next_number = 0
+        self.counts: Counter[str] = Counter()
+        self._versions: dict[int, int] = {}
+        """The version that each outstanding group was begun with."""
+        self._since = _SinceLastStep()
+        self._judging: set[Name] = set()
+
+    # What replicas do.
+
+    def orders(self, replica: ReplicaId, newest: int, kept: Collection[int]) -> Orders | None:
+        """What the replica is to do next; None when there is nothing for it."""
+        return self.pool.orders(replica, newest, kept, self._begin)
+
+    def _begin(self, version: int, most: int) -> dict[Name, Trajectory]:
+        begun: dict[Name, Trajectory] = {}
+        for _ in range(min(most, self.window.may_begin(version))):
+            number, self.next_number = self.next_number, self.next_number + 1
+            draw = self._draw_of(number)
+            self._write(Issued(number, draw.number, draw.problem.problem_id, version))
+            self._issue(number, draw, version)
+            begun |= {(number, member): one for member, one in enumerate(self._trajectories(draw))}
+        return begun
+
+    def _issue(self, number: int, draw: ProblemDraw, version: int) -> None:
+        self.window.begin(number, version)
+        self.buffer.begin(number, draw)
+        self._versions[number] = version
+
+    def _trajectories(self, draw: ProblemDraw) -> list[Trajectory]:
+        return trajectories_of(draw, self.params.group_size, *self._seed_parts)
+
+    def receive(self, replica: ReplicaId, report: Report) -> dict[Name, Sample]:
+        """Takes a report in; the samples that are to be judged now."""
+        ended = self.pool.receive(replica, report)
+        wanted = {
+            name: sample
+            for name, sample in ended.items()
+            if self.buffer.is_open(*name) and name not in self._judging
+        }
+        self.buffer.duplicates += len(report.ended) - len(wanted)
+        self._judging |= wanted.keys()
+        return wanted
+
+    def lose(self, replica: ReplicaId, now: float) -> None:
+        """The replica is gone."""
+        self.pool.lose(replica)
+        for number, member in self.pool.given_up:
+            self._write(Failed(number, member, "replicas died with it"))
+            self.buffer.fail(number, member)
+            self._complete_if_so(number, now)
+        self.pool.given_up.clear()
+
+    # What the verifier does.
+
+    def answer_of(self, name: Name) -> str:
+        """The gold answer that the member's response is judged by."""
+        return self.buffer.draw(name[0]).problem.answer
+
+    def write_judged(self, judged: Mapping[Name, Rollout]) -> None:
+        """Journals what the verifier said; `judged` may be counted once the journal is flushed."""
+        for (number, member), rollout in judged.items():
+            self._write(Finished(number, member, 1, rollout.sample, rollout.response, rollout.verdict))
+
+    def judged(self, judged: Mapping[Name, Rollout], now: float) -> None:
+        """Counts what the verifier said."""
+        for name, rollout in judged.items():
+            self._judging.discard(name)
+            if self.buffer.add(*name, rollout):
+                self._complete_if_so(name[0], now)
+
+    def _complete_if_so(self, number: int, now: float) -> None:
+        if number in self.buffer and self.buffer.is_complete(number):
+            self._note_complete(number, now)
+            self._decide(number)
+
+    def _note_complete(self, number: int, now: float) -> None:
+        """A complete group is ready, unless it is to be left out: that is journalled before it counts."""
+        if self.buffer.is_complete(number):
+            self.buffer.complete(number, now)
+            if self.buffer.reason_to_leave_out(number) is None:
+                self.window.mark_ready(number)
+                self._since.completed.append(self.buffer.group(number))
+
+    def _decide(self, number: int) -> None:
+        reason = self.buffer.reason_to_leave_out(number)
+        if reason is not None:
+            self._write(LeftOut(number, reason.value))
+            self._leave_out(number, reason)
+
+    def _leave_out(self, number: int, reason: Reason) -> None:
+        self.window.leave_out(number)
+        del self._versions[number]
+        group = self.buffer.leave_out(number, reason)
+        if group is not None:
+            self._since.completed.append(group)
+            self._since.left_out.append(group)
+
+    # What the trainer does.
+
+    def next_batch(self, now: float) -> StepBatch | None:
+        """What the next step trains on; None while it has to wait."""
+        if self.window.steps_done >= self.steps:
+            return None
+        numbers = self.window.next_batch() or self._short_batch()
+        if numbers is None:
+            return None
+        step = self.window.steps_done
+        self._write(Trained(step + 1, step, tuple(numbers)))
+        ages = tuple(now - self.buffer.completed_at(number) for number in numbers)
+        return self._take(step, numbers, ages)
+
+    def _short_batch(self) -> list[int] | None:
+        """After as many groups in vain as a synchronous step would have drawn at most: what there is."""
+        sampling = self.params.dynamic_sampling
+        if not isinstance(sampling, DynamicSampling):
+            return None
+        most = sampling.max_draws * self.params.problems_per_step / SMALLEST_SIGNAL_FRACTION
+        return self.window.short_batch() if len(self._since.left_out) >= most else None
+
+    def _take(self, step: int, numbers: Sequence[int], ages: tuple[float, ...]) -> StepBatch:
+        self.window.take(numbers)
+        groups = self.buffer.train(numbers)
+        for number in numbers:
+            del self._versions[number]
+        since, self._since = self._since, _SinceLastStep()
+        completed, left_out = since.completed, since.left_out
+        signal = 1 - len(left_out) / len(completed) if completed else 1.0
+        batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal)
+        return StepBatch(step, batch, tuple(numbers), ages)
+
+    def leftover(self) -> list[Group]:
+        """Groups that were decided behind the last step, or that no step has taken."""
+        complete = [number for number in self.buffer.numbers() if self.buffer.is_complete(number)]
+        return [*self._since.left_out, *(self.buffer.group(number) for number in complete)]
+
+    # What outlives the hub.
+
+    def write_partials(self) -> None:
+        """Journals the tokens of every trajectory in flight that has new ones."""
+        for (number, member), flight in self.pool.flights():
+            start = flight.written
+            if flight.version is None or start == len(flight.token_ids):
+                continue
+            flight.written = len(flight.token_ids)
+            fresh = flight.token_ids[start:], flight.logprobs[start:]
+            self._write(Partial(number, member, start, flight.version, *fresh))
+
+    def restore(self, records: Iterable[Record]) -> list[StepBatch]:
+        """Goes on from a journal: the batches of the steps that were taken, in order.
+
+        Trajectories that had not ended wait for a replica, behind the tokens that were journalled.
+        """
+        taken: list[StepBatch] = []
+        unfinished: dict[Name, Flight] = {}
+        for record in records:
+            match record:
+                case Issued(number, _, _, version):
+                    draw = self._draw_of(number)
+                    self._check_draw(record, draw)
+                    self._issue(number, draw, version)
+                    self.next_number = number + 1
+                    for member, trajectory in enumerate(self._trajectories(draw)):
+                        unfinished[number, member] = Flight(trajectory, None)
+                case Partial(number, member, start, version, token_ids, logprobs):
+                    flight = unfinished[number, member]
+                    flight.version = version
+                    flight.token_ids[start:], flight.logprobs[start:] = token_ids, logprobs
+                    flight.written = len(flight.token_ids)
+                case Finished(number, member, _, sample, response, verdict):
+                    unfinished.pop((number, member), None)
+                    rollout = make_rollout(sample, response, verdict, self.params)
+                    if self.buffer.add(number, member, rollout):
+                        self._note_complete(number, now=0.0)
+                case Failed(number, member):
+                    unfinished.pop((number, member), None)
+                    self.buffer.fail(number, member)
+                    self._note_complete(number, now=0.0)
+                case LeftOut(number, reason):
+                    self._leave_out(number, Reason(reason))
+                case Trained(step, _, numbers):
+                    taken.append(self._take(step - 1, numbers, ()))
+        self.pool.waiting |= {
+            name: flight for name, flight in unfinished.items() if self.buffer.is_open(*name)
+        }
+        # A kill may have come between a group's last member and the word that it was left out.
+        for number in [number for number in self.buffer.numbers() if self.buffer.is_complete(number)]:
+            if self.buffer.reason_to_leave_out(number):
+                self._decide(number)
+        return taken
+
+    def _check_draw(self, issued: Issued, draw: ProblemDraw) -> None:
+        """The journal lies in a folder that is named after the work, so another problem means a damaged project."""
+        if (draw.number, draw.problem.problem_id) != (issued.draw, issued.problem_id):
+            raise RuntimeError(
+                f"the journal's group {issued.group} is of problem {issued.problem_id}, this round's of "
+                f"{draw.problem.problem_id}: remove the stage's scratch folder under state/ and run again"
+            )

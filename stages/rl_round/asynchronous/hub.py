@@ -1,0 +1,242 @@
+"""The hub: the event loop between replicas, verifier and trainer. It decides nothing itself and waits for nobody.
+
+What happens next is the coordinator's; who is alive is the fleet's and the trainers'; what has happened is the
+journal's. A hub that was killed goes on from the journal and the trainer's last checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from stages.engines.relays.fleet import Relays
+from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
+from stages.engines.replicas.messages import Report
+from stages.foundations.errors import UserError
+from stages.observe.progress import progress, say
+from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
+from stages.rl_round.asynchronous.judge import Judge
+from stages.rl_round.asynchronous.messages import Trained
+from stages.rl_round.asynchronous.staleness import (
+    Faults,
+    Repacked,
+    buffer_metrics,
+    counted_metrics,
+    length_metrics,
+    replica_metrics,
+    staleness_metrics,
+    window_metrics,
+)
+from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
+from stages.rl_round.asynchronous.trainers import Trainers
+from stages.rl_round.loop.round_log import RoundLog
+from stages.rl_round.params.loop import BestFitRepack
+from stages.rl_round.schedule.journal import Journal
+from stages.rl_round.schedule.records import Fault, Stepped, record_to_json
+
+POLL_SECONDS = 0.05
+FLUSH_SECONDS = 1.0
+"""The journal holds every token that is older than this."""
+MOST_FAILED_PROBES = 3
+"""Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
+
+
+@dataclass
+class HubParts:
+    """Everything that the hub stands between."""
+
+    name: str
+    steps: int
+    checkpoint_every: int
+    coordinator: Coordinator
+    fleet: Fleet
+    relays: Relays
+    trainers: Trainers
+    judge: Judge
+    journal: Journal
+    log: RoundLog
+    timeline: Timeline
+    batches: dict[int, StepBatch] = field(default_factory=dict)
+    """Taken, and not yet in a checkpoint."""
+    curve: list[dict[str, float]] = field(default_factory=list)
+
+
+class Hub:
+    """Runs one round to its end."""
+
+    def __init__(self, parts: HubParts) -> None:
+        self._parts = parts
+        self._coordinator, self._fleet, self._timeline = parts.coordinator, parts.fleet, parts.timeline
+        self._flushed_at, self._repacked_at, self._started_at = 0.0, 0.0, time.time()
+        self._trainer_free_since = self._step_ended_at = time.time()
+        self._failed_probes: dict[int, int] = {}
+        self._is_training: int | None = None
+
+    def run(self) -> list[dict[str, float]]:
+        """The round's curve, a row a step."""
+        parts = self._parts
+        for _ in progress(self._steps(), parts.steps - len(parts.curve), parts.name, "steps"):
+            self._coordinator.buffer.check_conservation()
+        return parts.curve
+
+    def _steps(self) -> Iterator[int]:
+        """Each step as it is done."""
+        parts, done = self._parts, len(self._parts.curve)
+        while done < parts.steps:
+            self._order_replicas()
+            for event in self._fleet.poll(POLL_SECONDS, parts.trainers.calls):
+                self._take_event(event)
+            self._take_judged()
+            self._train()
+            self._keep_up()
+            while done < len(parts.curve):
+                done += 1
+                yield done
+
+    def _order_replicas(self) -> None:
+        for replica in self._fleet.started():
+            kept = self._parts.relays.versions(self._fleet.node(replica))
+            if kept:
+                orders = self._coordinator.orders(replica, kept[-1], kept)
+                if orders is not None:
+                    self._fleet.order(replica, orders)
+
+    def _take_event(self, event: Started | Reported | Died) -> None:
+        now, process = time.time(), f"replica/{event.replica}"
+        match event:
+            case Started():
+                self._timeline.span(process, "start", self._started_at, now)
+                self._coordinator.pool.join(event.replica)
+            case Reported(replica, report):
+                self._take_report(replica, report)
+            case Died(replica, reason):
+                is_stalled = isinstance(event, Stalled)
+                self._timeline.instant(process, FAULT, now, reason=reason)
+                self._timeline.span(process, "dead", now, now)
+                self._note_fault("stalled" if is_stalled else "died", process, reason)
+                self._coordinator.pool.faults.stalled += is_stalled
+                self._coordinator.lose(replica, now)
+
+    def _take_report(self, replica: int, report: Report) -> None:
+        named = {
+            {"idle": "no_prompts", "orders": "unnamed"}.get(name, name): seconds
+            for name, seconds in report.seconds.items()
+        }
+        self._timeline.report(f"replica/{replica}", report.ended_at, named)
+        self._check_pull(replica, report)
+        samples = self._coordinator.receive(replica, report)
+        if samples:
+            answers = {name: self._coordinator.answer_of(name) for name in samples}
+            self._parts.judge.ask(answers, samples)
+
+    def _check_pull(self, replica: int, report: Report) -> None:
+        """A version that was gone is no fault; weights that are not the trainer's are."""
+        if report.pulled is not None:
+            self._failed_probes[replica] = 0
+        if not report.pull_failed or report.version is not None:
+            return
+        if not self._parts.relays.versions(self._fleet.node(replica)):
+            return
+        failed = self._failed_probes[replica] = self._failed_probes.get(replica, 0) + 1
+        say(f"{self._parts.name}: replica {replica} could not take weights: {report.pull_failed}")
+        if failed == MOST_FAILED_PROBES:
+            self._take_event(self._fleet.end(replica, report.pull_failed))
+        elif failed > 2 * MOST_FAILED_PROBES:
+            raise UserError(
+                f"{self._parts.name}: no replica agrees with the trainer's weights ({report.pull_failed}). They run at "
+                "a precision that rl.weight_sync_check.max_logprob_gap is too tight for, or hold other weights"
+            )
+
+    def _take_judged(self) -> None:
+        judged = self._parts.judge.judged()
+        if judged:
+            self._coordinator.write_judged(judged)
+            self._parts.journal.flush()  # before anything counts it
+            self._coordinator.judged(judged, time.time())
+
+    def _train(self) -> None:
+        parts, trainers = self._parts, self._parts.trainers
+        restarts = trainers.restarts
+        trained = trainers.poll()
+        if trainers.restarts > restarts:
+            self._timeline.instant("trainer", FAULT, time.time(), reason="lost")
+            self._note_fault("died", "trainer", "lost")
+        if trained:
+            self._note_trained(trained)
+        if self._is_training is None and trainers.is_up:
+            taken = parts.batches.get(len(parts.curve)) or self._coordinator.next_batch(time.time())
+            if taken:
+                parts.journal.flush()
+                parts.batches[taken.step] = taken
+                self._is_training = taken.step
+                self._timeline.instant("hub", BATCH_TAKEN, time.time(), step=taken.step)
+                trainers.submit(taken.step)
+
+    def _note_trained(self, trained: Trained) -> None:
+        parts, now = self._parts, time.time()
+        self._is_training = None
+        taken = parts.batches[trained.step]
+        busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
+        self._timeline.span("trainer", "no_groups", self._trainer_free_since, trained.ended_at - busy)
+        spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
+        self._timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
+        self._timeline.instant("trainer", PUBLISHED, trained.ended_at, version=trained.step + 1)
+        self._trainer_free_since = trained.ended_at
+        row = {**trained.row, **self._step_numbers(trained, taken)}
+        parts.curve.append(row)
+        parts.log.add(trained.step + 1, taken.batch, row, max(1e-9, now - self._step_ended_at))
+        self._step_ended_at = now
+        self._write(Stepped(trained.step + 1, row))
+        parts.journal.flush()
+        if (trained.step + 1) % parts.checkpoint_every == 0:
+            for step in [step for step in parts.batches if step <= trained.step]:
+                del parts.batches[step]
+
+    def _step_numbers(self, trained: Trained, taken: StepBatch) -> dict[str, float]:
+        core, now = self._coordinator, time.time()
+        pool, buffer = core.pool, core.buffer
+        versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
+        pool.faults.duplicates, buffer.duplicates = buffer.duplicates, 0
+        faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
+        held = [version for version in pool.versions().values() if version is not None]
+        return {
+            **staleness_metrics(trained.step, versions),
+            **buffer_metrics(now, [now - age for age in taken.ages_seconds]),
+            **window_metrics(len(core.window), core.params.problems_per_step, core.loop.window),
+            **counted_metrics(repacked, faults),
+            **replica_metrics(trained.step + 1, held, [pool.kv_fraction()]),
+            **length_metrics(buffer.issued_lengths, buffer.trained_lengths),
+            **self._timeline.metrics(self._step_ended_at, now),
+            "relay/publish_seconds": trained.publish_seconds,
+        }
+
+    def _keep_up(self) -> None:
+        """What is due by the clock."""
+        now, core = time.time(), self._coordinator
+        self._parts.relays.poll()
+        if now - self._flushed_at > FLUSH_SECONDS:
+            core.write_partials()
+            self._parts.journal.flush()
+            self._timeline.counter("hub", "ready groups", now, core.window.ready)
+            self._timeline.counter("hub", "outstanding groups", now, len(core.window))
+            self._timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
+            self._flushed_at = now
+        repack = core.loop.repack
+        if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
+            self._repacked_at = now
+            newest = len(self._parts.curve)
+            if core.pool.plan_repack(newest, core.window.may_begin(newest)):
+                self._timeline.instant("hub", MOVED, now)
+
+    def _note_fault(self, what: str, process: str, reason: str) -> None:
+        self._coordinator.pool.faults.restarts += 1
+        self._write(Fault(what, {"process": process, "reason": reason}))
+
+    def _write(self, record) -> None:
+        self._parts.journal.append(record_to_json(record))
+
+
+def batches_to_repeat(taken: Sequence[StepBatch], steps_done: int) -> dict[int, StepBatch]:
+    """Those that the trainer's checkpoint does not hold."""
+    return {one.step: one for one in taken if one.step >= steps_done}

@@ -1,0 +1,139 @@
+"""An asynchronous round: starts the processes around the hub, goes on from what an earlier attempt has left, writes.
+
+This process is the hub and imports no torch. Replicas, relays and the trainer are Ray's, on this machine or on the
+cluster at RAY_ADDRESS; they end with it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+from stages.engines.distributed.ray_session import ray_session
+from stages.engines.relays.fleet import Relays
+from stages.engines.replicas.fleet import Fleet
+from stages.engines.replicas.placement import spec_of
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.verifier.verifier import Verifier
+from stages.foundations.files import replace_folder
+from stages.observe.progress import say
+from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
+from stages.rl_round.asynchronous.hub import Hub, HubParts
+from stages.rl_round.asynchronous.judge import Judge
+from stages.rl_round.asynchronous.messages import TrainerTask
+from stages.rl_round.asynchronous.staleness import round_totals
+from stages.rl_round.asynchronous.timeline import Timeline
+from stages.rl_round.asynchronous.trainers import Trainers
+from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.outputs import write_outputs
+from stages.rl_round.params.loop import AsynchronousLoop
+from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
+from stages.rl_round.rollouts.sampling import ProblemDraw
+from stages.rl_round.schedule.journal import Journal
+from stages.rl_round.schedule.records import Record, Stepped, record_from_json, record_to_json
+from stages.rl_round.task import RoundTask
+
+TIMELINE = "timeline.json"
+
+
+def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
+    """Runs the round and writes its outputs.
+
+    UserError when Ray cannot start, when the replicas or a version of the weights find no room, or when a process dies
+    again and again; what was done until then is kept for the next attempt.
+    """
+    scratch, sampler = task.attempt.scratch, task.sections["sampler"]
+    log = RolloutLog(scratch, task.run)
+    with ExitStack() as stack:
+        journal = stack.enter_context(Journal(scratch / "journal"))
+        coordinator = _coordinator(task, loop, journal)
+        records = [record_from_json(stored) for _, stored in journal.records()]
+        taken, curve = coordinator.restore(records), _curve(records)
+        if records:
+            say(f"rl_round: going on from step {len(curve)}, with {len(coordinator.buffer)} groups under way")
+        log.resume(len(curve))
+        timeline = Timeline.resumed(scratch / TIMELINE, time.time())
+        stack.callback(lambda: timeline.write(scratch / TIMELINE))
+        run_id = task.attempt.stage_hash[:12]
+        stack.enter_context(ray_session(sampler.replicas.count + loop.trainer_ranks + 1))
+        relays = stack.enter_context(closing(Relays(run_id, loop.relay.keep, loop.relay.chunk_mib << 20)))
+        batches = {one.step: one for one in taken}
+        trainers = stack.enter_context(closing(_trainers(task, loop, relays.master_folder, batches)))
+        spec = spec_of(sampler, task.paths.policy, run_id, gpus=0.0)
+        fleet = Fleet(spec, sampler.replicas.count, loop.stalled_seconds, loop.report_seconds)
+        stack.enter_context(closing(fleet))
+        verifier = stack.enter_context(Verifier(task.sections["verifier"]))
+        judge = stack.enter_context(Judge(verifier, task.tokenizer, task.params))
+        hub = Hub(
+            HubParts(
+                name=task.name,
+                steps=task.round.steps,
+                checkpoint_every=task.params.checkpoint_every_steps,
+                coordinator=coordinator,
+                fleet=fleet,
+                relays=relays,
+                trainers=trainers,
+                judge=judge,
+                journal=journal,
+                log=log,
+                timeline=timeline,
+                batches=batches,
+                curve=curve,
+            )
+        )
+        curve = hub.run()
+        log.finish(task.round.steps, coordinator.leftover())
+        with replace_folder(task.paths.out) as folder:
+            trainers.save_model(folder)
+        timeline.write(scratch / TIMELINE)
+        write_outputs(task, log, curve, round_totals(curve), scratch / TIMELINE)
+        journal.clear()
+    Checkpoints(scratch).clear()
+    log.clear()
+    (scratch / TIMELINE).unlink()
+
+
+def _coordinator(task: RoundTask, loop: AsynchronousLoop, journal: Journal) -> Coordinator:
+    sampler: SamplerParams = task.sections["sampler"]
+    seed_parts = task.seed, task.name
+
+    def draw_of(number: int) -> ProblemDraw:
+        return problems_in_order(task.problems, number, 1, *seed_parts)[0]
+
+    def write(record: Record) -> None:
+        journal.append(record_to_json(record))
+
+    longest_prompt = max(len(problem.prompt) for problem in task.problems)
+    kv_capacity = sampler.max_sequences * (longest_prompt + task.params.max_response_tokens)
+    replicas = sampler.replicas.count
+    return Coordinator(task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, draw_of, write)
+
+
+def _curve(records: list[Record]) -> list[dict[str, float]]:
+    return [record.row for record in records if isinstance(record, Stepped)]
+
+
+def _trainers(
+    task: RoundTask, loop: AsynchronousLoop, weights: Path, batches: dict[int, StepBatch]
+) -> Trainers:
+    every, steps = task.params.checkpoint_every_steps, task.round.steps
+    probe = [problem.prompt for problem in task.problems[: task.params.weight_sync_check.sequences]]
+    trainer_task = TrainerTask(
+        rl=task.params,
+        round=task.round,
+        name=task.name,
+        seed=task.seed,
+        trainer=task.sections["trainer"],
+        policy=task.paths.policy.resolve(),
+        scratch=task.attempt.scratch,
+        weights=weights,
+        probe=probe,
+    )
+    return Trainers(
+        trainer_task,
+        loop.trainer_ranks,
+        batch_of=lambda step: batches[step].batch,
+        saves=lambda step: (step + 1) % every == 0 and step + 1 < steps,
+    )

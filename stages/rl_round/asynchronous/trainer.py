@@ -1,0 +1,120 @@
+"""A rank of the trainer: it trains on the batches that it is given, and publishes each version of the weights.
+
+The hub runs it in a Ray actor; there is no Ray in here. Rank 0 writes weights and checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from stages.engines.policies.language_model import language_model
+from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.reference import ReferencePolicy
+from stages.engines.relays.published_weights import PublishedWeights
+from stages.engines.replicas.probe import Probe
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.protocol import replace_folder_together
+from stages.foundations.files import write_json
+from stages.observe.tracking import Run
+from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
+from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.training_step import train_step
+from stages.rl_round.params.loop import AsynchronousLoop
+from stages.rl_round.params.update import NoReferenceKl
+from stages.rl_round.rollouts.records import Batch
+
+ROUND_FILE = "round.json"
+"""In a checkpoint's folder."""
+PROBE_RESPONSE_TOKENS = 32
+"""Of each probe: the tokens of the next prompt, which any policy has an opinion about."""
+
+
+class RoundTrainer:
+    """See the module. It begins where the round's last checkpoint stands, and publishes that version at once."""
+
+    def __init__(self, task: TrainerTask) -> None:
+        rl, self._task = task.rl, task
+        model = language_model(task.policy, task.trainer)
+        trainer = self._trainer = build_trainer(task.trainer, rl.optimizer, rl.max_gradient_norm, model)
+        reference = None
+        if not isinstance(rl.reference_kl, NoReferenceKl):
+            reference = ReferencePolicy.from_folder(task.policy, task.trainer.dtype, trainer.device)
+        tokens = task.trainer.micro_batch_tokens
+        self._context = RoundContext(
+            rl, task.round, task.name, task.seed, tokens, trainer, reference, task.scratch, Run(None)
+        )
+        assert isinstance(rl.loop, AsynchronousLoop)
+        self._keep = rl.loop.relay.keep
+        self._weights = PublishedWeights(task.weights, rl.loop.relay.chunk_mib << 20)
+        self._probe_responses = [
+            prompt[:PROBE_RESPONSE_TOKENS] for prompt in [*task.probe[1:], *task.probe[:1]]
+        ]
+        self._checkpoints = Checkpoints(task.scratch)
+        self._standing = Standing(0, {})
+        found = self._checkpoints.latest()
+        if found:
+            trainer.load_checkpoint(found[1])
+            self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
+        self._publish()
+
+    def standing(self) -> Standing:
+        """How far it is."""
+        return self._standing
+
+    def train(self, step: int, batch: Batch, saves: bool) -> Trained:
+        """Trains on `batch` as step `step` (from 0) and publishes version `step + 1`.
+
+        `saves` writes a checkpoint behind it. RuntimeError when another step is due.
+        """
+        if step != self._standing.steps_done:
+            raise RuntimeError(f"the trainer stands at {self._standing} and was told to do step {step}")
+        started = time.perf_counter()
+        row = train_step(self._context, step, batch).row
+        self._standing = Standing(step + 1, row)
+        trained = time.perf_counter()
+        self._publish()
+        published = time.perf_counter()
+        if saves:
+            self._save()
+        seconds = trained - started, published - trained, time.perf_counter() - published
+        return Trained(step, row, *seconds, time.time())
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the policy; the folder appears whole."""
+        with replace_folder_together(self._trainer, folder) as path:
+            self._trainer.save_model(path)
+
+    def close(self) -> None:
+        """Frees memory and leaves the process group."""
+        if self._context.reference is not None:
+            self._context.reference.close()
+        self._trainer.close()
+
+    def _publish(self) -> None:
+        """Collective: every rank takes part in gathering, rank 0 writes. Nobody is waited for."""
+        task, trainer = self._task, self._trainer
+        sequences = [TokenSequence(*pair) for pair in zip(task.probe, self._probe_responses, strict=True)]
+        batch = pack(sequences)
+        logprobs = trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
+        if trainer.rank != 0:
+            for _ in trainer.named_weights():
+                continue
+            return
+        bound = task.rl.weight_sync_check.max_logprob_gap
+        probe = Probe(task.probe, self._probe_responses, logprobs, bound)
+        self._weights.publish(self._standing.steps_done, trainer.named_weights(), probe.to_metadata())
+        self._weights.prune(self._keep)
+
+    def _save(self) -> None:
+        with replace_folder_together(
+            self._trainer, self._checkpoints.folder(self._standing.steps_done)
+        ) as folder:
+            self._trainer.save_checkpoint(folder)
+            if self._trainer.rank == 0:
+                write_json(folder / ROUND_FILE, asdict(self._standing))
+        if self._trainer.rank == 0:
+            self._checkpoints.keep_last()

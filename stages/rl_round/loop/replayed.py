@@ -1,0 +1,145 @@
+"""The source of a replay: the batches that a recorded round trained on, from its schedule and its rollouts table.
+
+No sampler and no verifier takes part. Rewards are computed from verdict and length again, because the table rounds them
+to float32; log-probs and tokens are in it as they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.samples import Sample, StopReason
+from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of, write_json
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
+from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout
+from stages.rl_round.rollouts.scoring import make_rollout
+from stages.rl_round.schedule.schedule import (
+    PlacedGroup,
+    RoundIdentity,
+    Schedule,
+    ScheduledStep,
+    read_schedule,
+    refuse_other_round,
+)
+
+
+class ReplayedBatches:
+    """Rank 0's source: what the recorded round drew."""
+
+    def __init__(
+        self,
+        context: RoundContext,
+        schedule: Schedule,
+        rollouts: pandas.DataFrame,
+        problems: Sequence[Problem],
+    ) -> None:
+        """`rollouts` is the table that the schedule points into."""
+        self._context, self._schedule, self._rollouts = context, schedule, rollouts
+        self._prompts: Mapping[str, list[int]] = {problem.problem_id: problem.prompt for problem in problems}
+        used = [group for step in schedule.steps for group in (*step.groups, *step.left_out)]
+        self._by_first_row = {group.first_row: group for group in (*used, *schedule.leftover)}
+        self._steps = 0
+        """Steps given."""
+        self._waiting: dict[int, PlacedGroup] = {}
+        """Groups drawn in these steps and not yet used, by first row, oldest first."""
+
+    def next_batch(self) -> Batch:
+        """See the protocol."""
+        return self._context.trainer.broadcast(self._batch())
+
+    def _batch(self) -> Batch:
+        step = self._schedule.steps[self._steps]
+        too_stale = sum(placed.first_row in self._waiting for placed in step.left_out)
+        self._go_past(step)
+        return Batch(
+            [self._group(placed) for placed in step.groups],
+            [self._group(self._by_first_row[first_row]) for first_row in step.drawn],
+            [self._group(placed) for placed in step.left_out],
+            step.draws,
+            too_stale,
+            len(self._waiting),
+            step.signal_fraction,
+            step.newest_version,
+        )
+
+    def leftover(self) -> list[Group]:
+        """What the recorded round had drawn by this step and not yet used."""
+        return [self._group(placed) for placed in self._waiting.values()]
+
+    def save(self, folder: Path) -> None:
+        """The step: all else is in the files that are read again."""
+        write_json(folder / "replay.json", {"steps": self._steps})
+
+    def load(self, folder: Path) -> None:
+        """See the protocol."""
+        steps = json.loads((folder / "replay.json").read_text(encoding="utf-8"))["steps"]
+        for step in self._schedule.steps[:steps]:
+            self._go_past(step)
+
+    def _go_past(self, step: ScheduledStep) -> None:
+        self._steps += 1
+        self._waiting |= {first_row: self._by_first_row[first_row] for first_row in step.drawn}
+        for placed in (*step.groups, *step.left_out):
+            self._waiting.pop(placed.first_row, None)
+
+    def _group(self, placed: PlacedGroup) -> Group:
+        rows = self._rollouts.iloc[placed.first_row : placed.first_row + placed.rows].to_dict("records")
+        found = [(row["problem_id"], row["sample_index"]) for row in rows]
+        if found != [(placed.problem_id, index) for index in range(placed.rows)]:
+            raise UserError(
+                f"the schedule's group of {placed.problem_id} does not stand in rows {placed.first_row} to "
+                f"{placed.first_row + placed.rows} of the rollouts: schedule and table are not of one round, copy both "
+                "again"
+            )
+        rollouts = tuple(_rollout(row, self._context) for row in rows)
+        return Group(placed.problem_id, self._prompts[placed.problem_id], rollouts, placed.draw)
+
+
+class NoWeightSync:
+    """Of a loop without a sampler."""
+
+    def push(self, policy_version: int) -> dict[str, float]:
+        """Nothing."""
+        return {}
+
+    def save(self, folder: Path) -> None:
+        """Nothing to keep."""
+
+    def load(self, folder: Path) -> None:
+        """Nothing was kept."""
+
+
+def _rollout(row: Mapping, context: RoundContext) -> Rollout:
+    stop = StopReason.MAX_TOKENS if row["is_truncated"] else StopReason.END_OF_SEQUENCE
+    sample = Sample(row["token_ids"].tolist(), row["rollout_logprobs"].tolist(), stop, row["policy_version"])
+    return make_rollout(sample, row["response"], Verdict(row["verdict"]), context.params)
+
+
+def open_replay(
+    context: RoundContext, path: Path, rollouts: Path, identity: RoundIdentity, problems: Sequence[Problem]
+) -> ReplayedBatches:
+    """The source for the schedule and the table at two paths.
+
+    UserError where the schedule is of another round than `identity` says, has fewer steps than the round, or is torn,
+    and where the table is not the one that was written with it.
+    """
+    schedule = read_schedule(path)
+    refuse_other_round(path, schedule.identity, identity)
+    if len(schedule.steps) < context.round.steps:
+        raise UserError(
+            f"rl_rounds.{context.name}.steps is {context.round.steps}, and {path} has recorded {len(schedule.steps)}: "
+            "lower it, or name a longer schedule"
+        )
+    if sha256_of(rollouts) != schedule.rollouts_sha256:
+        raise UserError(
+            f"{rollouts} is not the table that was written with {path}: copy both again from one round"
+        )
+    return ReplayedBatches(context, schedule, read_table(rollouts, ROLLOUT), problems)

@@ -1,0 +1,248 @@
+"""An append-only journal: what a process that was killed has done since its last checkpoint.
+
+A folder of segments, each a chain of frames: a marker of 4 bytes, the payload's length (4), a CRC32 of length and
+payload (4), and the payload, UTF-8 JSON. The marker starts with a byte that UTF-8 never holds, so behind any damage the
+next whole frame can be found: that is how a torn end is told from a hole in the middle.
+
+Promised: what `flush` has written outlives a kill -9 of the process at any moment, because the kernel has it. It does
+not always outlive a power cut or a kernel that stops: only whole segments and a journal that was closed are on disk for
+sure. A checkpoint is; the journal holds what came after it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.errors import UserError
+from stages.observe.progress import say
+
+MARKER = b"\xffRJ1"
+HEAD = struct.Struct("<4sII")
+"""Marker, bytes of the payload, CRC32 of the length's four bytes and the payload."""
+SEGMENT_BYTES = 16 * 2**20
+"""A segment that has reached this size is closed: what is dropped and what is read at once are whole segments."""
+
+
+class Journal:
+    """The one writer of a journal, which holds the folder's lock until it is closed; a context manager closes it.
+
+    Opening cuts off a torn or damaged last record, with a warning. UserError where another process writes the journal,
+    or where a record in the middle is damaged: nothing is skipped in silence.
+    """
+
+    def __init__(self, folder: Path, segment_bytes: int = SEGMENT_BYTES) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._segment_bytes = folder, segment_bytes
+        self._lock = _locked(folder)
+        self._waiting: list[bytes] = []
+        """Frames that no flush has written yet."""
+        self._file: int | None = None
+        try:
+            _refuse_gaps(folder)
+            _cut_torn_end(folder)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._segment = max(_segments(folder), default=1)
+        """Number of the segment that the next record goes to."""
+
+    def append(self, record: Mapping[str, Any]) -> int:
+        """Takes a record down, to be written by the next `flush`; the number of its segment, for `forget`.
+
+        TypeError or ValueError where JSON cannot hold it. Floats keep every bit.
+        """
+        payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        self._waiting.append(_frame(payload))
+        return self._segment
+
+    def flush(self) -> None:
+        """Writes what was appended: from then on a kill of this process does not lose it.
+
+        UserError when the disk is full: all that was flushed before stays readable, and the records wait for another
+        `flush`.
+        """
+        if not self._waiting:
+            return
+        file = self._open()
+        before = os.fstat(file).st_size
+        try:
+            _write_all(file, b"".join(self._waiting))
+        except OSError as error:
+            os.ftruncate(file, before)  # half a record must not lie before the next one
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise
+            raise UserError(
+                f"the journal {self.folder} cannot be written: {error.strerror}. Free disk space and run again; "
+                "nothing that was written before is lost, and the round goes on from it"
+            ) from error
+        self._waiting.clear()
+        if os.fstat(file).st_size >= self._segment_bytes:
+            self._close_segment()
+            self._segment += 1
+
+    def next_segment(self) -> int:
+        """Flushes, and begins another segment; its number. After a checkpoint it makes `forget` drop more."""
+        self.flush()
+        if self._file is not None:
+            self._close_segment()
+        if _path(self.folder, self._segment).exists():
+            self._segment += 1
+        return self._segment
+
+    def forget(self, before: int) -> None:
+        """Removes the segments with a smaller number; the one that is written to stays."""
+        for number, path in _segments(self.folder).items():  # oldest first: a kill between two leaves no gap
+            if number < min(before, self._segment):
+                path.unlink()
+
+    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Every record in the order of `append`, with the number of its segment; flushes first."""
+        self.flush()
+        for number, path in _segments(self.folder).items():
+            content = path.read_bytes()
+            payloads, end = _payloads(content)
+            if end < len(content):
+                raise _damaged(path, end)
+            for payload in payloads:
+                yield number, json.loads(payload)
+
+    def clear(self) -> None:
+        """Removes every record: the outputs are written."""
+        self._waiting.clear()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+        for path in _segments(self.folder).values():
+            path.unlink()
+
+    def close(self) -> None:
+        """Flushes, makes it last through a power cut, and lets another process write."""
+        try:
+            self.flush()
+            if self._file is not None:
+                self._close_segment()
+        finally:
+            if self._file is not None:
+                os.close(self._file)
+                self._file = None
+            os.close(self._lock)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> int:
+        if self._file is None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._file = os.open(_path(self.folder, self._segment), flags, 0o644)
+        return self._file
+
+    def _close_segment(self) -> None:
+        os.fsync(self._file)
+        os.close(self._file)
+        self._file = None
+
+
+def _frame(payload: bytes) -> bytes:
+    length = struct.pack("<I", len(payload))
+    return HEAD.pack(MARKER, len(payload), zlib.crc32(payload, zlib.crc32(length))) + payload
+
+
+def _payload_at(content: bytes, start: int) -> bytes | None:
+    """The payload of the whole frame that starts there; None where there is none."""
+    if start + HEAD.size > len(content):
+        return None
+    marker, length, checksum = HEAD.unpack_from(content, start)
+    payload = content[start + HEAD.size : start + HEAD.size + length]
+    is_whole = marker == MARKER and len(payload) == length
+    return (
+        payload
+        if is_whole and checksum == zlib.crc32(payload, zlib.crc32(content[start + 4 : start + 8]))
+        else None
+    )
+
+
+def _payloads(content: bytes) -> tuple[list[bytes], int]:
+    """The payloads of the whole frames at the beginning, and where the last of them ends."""
+    found, end = [], 0
+    while (payload := _payload_at(content, end)) is not None:
+        found.append(payload)
+        end += HEAD.size + len(payload)
+    return found, end
+
+
+def _cut_torn_end(folder: Path) -> None:
+    """Shortens the last segment to its whole records. UserError where whole ones lie behind what would be cut."""
+    segments = _segments(folder)
+    if not segments:
+        return
+    path = segments[max(segments)]
+    content = path.read_bytes()
+    _, end = _payloads(content)
+    if end == len(content):
+        return
+    later = end
+    while (later := content.find(MARKER, later + 1)) >= 0:
+        if _payload_at(content, later) is not None:
+            raise _damaged(path, end)
+    say(f"WARNING: {path} ends in a torn record: its last {len(content) - end} bytes are cut off")
+    with open(path, "r+b") as file:
+        file.truncate(end)
+
+
+def _damaged(path: Path, offset: int) -> UserError:
+    return UserError(
+        f"{path} has a damaged record at byte {offset}, and records after it: the disk or another program has changed "
+        f"it. Put the file back as it was, or remove the folder {path.parent}: what it holds is then sampled again, "
+        "from the last checkpoint on"
+    )
+
+
+def _refuse_gaps(folder: Path) -> None:
+    numbers = list(_segments(folder))
+    for one, following in pairwise(numbers):
+        if following != one + 1:
+            raise UserError(
+                f"{_path(folder, one + 1)} is missing, and a later part of the journal is there. Put the file back, "
+                f"or remove the folder {folder}: what it holds is then sampled again, from the last checkpoint on"
+            )
+
+
+def _segments(folder: Path) -> dict[int, Path]:
+    """The segments by number, oldest first."""
+    found = {int(path.stem): path for path in folder.glob("*.segment")}
+    return dict(sorted(found.items()))
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:09d}.segment"
+
+
+def _write_all(file: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(file, view) :]
+
+
+def _locked(folder: Path) -> int:
+    """The open lock file. The kernel lets go of it when the process dies, however that happens."""
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise UserError(
+            f"another process writes the journal {folder}: wait until that round has ended, or end it"
+        ) from None
+    return lock

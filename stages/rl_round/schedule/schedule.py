@@ -1,0 +1,218 @@
+"""The schedule of a round: which groups each step trained on, in order. With the rollouts table a replay needs no more.
+
+`schedule.jsonl` holds a line of what the round was (`header`), one for each step, and one with the groups that no step
+took. Groups are rows of the rollouts table: `rows` of them from `first_row` on, in the order of their sample numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
+from stages.rl_round.rollouts.records import Batch, Group
+
+FORMAT = 1
+FILE = "schedule.jsonl"
+
+
+@dataclass(frozen=True)
+class RoundIdentity:
+    """What a replay must have in common with the round that was recorded, to give its weights."""
+
+    round: str
+    settings: Mapping[str, Any]
+    """Of all that decides training, by dotted section, and the seed."""
+    policy: str
+    """DVC's hash of the policy that the round starts from."""
+    problems: str
+    """DVC's hash of the problem table."""
+
+
+@dataclass(frozen=True)
+class PlacedGroup:
+    """A group, and where its rollouts stand in the table."""
+
+    problem_id: str
+    draw: int
+    """How often the round had drawn the problem before."""
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class ScheduledStep:
+    """A `Batch` without its rollouts."""
+
+    step: int
+    """From 1."""
+    newest_version: int | None
+    draws: int
+    signal_fraction: float
+    groups: tuple[PlacedGroup, ...]
+    """Trained on, in this order."""
+    left_out: tuple[PlacedGroup, ...]
+    drawn: tuple[int, ...]
+    """First rows of what was drawn in this step, in order; their fate may be a later step's."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A recorded round."""
+
+    identity: RoundIdentity
+    rollouts_sha256: str
+    steps: tuple[ScheduledStep, ...]
+    leftover: tuple[PlacedGroup, ...]
+    """Finished groups that no step has taken."""
+
+
+def step_fates(batch: Batch) -> dict[str, Any]:
+    """What a step did to groups, as JSON can hold it: a line of the schedule that does not know its rows yet."""
+    return {
+        "newest_version": batch.newest_version,
+        "draws": batch.draws,
+        "signal_fraction": batch.signal_fraction,
+        "groups": [_named(group) for group in batch.groups],
+        "left_out": [_named(group) for group in batch.left_out],
+        "drawn": [[group.problem_id, group.draw] for group in batch.drawn],
+    }
+
+
+def leftover_fates(leftover: Sequence[Group]) -> dict[str, Any]:
+    """The end of a round, in the same form."""
+    return {"leftover": [_named(group) for group in leftover]}
+
+
+def _named(group: Group) -> list[Any]:
+    return [group.problem_id, group.draw, len(group.rollouts)]
+
+
+def write_schedule(
+    path: Path, identity: RoundIdentity, rollouts_sha256: str, fates: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes the schedule of a round from the fates of its steps in order, those of the leftover last.
+
+    The rollouts table must hold for each of them the rows of `groups`, then those of `left_out` or `leftover`.
+    """
+    placed, first_rows, row = [], {}, 0
+    for step in fates:
+        line = {}
+        for fate in ("groups", "left_out", "leftover"):
+            if fate not in step:
+                continue
+            line[fate] = []
+            for problem_id, draw, rows in step[fate]:
+                line[fate].append(asdict(PlacedGroup(problem_id, draw, row, rows)))
+                first_rows[problem_id, draw] = row
+                row += rows
+        placed.append(line)
+    lines: list[Any] = [{"format": FORMAT, **asdict(identity), "rollouts_sha256": rollouts_sha256}]
+    for number, (step, line) in enumerate(zip(fates, placed, strict=True)):
+        told = {name: step[name] for name in ("newest_version", "draws", "signal_fraction") if name in step}
+        if "drawn" in step:
+            told |= {"step": number + 1, "drawn": [first_rows[tuple(named)] for named in step["drawn"]]}
+        lines.append(told | line)
+    write_text_atomically(
+        path, "".join(json.dumps(line, sort_keys=True, ensure_ascii=False) + "\n" for line in lines)
+    )
+
+
+def find_schedule(folder: Path, round_name: str) -> Path:
+    """The schedule of a round: in the folder itself, or in the one of the round's name in it. UserError without one."""
+    for place in (folder / FILE, folder / round_name / FILE):
+        if place.exists():
+            return place
+    raise UserError(
+        f"rl.loop.schedule {folder} holds neither {FILE} nor {round_name}/{FILE}: name a copy of the folder that a "
+        "round has written under data/schedules, or of data/schedules itself. Not those of this project: DVC removes "
+        "them before the round starts"
+    )
+
+
+def find_rollouts(schedule: Path, round_name: str) -> Path:
+    """The table of a schedule: `rollouts.parquet` beside it, or where a project has it in relation to the schedule."""
+    places = (
+        schedule.with_name("rollouts.parquet"),
+        schedule.parents[2] / "rollouts" / f"{round_name}.parquet",
+    )
+    for place in places:
+        if place.exists():
+            return place
+    raise UserError(
+        f"the rollouts of {schedule} are missing: put the table that the same round has written at {places[0]} or "
+        f"{places[1]}"
+    )
+
+
+def read_schedule(path: Path) -> Schedule:
+    """UserError names the first line that is not what a round has written."""
+    lines = _lines(path)
+    number, header = next(lines, (1, {}))
+    if header.get("format") != FORMAT:
+        raise UserError(f"{path} is no schedule of format {FORMAT}: name one that this version has written")
+    try:
+        identity = RoundIdentity(*(header[name] for name in ("round", "settings", "policy", "problems")))
+        steps: list[ScheduledStep] = []
+        for number, line in lines:
+            if "leftover" in line:
+                whole = tuple(steps), tuple(PlacedGroup(**group) for group in line["leftover"])
+                return Schedule(identity, header["rollouts_sha256"], *whole)
+            if line["step"] != len(steps) + 1:
+                raise _torn(path, number, f"it is of step {line['step']}, not {len(steps) + 1}")
+            groups = {
+                fate: tuple(PlacedGroup(**group) for group in line[fate]) for fate in ("groups", "left_out")
+            }
+            steps.append(ScheduledStep(**{**line, **groups, "drawn": tuple(line["drawn"])}))
+    except (KeyError, TypeError) as error:
+        raise _torn(path, number, f"{type(error).__name__}: {error}") from None
+    raise _torn(path, number, "nothing behind it tells what became of the last groups")
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except ValueError as error:
+            raise _torn(path, number, str(error)) from None
+        if not isinstance(line, dict):
+            raise _torn(path, number, "it is no mapping")
+        yield number, line
+
+
+def _torn(path: Path, number: int, why: str) -> UserError:
+    return UserError(
+        f"{path} is torn or changed at line {number} ({why}): copy it again from the round that wrote it"
+    )
+
+
+def refuse_other_round(path: Path, recorded: RoundIdentity, wanted: RoundIdentity) -> None:
+    """UserError that says in what the recorded round differs from the one that is to be trained."""
+    there, here = (
+        _flat({"round": one.round, **one.settings, "policy": one.policy, "problems": one.problems})
+        for one in (recorded, wanted)
+    )
+    differing = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    if not differing:
+        return
+    shown = ", ".join(f"{name} ({there.get(name)} there, {here.get(name)} here)" for name in differing[:3])
+    more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
+    raise UserError(
+        f"rl.loop.schedule {path} is of another round: {shown}{more} differ. A replay repeats a round as it was: take "
+        "over its parameters and inputs, or name the schedule of this round"
+    )
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """`{"rl.minibatches": 2, ...}` of nested mappings."""
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {
+        place: leaf
+        for key, inner in value.items()
+        for place, leaf in _flat(inner, f"{name}.{key}" if name else key).items()
+    }

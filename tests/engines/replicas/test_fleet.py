@@ -1,0 +1,211 @@
+"""Replicas in real Ray actors: they serve, die, hang and are replaced, and nothing that an old one says is heard."""
+
+import os
+import signal
+import time
+from functools import partial
+
+import psutil
+import pytest
+
+from stages.engines.distributed.ray_session import ray_session
+from stages.engines.relays.published_weights import PublishedWeights, weights_folder
+from stages.engines.replicas.fleet import Died, Fleet, FleetError, Reported, Stalled, Started
+from stages.engines.replicas.messages import Orders
+from stages.engines.replicas.placement import ReplicaSpec, check_room, gpus_each
+from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Trajectory
+from stages.foundations.errors import UserError
+from tests.fakes.stepping import stepping_sampler
+from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
+LONG = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=400, log_threshold=None)
+TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RETRACE_STATE", str(tmp_path_factory.mktemp("state")))
+    patch.delenv("RAY_ADDRESS", raising=False)
+    with ray_session(8) as run:
+        yield run
+    patch.undo()
+
+
+class Hub:
+    """Polls a fleet and remembers what it said."""
+
+    def __init__(self, *arguments, **settings):
+        self.fleet = Fleet(*arguments, **settings)
+        self.events = []
+
+    def until(self, condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, self.events
+            self.events += self.fleet.poll(0.5)
+
+    def of(self, kind):
+        return [event for event in self.events if type(event) is kind]
+
+    @property
+    def ended(self):
+        return {name: one for event in self.of(Reported) for name, one in event.report.ended.items()}
+
+
+@pytest.fixture
+def hub_of(run):
+    hubs = []
+
+    def start(spec, count, stalled_seconds=5.0, report_seconds=0.2, start_seconds=60.0):
+        hubs.append(Hub(spec, count, stalled_seconds, report_seconds, start_seconds))
+        hubs[-1].until(lambda: len(hubs[-1].fleet.started()) == count)
+        return hubs[-1]
+
+    yield start
+    for hub in hubs:
+        hub.fleet.close()
+
+
+def spec_of(policy, run=None, **settings):
+    return ReplicaSpec(partial(stepping_sampler, policy, **settings), run)
+
+
+def tokens(samples):
+    return {name: sample.token_ids for name, sample in samples.items()}
+
+
+def alone(policy, settings):
+    decoding = stepping_sampler(policy).open(settings)
+    decoding.admit(TRAJECTORIES)
+    ended = {}
+    while len(ended) < len(TRAJECTORIES):
+        ended |= decoding.step()
+    return tokens(ended)
+
+
+def test_two_replicas_pull_and_draw(run, policy, hub_of):
+    hub = hub_of(spec_of(policy, run), 2)
+    assert {type(event) for event in hub.events} == {Started}
+    assert len({event.pid for event in hub.events}) == 2
+    weights = PublishedWeights(weights_folder(run, hub.fleet.node(0)))
+    weights.publish(3, tiny_model(0).named_parameters())
+    names = list(TRAJECTORIES)
+    for replica, part in ((0, names[:2]), (1, names[2:])):
+        begin = {name: TRAJECTORIES[name] for name in part}
+        hub.fleet.order(replica, Orders(pull="newest", settings=SETTINGS, begin=begin))
+    hub.until(lambda: len(hub.ended) == len(TRAJECTORIES))
+    assert tokens(hub.ended) == alone(policy, SETTINGS)
+    assert {sample.policy_version for sample in hub.ended.values()} == {3}
+    assert {event.replica for event in hub.of(Reported) if event.report.ended} == {0, 1}
+    before = len(hub.events)
+    hub.until(lambda: {event.replica for event in hub.events[before:]} == {0, 1})  # idle, they report too
+
+
+def test_a_killed_replica_is_replaced_and_says_what_is_lost(policy, hub_of):
+    hub = hub_of(spec_of(policy, pause_seconds=0.01), 2)
+    hub.fleet.order(0, Orders(settings=LONG, begin=TRAJECTORIES))
+    hub.until(lambda: any(event.report.new_tokens for event in hub.of(Reported)))
+    (victim,) = [event.pid for event in hub.of(Started) if event.replica == 0]
+    os.kill(victim, signal.SIGKILL)
+    hub.until(lambda: hub.of(Died))
+    (died,) = hub.of(Died)
+    assert died.replica == 0 and set(died.lost) == set(TRAJECTORIES) - set(hub.ended)
+    hub.until(lambda: len(hub.of(Started)) == 3)
+    hub.fleet.order(0, Orders(settings=SETTINGS, begin=TRAJECTORIES))
+    hub.until(lambda: len(hub.ended) == len(TRAJECTORIES))
+    assert tokens(hub.ended) == alone(policy, SETTINGS)
+
+
+def test_a_stopped_replica_is_replaced_and_harmless_when_it_wakes(policy, hub_of):
+    hub = hub_of(spec_of(policy, pause_seconds=0.01), 1, stalled_seconds=1.0)
+    hub.fleet.order(0, Orders(settings=LONG, begin=TRAJECTORIES))
+    hub.until(lambda: len([1 for event in hub.of(Reported) if event.report.new_tokens]) > 2)
+    process = psutil.Process(hub.of(Started)[0].pid)
+    process.suspend()
+    hub.until(lambda: hub.of(Stalled))
+    (stalled,) = hub.of(Stalled)
+    assert "no report for" in stalled.reason and set(stalled.lost) == set(TRAJECTORIES) - set(hub.ended)
+    before = len(hub.events)
+    process.resume()
+    hub.until(lambda: len(hub.of(Started)) == 2)
+    hub.until(lambda: len(hub.events) > before + 3)
+    after = [event for event in hub.events[before:] if isinstance(event, Reported)]
+    assert not any(event.report.new_tokens or event.report.ended for event in after)
+    psutil.wait_procs([process], timeout=30)
+    assert not process.is_running()
+
+
+def build_broken():
+    raise FloatingPointError("no such number")
+
+
+def build_refused():
+    raise UserError("sampler.max_sequences is too large: lower it")
+
+
+def test_one_that_dies_again_and_again_ends_in_its_reason(run, monkeypatch):
+    monkeypatch.setattr("stages.engines.replicas.fleet.MOST_RESTARTS", 1)
+    fleet = Fleet(ReplicaSpec(build_broken, None), 1, 5.0, 0.2)
+    with pytest.raises(FleetError, match=r"1 times in a row.*no such number"):
+        while True:
+            fleet.poll(1.0)
+    fleet.close()
+
+
+def test_an_error_of_the_user_is_not_tried_again(run):
+    fleet = Fleet(ReplicaSpec(build_refused, None), 1, 5.0, 0.2)
+    with pytest.raises(UserError, match=r"^sampler.max_sequences is too large: lower it$"):
+        while True:
+            fleet.poll(1.0)
+    fleet.close()
+
+
+def test_there_is_nobody_to_order_before_the_start(run, policy):
+    fleet = Fleet(spec_of(policy), 1, 5.0, 0.2)
+    with pytest.raises(ValueError, match="has not started"):
+        fleet.order(0, Orders())
+    fleet.close()
+
+
+def nodes(*resources):
+    return [{"Alive": True, "Resources": one} for one in resources]
+
+
+def test_replicas_that_do_not_fit_are_one_sentence():
+    spec = ReplicaSpec(build_broken, None, memory_bytes=3 << 30)
+    roomy = {"memory": float(7 << 30), "CPU": 4.0}
+    check_room(spec, 4, nodes(roomy, roomy))
+    with pytest.raises(UserError, match=r"5 replicas do not fit: each needs about 3.0 GiB.*count to 4"):
+        check_room(spec, 5, nodes(roomy, roomy))
+    with pytest.raises(UserError, match=r"has room for 2: lower"):
+        check_room(ReplicaSpec(build_broken, None, cpus=3, memory_bytes=1), 3, nodes(roomy, roomy))
+
+
+def test_gpus_are_whole_or_shared():
+    cpu = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=4)
+    vllm = VllmSamplerParams(
+        kind="vllm",
+        dtype="auto",
+        max_model_tokens=64,
+        max_sequences=4,
+        memory_fraction=0.3,
+        kv_cache_gib=1.0,
+        tensor_parallel=1,
+        enforce_eager=True,
+    )
+    assert gpus_each(cpu, 2, 1, 8) == 0
+    assert gpus_each(vllm, 2, 1, 0) == 0
+    assert gpus_each(vllm, 2, 1, 3) == 1
+    assert gpus_each(vllm, 2, 1, 1) == pytest.approx(1 / 3)
+    assert gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 5) == 2
+    with pytest.raises(UserError, match="do not fit 4 GPUs"):
+        gpus_each(vllm.model_copy(update={"tensor_parallel": 2}), 2, 1, 4)

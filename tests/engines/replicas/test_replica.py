@@ -1,0 +1,201 @@
+"""A replica without Ray: orders in, reports out, and weights that change only between trajectories."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from stages.engines.relays.published_weights import PublishedWeights
+from stages.engines.replicas.messages import ACTIVITIES, Orders
+from stages.engines.replicas.probe import Probe
+from stages.engines.replicas.replica import Replica
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Begun, Trajectory
+from stages.engines.samplers.sampling import sample_trajectories
+from tests.fakes.stepping import stepping_sampler
+from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
+TRAJECTORIES = {f"t{n}": Trajectory([5 + n // 2, 6], seed=100 + n) for n in range(6)}
+PROBE_PROMPTS, PROBE_RESPONSES = [[3, 4], [5]], [[6, 7, 8], [9]]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    return write_tiny_policy(tmp_path_factory.mktemp("policy"))
+
+
+def probe_of(model, max_gap=1e-3):
+    found = []
+    for prompt, response in zip(PROBE_PROMPTS, PROBE_RESPONSES, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
+        logprobs = torch.log_softmax(logits.float(), -1)
+        found += logprobs.gather(-1, torch.tensor(response)[:, None])[:, 0].tolist()
+    return Probe(PROBE_PROMPTS, PROBE_RESPONSES, found, max_gap)
+
+
+def publish(weights, version, seed, probe=None):
+    model = tiny_model(seed)
+    metadata = (probe or probe_of(model)).to_metadata()
+    weights.publish(version, model.named_parameters(), metadata)
+
+
+@pytest.fixture
+def weights(tmp_path):
+    return PublishedWeights(tmp_path / "weights")
+
+
+def replica_of(policy, weights=None):
+    return Replica(partial(stepping_sampler, policy), weights.folder if weights else None)
+
+
+def finish(replica, report_seconds=10.0):
+    report = replica.advance(Orders(report_seconds=report_seconds))
+    assert report.load.running == 0
+    return report
+
+
+def alone(policy, trajectories=TRAJECTORIES):
+    drawn = sample_trajectories(stepping_sampler(policy), list(trajectories.values()), SETTINGS)
+    return {name: sample.token_ids for name, sample in zip(trajectories, drawn, strict=True)}
+
+
+def test_it_draws_what_a_sampler_alone_draws(policy):
+    replica = replica_of(policy)
+    report = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=20.0))
+    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+    assert report.version == 0 and {sample.policy_version for sample in report.ended.values()} == {0}
+    assert report.decode_steps >= 12
+    assert not report.new_tokens and report.load.running == report.load.waiting == 0
+
+
+def test_an_idle_replica_reports_at_once_and_a_busy_one_after_a_step(policy):
+    replica = replica_of(policy)
+    report = replica.advance(Orders())
+    assert report.decode_steps == 0 and report.ended == {}
+    report = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))
+    assert report.decode_steps == 1
+    assert {name: len(begun.token_ids) for name, begun in report.new_tokens.items()} == dict.fromkeys(
+        ["t0", "t1", "t2", "t3"], 1
+    )
+    assert (report.load.running, report.load.waiting) == (4, 2)
+
+
+def test_seconds_by_activity_add_up(policy):
+    replica = replica_of(policy)
+    first = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))
+    second = replica.advance(Orders(report_seconds=30.0))
+    assert set(second.seconds) == set(ACTIVITIES)
+    assert sum(second.seconds.values()) == pytest.approx(second.ended_at - first.ended_at, abs=0.05)
+    assert second.seconds["decode"] > 0 and second.seconds["prefill"] > 0 and second.seconds["idle"] == 0
+    third = replica.advance(Orders())
+    assert third.seconds["idle"] > 0 and third.seconds["decode"] == 0
+
+
+def test_a_withdrawn_trajectory_goes_on_elsewhere_to_the_same_end(policy):
+    source, destination = replica_of(policy), replica_of(policy)
+    source.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))
+    streamed = source.advance(Orders(report_seconds=0.0))
+    report = source.advance(Orders(withdraw=("t0", "t1", "nobody"), report_seconds=0.0))
+    assert set(report.withdrawn) == {"t0", "t1"}
+    assert list(report.withdrawn["t0"].token_ids)[1] == streamed.new_tokens["t0"].token_ids[0]
+    moved = {
+        name: Trajectory(TRAJECTORIES[name].prompt, TRAJECTORIES[name].seed, begun)
+        for name, begun in report.withdrawn.items()
+    }
+    ended = (
+        destination.advance(Orders(settings=SETTINGS, begin=moved, under=0, report_seconds=20.0)).ended
+        | finish(source).ended
+    )
+    assert {name: sample.token_ids for name, sample in ended.items()} == alone(policy)
+
+
+def test_nothing_is_served_before_the_first_pull(policy, weights):
+    replica = replica_of(policy, weights)
+    report = replica.advance(Orders(settings=SETTINGS, begin=TRAJECTORIES))
+    assert report.version is None
+    assert set(report.withdrawn) == set(TRAJECTORIES) and report.decode_steps == 0
+    report = replica.advance(Orders(pull="newest", begin=TRAJECTORIES))
+    assert "no version yet" in report.pull_failed and set(report.withdrawn) == set(TRAJECTORIES)
+    publish(weights, 4, seed=0)
+    report = replica.advance(Orders(pull="newest", begin=TRAJECTORIES, report_seconds=20.0))
+    assert report.version == report.pulled == 4 and report.probe_gap < 1e-4
+    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+    assert {sample.policy_version for sample in report.ended.values()} == {4}
+
+
+def test_other_weights_draw_other_tokens(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 1, seed=0)
+    publish(weights, 2, seed=9)
+    replica.advance(Orders(pull=1))
+    report = replica.advance(Orders(pull=2, settings=SETTINGS, begin=TRAJECTORIES, report_seconds=20.0))
+    assert report.version == 2
+    assert {name: sample.token_ids for name, sample in report.ended.items()} != alone(policy)
+
+
+def test_weights_do_not_change_under_what_is_in_flight(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 1, seed=0)
+    publish(weights, 2, seed=9)
+    replica.advance(Orders(pull=1, settings=SETTINGS, begin=TRAJECTORIES, report_seconds=0.0))
+    report = replica.advance(Orders(pull="newest", report_seconds=0.0))
+    assert report.version == 1 and "in flight" in report.pull_failed
+    with pytest.raises(RuntimeError, match="settings cannot change"):
+        replica.advance(Orders(settings=SamplingSettings(0.5, 1.0, 0, 12, None)))
+    report = replica.advance(Orders(withdraw=tuple(TRAJECTORIES), pull="newest"))
+    assert report.version == 2
+
+
+def test_a_probe_that_disagrees_keeps_the_replica_from_serving(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 1, seed=0)
+    publish(weights, 2, seed=9, probe=probe_of(tiny_model(0)))
+    replica.advance(Orders(pull=1, settings=SETTINGS))
+    report = replica.advance(Orders(pull=2, begin=TRAJECTORIES))
+    assert "probe" in report.pull_failed and report.version is None
+    assert set(report.withdrawn) == set(TRAJECTORIES)
+    report = replica.advance(Orders(pull=1, begin=TRAJECTORIES, report_seconds=20.0))
+    assert report.version == 1
+    assert {name: sample.token_ids for name, sample in report.ended.items()} == alone(policy)
+
+
+def test_weights_that_stood_still_are_found_whatever_the_bound(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 1, seed=0)
+    moved = probe_of(tiny_model(0), max_gap=1.0)
+    publish(
+        weights,
+        2,
+        seed=0,
+        probe=Probe(moved.prompts, moved.responses, [x - 0.5 for x in moved.logprobs], 1.0),
+    )
+    assert replica.advance(Orders(pull=1)).pull_failed is None
+    assert "not at all" in replica.advance(Orders(pull=2)).pull_failed
+
+
+def test_a_version_that_is_gone_leaves_the_one_in_use(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 1, seed=0)
+    replica.advance(Orders(pull=1, settings=SETTINGS))
+    begun = {"t0": Trajectory([5, 6], 100, Begun([9], [-1.0]))}
+    report = replica.advance(Orders(pull=7, under=7, begin=begun))
+    assert "version 7" in report.pull_failed and report.version == 1
+    assert report.withdrawn == {"t0": Begun([9], [-1.0])}
+
+
+def test_what_was_begun_under_another_version_is_given_back(policy, weights):
+    replica = replica_of(policy, weights)
+    publish(weights, 2, seed=0)
+    replica.advance(Orders(pull=2, settings=SETTINGS))
+    begun = {"t0": Trajectory([5, 6], 100, Begun([9], [-1.0]))}
+    report = replica.advance(Orders(under=1, begin=begun))
+    assert report.withdrawn == {"t0": Begun([9], [-1.0])} and report.version == 2
+
+
+def test_who_only_sends_messages_needs_no_torch():
+    program = "import sys; import stages.engines.replicas.messages; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

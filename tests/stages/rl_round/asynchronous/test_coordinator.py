@@ -1,0 +1,155 @@
+"""Random schedules of replicas, deaths, repack and training, on a fake clock."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stages.foundations.params import load_section
+from stages.rl_round.asynchronous.coordinator import Coordinator
+from stages.rl_round.params.loop import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
+from stages.rl_round.params.rl import RlParams
+from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
+from stages.rl_round.rollouts.records import Problem
+from tests.fakes.replica_schedules import Schedule, through_json, token
+
+PROBLEMS = [Problem(f"p{number}", [1, 2, 3 + number], "7") for number in range(23)]
+STEPS = 6
+
+
+def coordinator(window, repack=True, written=None, replicas=3, share=1.0, dynamic=True, group_size=4):
+    policy = (
+        BestFitRepack(kind="best_fit", every_seconds=1.0, batch_bound=64) if repack else NoRepack(kind="none")
+    )
+    loop = AsynchronousLoop(
+        kind="asynchronous",
+        window=window,
+        replica_share=share,
+        report_seconds=0.1,
+        repack=policy,
+        relay=RelayParams(keep=8, chunk_mib=1),
+        stalled_seconds=5.0,
+        trainer_ranks=1,
+    )
+    rl = load_section_of_laptop()
+    sampling = rl.dynamic_sampling if dynamic else {"kind": "none"}
+    rl = RlParams.model_validate(
+        rl.model_dump()
+        | {"problems_per_step": 4, "group_size": group_size, "loop": loop.model_dump()}
+        | ({} if dynamic else {"dynamic_sampling": sampling})
+    )
+    return Coordinator(
+        rl,
+        loop,
+        STEPS,
+        replicas,
+        kv_capacity=100_000,
+        seed_parts=(1, "rl_1"),
+        draw_of=lambda number: problems_in_order(PROBLEMS, number, 1, 1, "rl_1")[0],
+        write=(written if written is not None else []).append,
+    )
+
+
+def load_section_of_laptop():
+    from stages.foundations.scratch import PROJECT
+
+    return load_section(PROJECT / "pipelines/recipes/laptop.yaml", "rl", RlParams)
+
+
+def schedule(core, seed, death_rate=0.0, signal=0.7, replicas=3, keep=8):
+    generator = random.Random(seed)
+    salt = generator.random()
+
+    def length(name, version):
+        # Heavy tail: the longest are ten times the median.
+        return max(1, min(200, int(random.Random(f"{salt} {name} {version}").lognormvariate(2.5, 0.99))))
+
+    def is_right(name):
+        has_signal = random.Random(f"{salt} {name[0]}").random() < signal
+        return name[1] % 2 == 0 if has_signal else True
+
+    return Schedule(core, generator, replicas, length, is_right, death_rate, keep)
+
+
+def check_tokens(run):
+    """Every trained response is the work of one version from its first token to its last."""
+    for taken in run.trained:
+        for group, number in zip(taken.batch.groups, taken.numbers, strict=True):
+            for rollout in group.rollouts:
+                ids, version = rollout.sample.token_ids, rollout.sample.policy_version
+                member = ids[0] // 1024 // 64 % 64  # some may have failed for good
+                assert ids == [token((number, member), version, place) for place in range(len(ids))]
+
+
+@pytest.mark.parametrize("window", [0, 1, 2, 3, 4, None])
+def test_random_schedules_keep_the_window_and_lose_nothing(window):
+    for seed in range(40):
+        core = coordinator(window, repack=seed % 2 == 0, share=[0.5, 1.0, 2.0][seed % 3])
+        run = schedule(core, seed, death_rate=[0.0, 0.02][seed % 4 == 3])
+        run.run()
+        check_tokens(run)
+        assert [taken.step for taken in run.trained] == list(range(STEPS))
+        assert all(len(taken.numbers) == 4 for taken in run.trained)
+        if window is not None:
+            assert all(
+                taken.step - rollout.sample.policy_version <= window
+                for taken in run.trained
+                for group in taken.batch.groups
+                for rollout in group.rollouts
+            )
+            assert run.longest_wait <= window + 1
+        assert len(core.buffer) == 0, "nothing is carried: no group is begun that no step could train on"
+
+
+def test_a_window_of_zero_trains_on_what_the_newest_weights_have_drawn():
+    run = schedule(coordinator(0, repack=False), seed=1)
+    run.run()
+    drawn = {rollout.sample.policy_version for rollout in run.trained[3].batch.groups[0].rollouts}
+    assert drawn == {3}
+
+
+def test_versions_that_are_lost_are_drawn_again_and_never_mixed():
+    for seed in range(30):
+        run = schedule(coordinator(2), seed, death_rate=0.05, keep=1)
+        run.run()
+        check_tokens(run)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_killed_hub_goes_on_from_its_journal(seed):
+    written = []
+    core = coordinator(2, written=written)
+    first = schedule(core, seed)
+    first.run(stop_after=random.Random(seed).randint(5, 400))
+    finished = {(one.group, one.member) for one in written if type(one).__name__ == "Finished"}
+    again = coordinator(2, written=written)
+    taken = again.restore(through_json(written))
+    assert [one.numbers for one in taken] == [
+        one.groups for one in written if type(one).__name__ == "Trained"
+    ]
+    again.buffer.check_conservation()
+    assert again.next_number == core.next_number
+    assert {name for name, _ in again.pool.flights()}.isdisjoint(finished)
+    second = schedule(again, seed)
+    second.published, second.trained = list(range(len(taken) + 1)), taken
+    marker = len(written)
+    second.run()
+    check_tokens(second)
+    assert [one.step for one in second.trained] == list(range(STEPS))
+    drawn_again = [one for one in written[marker:] if type(one).__name__ == "Finished"]
+    assert finished.isdisjoint((one.group, one.member) for one in drawn_again)
+
+
+def test_a_policy_that_gives_no_signal_still_ends_the_round():
+    run = schedule(coordinator(1), seed=3, signal=0.0)
+    run.run()
+    assert [taken.numbers for taken in run.trained] == [()] * STEPS
+
+
+def test_without_dynamic_sampling_every_group_is_trained_on():
+    core = coordinator(2, dynamic=False)
+    run = schedule(core, seed=4, signal=0.3)
+    run.run()
+    assert core.buffer.left_out.total() == 0
+    assert sorted(number for taken in run.trained for number in taken.numbers) == list(range(4 * STEPS))

@@ -1,0 +1,206 @@
+"""The journal: what was flushed is read back, a torn end is cut off, a hole is an error, a full disk is told."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stages.foundations.errors import UserError
+from stages.rl_round.schedule.journal import HEAD, Journal
+from tests.fakes.small_disks import fill, mount_small
+
+RECORDS = [{"kind": "fault", "what": "ä" * number, "details": {"number": number / 7}} for number in range(5)]
+
+
+def read(folder):
+    with Journal(folder) as journal:
+        return [record for _, record in journal.records()]
+
+
+@pytest.fixture
+def written(tmp_path):
+    """The bytes of a journal of RECORDS, and where each record ends."""
+    ends = []
+    with Journal(tmp_path / "written") as journal:
+        for record in RECORDS:
+            journal.append(record)
+            journal.flush()
+            ends.append((tmp_path / "written/000000001.segment").stat().st_size)
+    return (tmp_path / "written/000000001.segment").read_bytes(), ends
+
+
+def with_bytes(folder, content):
+    folder.mkdir(exist_ok=True)
+    (folder / "000000001.segment").write_bytes(content)
+    return folder
+
+
+def test_a_journal_cut_at_any_byte_keeps_its_whole_records_and_can_be_written_on(written, tmp_path, capsys):
+    content, ends = written
+    folder = tmp_path / "cut"
+    for length in range(len(content) + 1):
+        whole = sum(end <= length for end in ends)
+        with Journal(with_bytes(folder, content[:length])) as journal:
+            assert [record for _, record in journal.records()] == RECORDS[:whole]
+            journal.append({"later": length})
+        lost = length - max([0, *(end for end in ends if end <= length)])
+        assert (f"its last {lost} bytes are cut off" in capsys.readouterr().err) == bool(lost)
+        assert read(folder) == [*RECORDS[:whole], {"later": length}]
+
+
+def test_any_flipped_byte_is_an_error_or_costs_the_last_record_and_a_warning(written, tmp_path, capsys):
+    content, ends = written
+    for place in range(len(content)):
+        for flip in (0x01, 0x80, 0xFF):
+            damaged = bytearray(content)
+            damaged[place] ^= flip
+            folder = with_bytes(tmp_path / "flipped", bytes(damaged))
+            hit = sum(end <= place for end in ends)
+            if hit == len(RECORDS) - 1:
+                assert read(folder) == RECORDS[:-1]
+                assert f"its last {len(content) - ends[-2]} bytes are cut off" in capsys.readouterr().err
+                continue
+            start = [0, *ends][hit]
+            with pytest.raises(
+                UserError,
+                match=rf"000000001\.segment has a damaged record at byte {start}.*remove the folder",
+            ):
+                read(folder)
+            assert (folder / "000000001.segment").read_bytes() == damaged
+
+
+def test_a_torn_record_before_another_segment_is_an_error(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.append({"one": 1})
+        journal.next_segment()
+        journal.append({"two": 2})
+    first = tmp_path / "000000001.segment"
+    first.write_bytes(first.read_bytes()[:-1])
+    with pytest.raises(UserError, match="damaged record at byte 0"):
+        read(tmp_path)
+    first.unlink()  # what `forget` does too
+    assert read(tmp_path) == [{"two": 2}]
+
+
+def test_a_segment_that_is_missing_in_the_middle_is_named(tmp_path):
+    with Journal(tmp_path) as journal:
+        for number in range(3):
+            journal.append({"number": number})
+            journal.next_segment()
+    (tmp_path / "000000002.segment").unlink()
+    with pytest.raises(UserError, match=r"000000002\.segment is missing.*remove the folder"):
+        Journal(tmp_path)
+    with pytest.raises(UserError, match="is missing"):  # the lock is free again: it is not told as taken
+        Journal(tmp_path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    actions=st.lists(
+        st.sampled_from(["flush", "next", "reopen"]) | st.dictionaries(st.text(), JSON, max_size=3),
+        max_size=30,
+    )
+)
+def test_any_records_come_back_in_order_across_segments_and_openings(actions, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("journal")
+    journal, expected, places = Journal(folder, segment_bytes=200), [], []
+    for action in actions:
+        if action == "flush":
+            journal.flush()
+        elif action == "next":
+            journal.next_segment()
+        elif action == "reopen":
+            journal.close()
+            journal = Journal(folder, segment_bytes=200)
+        else:
+            expected.append(action)
+            places.append(journal.append(action))
+    assert list(journal.records()) == list(zip(places, expected, strict=True))
+    kept = places[len(places) // 2] if places else 1
+    journal.forget(kept)
+    assert list(journal.records()) == [pair for pair in zip(places, expected, strict=True) if pair[0] >= kept]
+    journal.clear()
+    assert list(journal.records()) == []
+    journal.close()
+
+
+def test_what_is_not_flushed_is_not_promised_and_what_is_outlives_a_kill(tmp_path):
+    script = (
+        "import sys, time; from pathlib import Path; from stages.rl_round.schedule.journal import Journal\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "for number in range(100): journal.append({'number': number}); journal.flush()\n"
+        "journal.append({'number': 'never flushed'}); print('written', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, tmp_path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "written\n"
+    with pytest.raises(UserError, match="another process writes the journal"):
+        Journal(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert read(tmp_path) == [{"number": number} for number in range(100)]
+
+
+def test_a_full_disk_loses_nothing_that_was_flushed(tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount_small(disk, 256 * 1024)
+    try:
+        with Journal(disk / "journal") as journal:
+            journal.append({"before": 1})
+            journal.flush()
+            fill(disk)
+            journal.append({"text": "x" * 50_000})
+            with pytest.raises(UserError, match=r"No space left on device\. Free disk space and run again"):
+                journal.flush()
+            (disk / "filler").unlink()
+            assert [record for _, record in journal.records()] == [{"before": 1}, {"text": "x" * 50_000}]
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_half_a_write_is_taken_back(tmp_path):
+    """A limit on the file's size stops the write in mid-record, on any machine."""
+    script = (
+        "import resource, signal, sys; from pathlib import Path\n"
+        "from stages.foundations.errors import UserError\n"
+        "from stages.rl_round.schedule.journal import Journal\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "journal = Journal(Path(sys.argv[1]))\n"
+        "journal.append({'before': 1}); journal.flush()\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
+        "journal.append({'text': 'x' * 5000})\n"
+        "try: journal.flush()\n"
+        "except UserError as error: print('told', error)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\n"
+        "print([len(str(record)) for _, record in journal.records()])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert "told the journal" in done.stdout and "[13, 5012]" in done.stdout
+    assert [len(str(record)) for record in read(tmp_path)] == [13, 5012]
+
+
+def test_a_record_that_json_cannot_hold_is_refused_before_it_is_written(tmp_path):
+    with Journal(tmp_path) as journal:
+        with pytest.raises(TypeError):
+            journal.append({"path": tmp_path})
+        assert list(journal.records()) == []
+    assert os.listdir(tmp_path) == ["lock"]
+
+
+def test_a_frame_costs_twelve_bytes(tmp_path):
+    with Journal(tmp_path) as journal:
+        journal.append({})
+    assert (tmp_path / "000000001.segment").stat().st_size == HEAD.size + 2 == 14

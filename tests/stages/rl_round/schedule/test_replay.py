@@ -1,0 +1,311 @@
+"""A recorded round is trained again from its schedule and rollouts: the same bytes, without a sampler or a verifier."""
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table, write_table
+from stages.rl_round import stage
+from stages.rl_round.__main__ import main
+from stages.rl_round.loop import training_step
+from tests.fakes.taught_policy import rl_flags, write_params
+from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
+from tests.stages.test_sft import kill_at_first_checkpoint
+
+SAME = ("rl_1", "rl_1.parquet", "schedules/rl_1")
+"""Outputs of a replay that have the bytes of the recorded round."""
+SIX_STEPS = {"rl_rounds.rl_1.steps": 6}
+MASKED = {
+    "rl.study.mismatch": {"kind": "bfloat16_weights"},
+    "rl.weight_sync_check.max_logprob_gap": None,
+    "rl.rollout_correction": {
+        "kind": "trust_region_masking",
+        "max_threshold": 0.003,
+        "mean_threshold": 0.001,
+        "divergence": "sampled",
+    },
+    **SIX_STEPS,
+}
+COSINE = {
+    "rl.reward": {
+        "kind": "cosine",
+        "r0_correct": 1.0,
+        "rL_correct": 0.3,
+        "r0_wrong": -1.0,
+        "rL_wrong": -0.7,
+        "exceeded": -1.1,
+    },
+    "rl.overlong": {"kind": "none"},
+    "rl.dynamic_sampling": {"kind": "none"},
+    "rl.advantage": {"kind": "reward"},
+    "rl.policy_loss": {"kind": "reinforce"},
+    **SIX_STEPS,
+}
+"""Rewards that float32 does not hold, which the loss sees as they are."""
+
+
+def record(taught, tmp_path, changes, out="recorded"):
+    main(rl_flags(taught, write_params(tmp_path / f"{out}.yaml", changes), tmp_path / out))
+    return tmp_path / out
+
+
+def copied(recorded, folder):
+    """Schedule and rollouts as a user keeps them: a folder of a name of its own."""
+    shutil.copytree(recorded / "schedules" / "rl_1", folder)
+    shutil.copy(recorded / "rl_1.parquet", folder / "rollouts.parquet")
+    return folder
+
+
+def replay_params(tmp_path, changes, folder, name="replay"):
+    loop = {"rl.loop": {"kind": "replay", "schedule": str(folder)}}
+    return write_params(tmp_path / f"{name}.yaml", {**changes, **loop})
+
+
+@pytest.fixture(scope="module")
+def plain(taught, tmp_path_factory):
+    """A recorded round of six steps with surplus that is carried over."""
+    folder = tmp_path_factory.mktemp("plain")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RETRACE_STATE", str(folder / "state"))
+    patch.setenv("RETRACE_TRACKING", "off")
+    recorded = record(taught, folder, SIX_STEPS)
+    patch.undo()
+    return recorded
+
+
+def curve(out):
+    with (out / "rl_1.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def no_drawing(monkeypatch):
+    """Neither a sampler nor a verifier can be had."""
+    monkeypatch.setattr(stage, "build_sampler", None)
+    monkeypatch.setattr(stage, "Verifier", None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [EVERYTHING, MASKED, STALE, JUDGED, COSINE],
+    ids=["token-baseline", "trust-region", "stale", "judged", "cosine"],
+)
+def test_a_replay_gives_the_bytes_of_the_round(changes, taught, tmp_path, monkeypatch):
+    recorded = record(taught, tmp_path, changes)
+    monkeypatch.setattr(stage, "build_sampler", None)
+    monkeypatch.setattr(stage, "Verifier", None)
+    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    for name in SAME:
+        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+    unknown = ("sync/logprob_gap_max", "verdict/rule_agreement", "verdict/false_")
+    for there, here in zip(curve(recorded), curve(tmp_path / "replayed"), strict=True):
+        assert here == {name: value for name, value in there.items() if not name.startswith(unknown)}
+
+
+def test_the_recorded_round_had_surplus_and_undecided_steps_are_told(plain):
+    rows = curve(plain)
+    assert max(int(row["groups/carried"]) for row in rows) > 0
+    lines = [json.loads(line) for line in (plain / "schedules/rl_1/schedule.jsonl").read_text().splitlines()]
+    assert [line.get("step") for line in lines] == [None, *range(1, 7), None]
+    frame = read_table(plain / "rl_1.parquet", ROLLOUT)
+    for line, row in zip(lines[1:-1], rows, strict=True):
+        assert len(line["groups"]) == int(row["groups/trained"])
+        assert len(line["drawn"]) == int(row["groups/drawn"])
+    for line in lines[1:]:
+        for group in [*line.get("groups", []), *line.get("left_out", []), *line.get("leftover", [])]:
+            part = frame.iloc[group["first_row"] : group["first_row"] + group["rows"]]
+            assert set(part["problem_id"]) == {group["problem_id"]}
+            assert list(part["sample_index"]) == list(range(8))
+    names = [
+        (group["problem_id"], group["draw"])
+        for line in lines[1:]
+        for fate in ("groups", "left_out", "leftover")
+        for group in line.get(fate, [])
+    ]
+    assert len(set(names)) == len(names) == len(frame) / 8
+
+
+def test_fewer_steps_replay_the_beginning(plain, taught, tmp_path, no_drawing):
+    folder = copied(plain, tmp_path / "kept")
+    short = record_short(taught, tmp_path, folder)
+    assert curve(short) == [
+        {name: value for name, value in row.items() if name != "sync/logprob_gap_max"}
+        for row in curve(plain)[:3]
+    ]
+    frame, whole = (read_table(out / "rl_1.parquet", ROLLOUT) for out in (short, plain))
+    trained = whole[(whole["step"] <= 3) & whole["is_trained"]].reset_index(drop=True)
+    assert frame[frame["is_trained"]].reset_index(drop=True).equals(trained)
+
+
+def record_short(taught, tmp_path, folder):
+    params = replay_params(tmp_path, {"rl_rounds.rl_1.steps": 3}, folder)
+    main(rl_flags(taught, params, tmp_path / "short"))
+    return tmp_path / "short"
+
+
+def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(
+    plain, taught, tmp_path, monkeypatch, no_drawing
+):
+    params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
+    update = training_step.update_policy
+
+    def killed(samples, params, tokens, scale, trainer, *seed_parts):
+        if seed_parts[-1] == 3:  # a checkpoint lies behind step 2
+            raise KeyboardInterrupt
+        return update(samples, params, tokens, scale, trainer, *seed_parts)
+
+    monkeypatch.setattr(training_step, "update_policy", killed)
+    with pytest.raises(KeyboardInterrupt):
+        main(rl_flags(taught, params, tmp_path / "replayed"))
+    monkeypatch.setattr(training_step, "update_policy", update)
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    for name in SAME:
+        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(plain / name), name
+
+
+@pytest.mark.slow
+def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path):
+    recorded = record(taught, tmp_path, {})
+    params = replay_params(tmp_path, {}, copied(recorded, tmp_path / "kept"))
+    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, tmp_path / "replayed")]
+    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
+    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "going on from step" in done.stderr
+    for name in SAME:
+        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+
+
+def test_a_round_without_any_update_is_replayed(taught, tmp_path):
+    """Every verdict is wrong: dynamic sampling leaves all groups out."""
+    changes = {**SIX_STEPS, "rl.max_response_tokens": 3}
+    recorded = record(taught, tmp_path, changes)
+    assert all(row["groups/trained"] == "0" for row in curve(recorded))
+    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    for name in SAME:
+        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+
+
+def test_the_table_is_found_as_a_project_has_it_and_a_folder_may_hold_several_rounds(plain, taught, tmp_path):
+    data = tmp_path / "kept"
+    shutil.copytree(plain / "schedules" / "rl_1", data / "schedules" / "rl_1")
+    (data / "rollouts").mkdir()
+    shutil.copy(plain / "rl_1.parquet", data / "rollouts" / "rl_1.parquet")
+    params = replay_params(tmp_path, {"rl_rounds.rl_1.steps": 1}, data / "schedules")
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    assert len(curve(tmp_path / "replayed")) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"rl.minibatches": 1}, r"of another round: rl\.minibatches \(2 there, 1 here\) differ"),
+        ({"seed": 1}, r"seed \(0 there, 1 here\)"),
+        ({"trainer.threads": 2}, r"trainer\.threads \(1 there, 2 here\)"),
+        (
+            {
+                "rl.minibatches": 1,
+                "rl.temperature": 0.5,
+                "rl.max_gradient_norm": 2.0,
+                "rl_rounds.rl_1.warmup_steps": 2,
+            },
+            r"rl\.minibatches \(2 there, 1 here\), rl\.temperature \(1\.0 there, 0\.5 here\) and 1 more differ",
+        ),
+        ({"rl_rounds.rl_1.steps": 7}, r"rl_rounds\.rl_1\.steps is 7, and .* has recorded 6: lower it"),
+    ],
+)
+def test_a_schedule_of_another_recipe_says_in_what_it_differs(changes, told, plain, taught, tmp_path):
+    params = replay_params(tmp_path, {**SIX_STEPS, **changes}, copied(plain, tmp_path / "kept"))
+    with pytest.raises(UserError, match=told):
+        main(rl_flags(taught, params, tmp_path / "replayed"))
+    assert not (tmp_path / "replayed").exists()
+
+
+def test_another_policy_is_told(plain, taught, tmp_path):
+    params = replay_params(tmp_path, SIX_STEPS, copied(plain, tmp_path / "kept"))
+    flags = rl_flags(taught, params, tmp_path / "replayed")
+    flags[flags.index("--policy") + 1] = str(taught / "base")
+    with pytest.raises(UserError, match=r"policy \(\w+\.dir there, \w+\.dir here\) differ"):
+        main(flags)
+
+
+def refusal(taught, tmp_path, folder):
+    with pytest.raises(UserError) as told:
+        main(rl_flags(taught, replay_params(tmp_path, SIX_STEPS, folder), tmp_path / "replayed"))
+    return str(told.value)
+
+
+def test_a_schedule_that_is_missing_or_the_rounds_own_is_told(plain, taught, tmp_path):
+    assert "holds neither schedule.jsonl nor rl_1/schedule.jsonl" in refusal(
+        taught, tmp_path, tmp_path / "none"
+    )
+    folder = copied(plain, tmp_path / "replayed" / "schedules" / "rl_1")
+    assert "which this round writes: copy schedule and rollouts elsewhere" in refusal(
+        taught, tmp_path, folder
+    )
+    assert (folder / "schedule.jsonl").exists()
+
+
+def test_rollouts_that_are_missing_or_changed_are_told(plain, taught, tmp_path):
+    folder = copied(plain, tmp_path / "kept" / "schedules" / "one")
+    frame = read_table(folder / "rollouts.parquet", ROLLOUT)
+    write_table(frame[::-1], folder / "rollouts.parquet", ROLLOUT)
+    assert "is not the table that was written with" in refusal(taught, tmp_path, folder)
+    (folder / "rollouts.parquet").unlink()
+    assert (
+        "rollouts of" in (told := refusal(taught, tmp_path, folder)) and "are missing: put the table" in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("tear", "told"),
+    [
+        (lambda lines: [*lines[:-1], lines[-1][:5]], "torn or changed at line 8 (Unterminated string"),
+        (lambda lines: lines[:-1], "torn or changed at line 7 (nothing behind it tells"),
+        (lambda lines: [*lines[:3], *lines[4:]], "torn or changed at line 4 (it is of step 4, not 3)"),
+        (
+            lambda lines: [lines[0].replace('"format": 1', '"format": 9'), *lines[1:]],
+            "no schedule of format 1",
+        ),
+        (lambda lines: [], "no schedule of format 1"),
+        (
+            lambda lines: [*lines[:2], '{"step": 2}', *lines[3:]],
+            "torn or changed at line 3 (KeyError: 'groups')",
+        ),
+    ],
+)
+def test_a_torn_schedule_names_the_line(tear, told, plain, taught, tmp_path):
+    folder = copied(plain, tmp_path / "kept")
+    file = folder / "schedule.jsonl"
+    file.write_text("\n".join(tear(file.read_text().splitlines())))
+    assert told in refusal(taught, tmp_path, folder)
+
+
+def test_a_group_that_is_not_where_the_schedule_says_is_told(plain, taught, tmp_path):
+    folder = copied(plain, tmp_path / "kept")
+    lines = (folder / "schedule.jsonl").read_text().splitlines()
+    step = json.loads(lines[1])
+    for group in step["groups"]:
+        group["first_row"] += 1
+    step["drawn"] = []
+    (folder / "schedule.jsonl").write_text("\n".join([lines[0], json.dumps(step), *lines[2:]]))
+    assert "schedule and table are not of one round" in refusal(taught, tmp_path, folder)
+
+
+def test_distributions_are_not_recorded(plain, taught, tmp_path):
+    changes = {
+        "rl.rollout_correction": {**MASKED["rl.rollout_correction"], "divergence": "exact"},
+        "rl.study.rollout_distributions": {"kind": "whole", "max_gib": 0.01},
+    }
+    with pytest.raises(UserError, match=r"not recorded with the rollouts, so loop\.kind replay has none"):
+        main(rl_flags(taught, replay_params(tmp_path, changes, tmp_path), tmp_path / "replayed"))
