@@ -33,8 +33,8 @@ def loop_contradictions(rl: RlParams) -> Iterator[str]:
         )
     if isinstance(rl.verifier, ModelVerifier):
         yield (
-            "verifier.kind model judges in the synchronous loop's own sampler, and loop.kind asynchronous has none: set "
-            "verifier.kind rule, or loop.kind synchronous"
+            "verifier.kind model judges in the synchronous loop's own sampler, and loop.kind asynchronous has none: "
+            "set verifier.kind rule, or loop.kind synchronous"
         )
 
 
