@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stages.foundations.about import About, Sections
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import Lengths, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
 
 
 def _sections() -> dict[str, Any]:
@@ -17,13 +19,17 @@ def _sections() -> dict[str, Any]:
 
 
 def _contradictions(sections: Sections) -> list[str]:
+    from stages.rl_round.params.loop_contradictions import process_contradictions
     from stages.rl_round.params.rl import sampler_contradictions
 
-    return sampler_contradictions(sections["rl"], sections["sampler"])
+    rl, sampler = sections["rl"], sections["sampler"]
+    own = process_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    return [*sampler_contradictions(rl, sampler), *own]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, Training, Work
+    from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
 
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
@@ -32,6 +38,12 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
     sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    loop, side_by_side = rl.loop, None
+    if isinstance(loop, AsynchronousLoop):
+        count = sections["sampler"].replicas.count
+        side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
+        in_flight = _in_flight(rl.problems_per_step, loop)
+        sampling = replace(sampling, calls=1, prompts=sampling.calls * prompts, in_flight=in_flight)
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
@@ -47,8 +59,20 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         holds_reference=has_reference,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    told = f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"
-    return Work(training, (sampling,), (told,) if is_dynamic else ())
+    told = [f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"]
+    told = told if is_dynamic else []
+    if side_by_side:
+        told.append(
+            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; nobody waits for the longest response"
+        )
+    return Work(training, (sampling,), tuple(told), side_by_side)
+
+
+def _in_flight(groups_per_step: int, loop: AsynchronousLoop) -> float:
+    """Groups being drawn: what free replicas take, within the window."""
+    taken = groups_per_step * loop.replica_share
+    return taken if loop.window is None else min(taken, (loop.window + 1) * groups_per_step)
 
 
 ABOUT = About(
