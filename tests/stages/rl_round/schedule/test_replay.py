@@ -16,7 +16,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round import stage
+from stages.rl_round.loop import in_process
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -92,8 +92,8 @@ def curve(out):
 @pytest.fixture
 def no_drawing(monkeypatch):
     """Neither a sampler nor a verifier can be had."""
-    monkeypatch.setattr(stage, "build_sampler", None)
-    monkeypatch.setattr(stage, "Verifier", None)
+    monkeypatch.setattr(in_process, "build_sampler", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +103,8 @@ def no_drawing(monkeypatch):
 )
 def test_a_replay_gives_the_bytes_of_the_round(changes, taught, tmp_path, monkeypatch):
     recorded = record(taught, tmp_path, changes)
-    monkeypatch.setattr(stage, "build_sampler", None)
-    monkeypatch.setattr(stage, "Verifier", None)
+    monkeypatch.setattr(in_process, "build_sampler", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
     params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
     main(rl_flags(taught, params, tmp_path / "replayed"))
     for name in SAME:
@@ -200,9 +200,9 @@ class SlowVerifier(Verifier):
 
 def test_members_without_a_verdict_stay_out_of_training_again(taught, tmp_path, monkeypatch):
     changes = {**SIX_STEPS, "verifier.abort_undecided_fraction": 1.0}
-    monkeypatch.setattr(stage, "Verifier", SlowVerifier)
+    monkeypatch.setattr(in_process, "Verifier", SlowVerifier)
     recorded = record(taught, tmp_path, changes)
-    monkeypatch.setattr(stage, "Verifier", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
     frame = read_table(recorded / "rl_1.parquet", ROLLOUT)
     trained = frame.groupby(["problem_id", "step"])["is_trained"].transform("any")
     undecided = frame["verdict"] == "timed_out"
