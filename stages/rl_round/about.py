@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stages.foundations.about import About, Sections
 
 if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+    from stages.foundations.planned_work import Lengths, Sampling, Work
     from stages.rl_round.params.loop import AsynchronousLoop
 
 
@@ -42,8 +42,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if isinstance(loop, AsynchronousLoop):
         count = sections["sampler"].replicas.count
         side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
-        in_flight = _in_flight(rl.problems_per_step, loop)
-        sampling = replace(sampling, calls=1, prompts=sampling.calls * prompts, in_flight=in_flight)
+        sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
@@ -64,15 +63,25 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     if side_by_side:
         told.append(
             f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
-            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; nobody waits for the longest response"
+            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; " + _told_of_tails(loop)
         )
     return Work(training, (sampling,), tuple(told), side_by_side)
 
 
-def _in_flight(groups_per_step: int, loop: AsynchronousLoop) -> float:
-    """Groups being drawn: what free replicas take, within the window."""
-    taken = groups_per_step * loop.replica_share
-    return taken if loop.window is None else min(taken, (loop.window + 1) * groups_per_step)
+def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
+    """All that a round draws, as free replicas take it: their shares together, within the window."""
+    prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
+    if loop.window is not None:
+        taken = min(taken, (loop.window + 1) * groups_per_step)
+    if loop.repack.kind == "none":
+        return replace(sampling, calls=prompts / taken, prompts=taken)
+    return replace(sampling, calls=1, prompts=prompts, in_flight=taken)
+
+
+def _told_of_tails(loop: AsynchronousLoop) -> str:
+    if loop.repack.kind == "none":
+        return "a replica waits for the longest response of its own share"
+    return "repack is taken to keep the replicas that draw full"
 
 
 ABOUT = About(

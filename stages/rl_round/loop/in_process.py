@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.reference import ReferencePolicy
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
