@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.params import SamplerParams
