@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
 from pipelines.planning.probe import CpuProbe
 from pipelines.planning.shapes import Shape
-from stages.foundations.planned_work import Sampling, Training
+from stages.foundations.planned_work import Sampling, SideBySide, Training
 
 STEPS = 200
 """Points at which the emptying of a batch is looked at."""
@@ -20,6 +21,19 @@ class CpuSpeed:
     lanes: int
     max_sequences: int
     is_checkpointed: bool
+    threads: int = 1
+    """Of the trainer."""
+    replicas: int = 1
+    cores: int = os.cpu_count() or 1
+
+    def split(self, own: SideBySide | None) -> CpuSpeed:
+        """A stage that draws and trains side by side."""
+        return replace(self, replicas=own.replicas) if own else self
+
+    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
+        """As long as the cores need for all of it, where there are fewer than threads."""
+        work = training * self.threads + sampling * self.lanes * self.replicas
+        return max(own.seconds(training, sampling), work / self.cores)
 
     def training_seconds(self, shape: Shape, work: Training) -> float:
         probe = self.probe
@@ -42,18 +56,26 @@ class CpuSpeed:
         return alone * self.probe.lane_slowdown
 
     def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
-        """Each lane answers its share of a call's prompts, batch after batch, each until its longest response ends."""
-        sequences = work.prompts * work.samples / self.lanes
+        """Each lane answers its share of a call's prompts, batch after batch, each until its longest response ends.
+
+        Where prompts take each other's place, only the last batch is emptied.
+        """
+        lanes = self.lanes * self.replicas
+        sequences, full = work.prompts * work.samples / lanes, 0.0
         batches = max(1.0, sequences / max(1.0, self.max_sequences / self.lanes))
         rows = sequences / batches
+        if work.in_flight is not None:
+            rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
+            full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows, 0)
+            batches = 1.0
         width, emptied = work.lengths.most / STEPS, 0.0
         for step in range(STEPS):
             open_rows = rows * work.lengths.open_share((step + 0.5) * width)
             if open_rows < 0.5:
                 break
             emptied += width * self.step_seconds(shape, max(1.0, open_rows), 0)
-        read = work.prompts / self.lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
-        return work.calls * (batches * emptied + read)
+        read = work.prompts / lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
+        return work.calls * (batches * emptied + full + read)
 
     def start_seconds(self, loads_policy: bool) -> float:
         return self.probe.model_stage_start if loads_policy else self.probe.table_stage_start

@@ -8,12 +8,13 @@ parameters; communication beyond what the share of the peak holds; the optimizer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from pipelines.planning.devices import NUMBER_BYTES, Gpu
 from pipelines.planning.shapes import Shape
 from pipelines.planning.work import layer_flops, token_flops, training_flops
-from stages.foundations.planned_work import Sampling, Training
+from stages.foundations.planned_work import Sampling, SideBySide, Training
 
 MFU = 0.4
 """Share of the peak in training: 38 to 43% in bfloat16 on 8,192 to 16,384 H100 (Llama 3, arXiv 2407.21783, table 4)."""
@@ -37,6 +38,13 @@ class GpuSpeed:
     max_sequences: int
     mfu: float = MFU
     bandwidth_share: float = BANDWIDTH_SHARE
+
+    def split(self, own: SideBySide | None) -> GpuSpeed:
+        """The GPUs of a stage that draws and trains side by side."""
+        return replace(self, training_gpus=own.trainer_ranks, replicas=own.replicas) if own else self
+
+    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
+        return own.seconds(training, sampling)
 
     def training_seconds(self, shape: Shape, work: Training) -> float:
         peak = self.gpu.flops(self.trainer_dtype) * self.training_gpus * self.mfu
@@ -65,9 +73,9 @@ class GpuSpeed:
         prompts = work.prompts / self.replicas
         sequences = prompts * work.samples
         read = prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
-        at_once = max(
-            1.0, min(sequences, self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
-        )
+        room = min(self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
+        in_flight = math.inf if work.in_flight is None else work.in_flight * work.samples / self.replicas
+        at_once = max(1.0, min(sequences, in_flight, room))
         full = (sequences - at_once) * work.lengths.mean / at_once
         seconds = read + full * self.step_seconds(shape, at_once, work.context)
         return work.calls * (seconds + self._emptying_seconds(shape, work, at_once))

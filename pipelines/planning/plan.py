@@ -14,15 +14,10 @@ from pipelines.graph.resolved_recipes import read_recipe, recipe_names
 from pipelines.graph.schema import check_values
 from pipelines.planning.cpu_time import CpuSpeed
 from pipelines.planning.devices import Gpu, find_gpu
+from pipelines.planning.fits import problems_of
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
 from pipelines.planning.lengths import assumed, measured
-from pipelines.planning.memory import (
-    SamplingMemory,
-    TrainingMemory,
-    misfits,
-    sampling_memory,
-    training_memory,
-)
+from pipelines.planning.memory import SamplingMemory, TrainingMemory, sampling_memory, training_memory
 from pipelines.planning.shapes import Shape, named_shape, read_config, shape_of
 from pipelines.planning.work import sampling_flops, training_flops
 from stages.foundations.about import about
@@ -74,10 +69,13 @@ class StagePlan:
     start_seconds: float
     training_seconds: float
     sampling_seconds: float
+    together_seconds: float | None = None
+    """Of training and sampling at once; None where they take turns."""
 
     @property
     def seconds(self) -> float:
-        return self.start_seconds + self.training_seconds + self.sampling_seconds
+        in_turns = self.training_seconds + self.sampling_seconds
+        return self.start_seconds + (in_turns if self.together_seconds is None else self.together_seconds)
 
 
 @dataclass(frozen=True)
@@ -126,22 +124,35 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     shape = _shape(sizes, question, root)
     lengths = _lengths(stages, sections, sizes, shape, question)
     work = {stage.address: _work(stage, sections, lengths) for stage in stages}
+    # The loop that draws and trains side by side starts its ranks itself; other stages then have one.
+    is_split = any(own.side_by_side for own in work.values())
+    ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
     assumptions = _told_lengths(lengths)
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     if question.gpu.lower() == "cpu":
         speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
         count, price = 1, 0.0
     else:
-        speed, gpu = _gpus(sections, question, assumptions), find_gpu(question.gpu)
+        speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
         count, price = question.gpus, PRICE if question.price is None else question.price
         assumptions.append(
             f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)")
         )
-    plans = [_planned(name, own, sections, shape, gpu, speed, question) for name, own in work.items()]
+    plans = [_planned(name, own, sections, shape, gpu, speed, question, ranks) for name, own in work.items()]
     found = [
         sentence
         for plan in plans
-        for sentence in _misfits(work[plan.name], plan, sections, shape, gpu, question)
+        for sentence in problems_of(
+            plan.name,
+            work[plan.name],
+            plan.training,
+            plan.sampling,
+            sections,
+            shape,
+            gpu,
+            question.gpus,
+            is_split,
+        )
     ]
     return Plan(
         Path(recipe).stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions
@@ -235,12 +246,11 @@ def _cpu(
         told.append(
             "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
         )
-    return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing)
+    return CpuSpeed(probe, lanes, sampler.max_sequences, trainer.gradient_checkpointing, trainer.threads)
 
 
-def _gpus(sections: Mapping[str, Any], question: Question, told: list[str]) -> GpuSpeed:
+def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: list[str]) -> GpuSpeed:
     sampler, trainer = sections["sampler"], sections["trainer"]
-    ranks = 1 if trainer.kind == "torch" else question.gpus
     parallel = getattr(sampler, "tensor_parallel", 1)
     if question.replicas * parallel > question.gpus:
         raise UserError(
@@ -274,22 +284,29 @@ def _planned(
     gpu: Gpu,
     speed: GpuSpeed | CpuSpeed,
     question: Question,
+    ranks: int,
 ) -> StagePlan:
     trainer, sampler = sections.get("trainer"), sections.get("sampler")
-    training, drawing = item.training, item.sampling
+    training, drawing, together = item.training, item.sampling, item.side_by_side
+    speed = speed.split(together)
     held = drawn_with = None
     if training:
-        ranks = 1 if trainer.kind == "torch" else question.gpus
+        ranks = together.trainer_ranks if together else ranks
         held = training_memory(
             shape, trainer, training.kind, ranks, training.longest, training.holds_reference
         )
     if drawing:
-        sequences = max(part.prompts * part.samples for part in drawing) / question.replicas
+        open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
+        sequences = max(open_prompts) / (together.replicas if together else question.replicas)
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
     start = speed.start_seconds(bool(training or drawing)) if isinstance(speed, CpuSpeed) else 0.0
     flops = training_flops(training, shape, trainer.gradient_checkpointing) if training else 0.0
+    trained = (
+        speed.training_seconds(shape, training) + speed.update_seconds(shape, training) if training else 0.0
+    )
+    drawn = sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing)
     return StagePlan(
         name=name,
         training=held,
@@ -298,45 +315,7 @@ def _planned(
         drawn_tokens=sum(part.tokens for part in drawing),
         flops=flops + sum(sampling_flops(part, shape) for part in drawing),
         start_seconds=start,
-        training_seconds=speed.training_seconds(shape, training) + speed.update_seconds(shape, training)
-        if training
-        else 0.0,
-        sampling_seconds=sum(speed.sampling_seconds(shape, part, kv_tokens) for part in drawing),
+        training_seconds=trained,
+        sampling_seconds=drawn,
+        together_seconds=speed.together_seconds(together, trained, drawn) if together else None,
     )
-
-
-def _misfits(
-    item: Work, plan: StagePlan, sections: Mapping[str, Any], shape: Shape, gpu: Gpu, question: Question
-) -> list[str]:
-    longest = max((part.prompt_tokens + part.lengths.most for part in item.sampling), default=0.0)
-    found = (
-        list(
-            misfits(
-                plan.name,
-                gpu,
-                sections["trainer"],
-                sections["sampler"],
-                plan.training,
-                plan.sampling,
-                longest,
-                True,
-            )
-        )
-        if gpu.name != "cpu"
-        else []
-    )
-    if gpu.name == "cpu":
-        total = sum(part.total for part in (plan.training, plan.sampling) if part)
-        if total > gpu.memory_gb * 1e9:
-            found.append(f"{plan.name}: needs {total / 1e9:.1f} GB and this machine has {gpu.memory_gb:.1f}")
-    if item.training and question.gpus > 1 and sections["trainer"].kind == "torch":
-        found.append(
-            f"{plan.name}: trainer.kind torch uses one GPU of {question.gpus}: set trainer.kind deepspeed and "
-            "launch.train torchrun"
-        )
-    if shape.max_positions and longest > shape.max_positions:
-        found.append(
-            f"{plan.name}: a prompt and its longest response take {longest:,.0f} tokens, more than the policy's "
-            f"{shape.max_positions:,} positions: lower max_response_tokens"
-        )
-    return found

@@ -117,6 +117,8 @@ class Sampling:
     """Responses to each prompt, which is read once for all of them."""
     prompt_tokens: float
     lengths: ResponseLengths
+    in_flight: float | None = None
+    """Prompts at most, one beginning where another has ended; None where each call waits for its longest response."""
 
     @property
     def responses(self) -> float:
@@ -133,6 +135,21 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class SideBySide:
+    """Drawing and training at once, each on devices of its own."""
+
+    replicas: int
+    """Of the sampler."""
+    trainer_ranks: int
+    steps: int
+    """Batches that pass from one to the other."""
+
+    def seconds(self, training: float, sampling: float) -> float:
+        """The longer of the two, and one step of the other: the first batch is drawn before anything is trained on."""
+        return max(training, sampling) + min(training, sampling) / self.steps
+
+
+@dataclass(frozen=True)
 class Work:
     """What one stage does with a policy."""
 
@@ -140,3 +157,5 @@ class Work:
     sampling: tuple[Sampling, ...] = ()
     taken_for_granted: tuple[str, ...] = ()
     """Sentences on what the figures assume, beyond the lengths."""
+    side_by_side: SideBySide | None = None
+    """None where it draws and trains in turns."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stages.foundations.about import About, Sections
 
 if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, Work
+    from stages.foundations.planned_work import Lengths, Sampling, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
 
 
 def _sections() -> dict[str, Any]:
@@ -17,13 +19,17 @@ def _sections() -> dict[str, Any]:
 
 
 def _contradictions(sections: Sections) -> list[str]:
+    from stages.rl_round.params.loop_contradictions import process_contradictions
     from stages.rl_round.params.rl import sampler_contradictions
 
-    return sampler_contradictions(sections["rl"], sections["sampler"])
+    rl, sampler = sections["rl"], sections["sampler"]
+    own = process_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    return [*sampler_contradictions(rl, sampler), *own]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    from stages.foundations.planned_work import Sampling, Training, Work
+    from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
 
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)
@@ -32,6 +38,11 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
     prompts = factor * rl.problems_per_step / calls_a_step
     sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    loop, side_by_side = rl.loop, None
+    if isinstance(loop, AsynchronousLoop):
+        count = sections["sampler"].replicas.count
+        side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
+        sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
     responses = this_round.steps * rl.problems_per_step * rl.group_size
     sequence = lengths.prompt + drawn.mean
     square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
@@ -47,8 +58,30 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
         holds_reference=has_reference,
     )
     source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
-    told = f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"
-    return Work(training, (sampling,), (told,) if is_dynamic else ())
+    told = [f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"]
+    told = told if is_dynamic else []
+    if side_by_side:
+        told.append(
+            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; " + _told_of_tails(loop)
+        )
+    return Work(training, (sampling,), tuple(told), side_by_side)
+
+
+def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
+    """All that a round draws, as free replicas take it: their shares together, within the window."""
+    prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
+    if loop.window is not None:
+        taken = min(taken, (loop.window + 1) * groups_per_step)
+    if loop.repack.kind == "none":
+        return replace(sampling, calls=prompts / taken, prompts=taken)
+    return replace(sampling, calls=1, prompts=prompts, in_flight=taken)
+
+
+def _told_of_tails(loop: AsynchronousLoop) -> str:
+    if loop.repack.kind == "none":
+        return "a replica waits for the longest response of its own share"
+    return "repack is taken to keep the replicas that draw full"
 
 
 ABOUT = About(

@@ -17,6 +17,7 @@ from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table, require_rows
 from stages.observe.tracking import track
 from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
+from stages.rl_round.params.loop_contradictions import process_contradictions
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.records import Problem
@@ -37,7 +38,7 @@ def run_rl_round(paths: Namespace) -> None:
     params = load_section(paths.params, "rl", RlParams)
     this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
     sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
-    _refuse_contradictions(paths, params, sections["sampler"])
+    _refuse_contradictions(paths, params, sections)
     seed = load_value(paths.params, "seed")
     settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
     settings |= {name: section.model_dump() for name, section in sections.items()}
@@ -81,8 +82,9 @@ def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
     return {"schedule": schedule, "rollouts": rollouts}
 
 
-def _refuse_contradictions(paths: Namespace, params: RlParams, sampler: SamplerParams) -> None:
-    found = sampler_contradictions(params, sampler)
+def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
+    found = sampler_contradictions(params, sections["sampler"])
+    found += process_contradictions(params, sections["sampler"], sections["trainer"])
     if found:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
 

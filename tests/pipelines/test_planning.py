@@ -1,6 +1,7 @@
 """Plans against cases worked by hand, published parameter counts and step times, and a measured run."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.work import training_flops
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError
-from stages.foundations.planned_work import ResponseLengths, Sampling, Training
+from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
 
 PROJECT = Path(__file__).resolve().parents[2]
 TINY = Shape(
@@ -254,6 +255,74 @@ def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
     many = make_plan(PROJECT, recipe, Question("H100", 128, replicas=32, price=3.0))
     assert many.hours < few.hours
     assert many.cost == pytest.approx(many.hours * 128 * 3.0)
+
+
+def asynchronous_recipe(tmp_path, **loop):
+    """The large recipe, drawn by 28 replicas of 4 GPUs while 16 ranks train."""
+    path = Path(
+        large_recipe(tmp_path, launch__train="python", sampler__replicas={"kind": "ray", "count": 28})
+    )
+    params = yaml.safe_load(path.read_text())
+    params["rl"] |= {
+        "proximal": "recompute",
+        "rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
+        "loop": {
+            "kind": "asynchronous",
+            "window": 2,
+            "replica_share": 1.0,
+            "report_seconds": 1.0,
+            "repack": {"kind": "best_fit", "every_seconds": 5.0, "batch_bound": 64},
+            "relay": {"keep": 3, "chunk_mib": 64},
+            "stalled_seconds": 5.0,
+            "trainer_ranks": 16,
+            **loop,
+        },
+    }
+    path.write_text(yaml.safe_dump(params))
+    return str(path)
+
+
+def test_side_by_side_takes_the_longer_of_both_and_one_step_of_the_other():
+    own = SideBySide(replicas=2, trainer_ranks=1, steps=10)
+    assert own.seconds(100.0, 40.0) == 104.0 and own.seconds(40.0, 100.0) == 104.0
+
+
+def test_prompts_that_take_each_others_place_empty_the_batch_once():
+    shape, most = named_shape("Qwen2.5-7B"), ResponseLengths(1000.0, 8000)
+    speed = GpuSpeed(GPUS["H100"], 1, 2, 1, "bfloat16", "bfloat16", False, 64)
+    calls = Sampling(100, 32, 4, 100.0, most)
+    endless = Sampling(1, 3200, 4, 100.0, most, in_flight=32)
+    full = (12800 / 2 - 64) * 1000 / 64 * speed.step_seconds(shape, 64, endless.context)
+    found = speed.sampling_seconds(shape, endless, 1e9)
+    assert full < found < full * 1.2 and found < 0.6 * speed.sampling_seconds(shape, calls, 1e9)
+
+
+def test_the_asynchronous_loop_is_planned_side_by_side_on_gpus_of_its_own(tmp_path):
+    made = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 128))
+    stages = {stage.name: stage for stage in made.stages}
+    stage = stages["rl_round@rl_1"]
+    longer, shorter = sorted((stage.training_seconds, stage.sampling_seconds), reverse=True)
+    steps = yaml.safe_load(Path(tmp_path / "large.yaml").read_text())["rl_rounds"]["rl_1"]["steps"]
+    assert stage.seconds == pytest.approx(longer + shorter / steps) and shorter > 0
+    assert stages["sft"].seconds == stages["sft"].training_seconds
+    told = " ".join(made.assumptions)
+    assert "longer of drawing (28 replica(s)) and training (16 rank(s)), side by side" in told
+    assert "repack is taken to keep" in told and not any("share rank 0" in line for line in made.problems)
+    few = make_plan(PROJECT, asynchronous_recipe(tmp_path), Question("H100", 64))
+    assert any("work side by side on 128 GPUs, and --gpus is 64: raise it" in line for line in few.problems)
+    plain = make_plan(PROJECT, asynchronous_recipe(tmp_path, repack={"kind": "none"}), Question("H100", 128))
+    alone = next(stage for stage in plain.stages if stage.name == "rl_round@rl_1")
+    assert alone.sampling_seconds > stage.sampling_seconds
+    assert "waits for the longest response of its own share" in " ".join(plain.assumptions)
+
+
+def test_on_this_cpu_the_cores_bound_what_is_gained_side_by_side():
+    made = make_plan(PROJECT, "laptop-asynchronous", Question(), PROBE)
+    stage = next(stage for stage in made.stages if stage.name == "rl_round@rl_1")
+    work = stage.training_seconds + 2 * stage.sampling_seconds
+    cores = os.cpu_count() or 1
+    assert stage.seconds - stage.start_seconds >= work / cores - 1e-6
+    assert stage.seconds - stage.start_seconds >= max(stage.training_seconds, stage.sampling_seconds)
 
 
 def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tmp_path):

@@ -46,8 +46,8 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
     UserError when Ray cannot start, when the replicas or a version of the weights find no room, or when a process dies
     again and again; what was done until then is kept for the next attempt.
     """
-    scratch, sampler = task.attempt.scratch, task.sections["sampler"]
-    log = RolloutLog(scratch, task.run)
+    scratch, sampler = task.scratch, task.sections["sampler"]
+    log = RolloutLog(task)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(scratch / "journal"))
         coordinator = _coordinator(task, loop, journal)
@@ -133,7 +133,7 @@ def _trainers(
         seed=task.seed,
         trainer=task.sections["trainer"],
         policy=task.paths.policy.resolve(),
-        scratch=task.attempt.scratch,
+        scratch=task.scratch,
         weights=weights,
         probe=probe,
     )

@@ -58,12 +58,15 @@ class Timeline:
     def span(
         self, process: str, activity: str, start_seconds: float, end_seconds: float, **details: Any
     ) -> None:
-        """`process` did this, or waited for this reason. What an earlier span covers already stays that span's."""
+        """`process` did this, or waited for this reason. What an earlier span covers already stays that span's.
+
+        A span without length says what holds from that moment on, until the process is heard of again: `dead`.
+        """
         start, end = self._time(start_seconds), self._time(end_seconds)
         spans = self._spans.setdefault(process, [])
         self._totals.setdefault(process, Counter())
         start = max(start, spans[-1].end if spans else 0.0)
-        if not end > start:
+        if end < start or (end == start and start_seconds < end_seconds) or not math.isfinite(end_seconds):
             return
         self._fill(process, start)
         self._append(process, activity, start, end, plain(details))

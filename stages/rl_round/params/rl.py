@@ -16,7 +16,8 @@ from stages.rl_round.params.drawing import (
     ProblemSlice,
     PromptSelectionParams,
 )
-from stages.rl_round.params.loop import LoopParams, ReplayLoop
+from stages.rl_round.params.loop import LoopParams
+from stages.rl_round.params.loop_contradictions import loop_contradictions
 from stages.rl_round.params.rewards import CosineReward, OverlongParams, RewardParams, SoftOverlong
 from stages.rl_round.params.study import NgramPenalty, SafeSet, StudyParams, WholeDistributions
 from stages.rl_round.params.update import (
@@ -121,6 +122,7 @@ class RlParams(StrictParams):
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
         found = [*_reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        found += loop_contradictions(self)
         if found:
             raise ValueError("; ".join(found))
         return self
@@ -189,11 +191,6 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         yield (
             "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
             "rollout_correction.kind trust_region_masking with divergence exact"
-        )
-    if rl.keeps_distributions and isinstance(rl.loop, ReplayLoop):
-        yield (
-            "study.rollout_distributions is not recorded with the rollouts, so loop.kind replay has none: a round "
-            "that trained on them cannot be replayed; set loop.kind synchronous"
         )
     if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
         yield (

@@ -47,6 +47,19 @@ def test_time_after_the_last_word_counts():
     assert timeline.idle_shares("replica/1") == pytest.approx({"busy": 0.375, "dead": 0.625})
 
 
+def test_a_span_without_length_holds_until_the_process_is_heard_of_again(tmp_path: Path):
+    timeline = Timeline(0.0)
+    timeline.span("replica/0", "decode", 0.0, 2.0)
+    timeline.span("replica/0", "dead", 3.0, 3.0)
+    timeline.span("trainer", "train", 0.0, 8.0)
+    expected = {"busy": 2 / 8, "dead": 5 / 8, "unnamed": 1 / 8}
+    assert timeline.idle_shares("replica/0") == pytest.approx(expected)
+    timeline.span("replica/0", "decode", 7.0, 8.0)
+    assert timeline.idle_shares("replica/0") == pytest.approx({"busy": 3 / 8, "dead": 4 / 8, "unnamed": 1 / 8})
+    timeline.write(tmp_path / "timeline.json")
+    assert problems_of(tmp_path / "timeline.json") == []
+
+
 def test_bubble_counts_devices():
     timeline = Timeline(0.0, devices={"trainer": 2, "replica": 1})
     timeline.span("trainer", "train", 0.0, 10.0)
