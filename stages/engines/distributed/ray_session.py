@@ -172,7 +172,7 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
         return
     except Exception as error:  # Ray has no class for this one
         ports = list(folder.glob("session_latest/gcs_server_port_*"))
-        if not ports:
+        if not ports or isinstance(error, ValueError):  # the latter refuses what it was asked for
             raise
         say(f"Ray is slow to start, waiting for it ({str(error)[:60]}...)")
     deadline = time.monotonic() + START_SECONDS

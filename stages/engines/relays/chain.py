@@ -48,7 +48,7 @@ class RelayChain:
         """A Ray must run. `has_guards` on a cluster whose nodes live on."""
         import ray
 
-        self._ray, self.run, self.keep, self.has_guards = ray, run, keep, has_guards
+        self._ray, self._of_relays = ray, (run, keep, has_guards)
         self.stalled_seconds = stalled_seconds
         self._announced = -1
         self._seats: dict[str, _Seat] = {}
@@ -94,7 +94,7 @@ class RelayChain:
 
         relay = self._ray.remote(num_cpus=0, max_restarts=-1, concurrency_groups={"serve": 4})(Relay)
         relay = relay.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False))
-        return relay.remote(self.run, node, self.keep, self.has_guards)
+        return relay.remote(node, *self._of_relays)
 
     def _listen(self, node: str, seat: _Seat) -> None:
         """A relay that answers is alive; Ray restarts one that died, and one that hangs is killed for that."""

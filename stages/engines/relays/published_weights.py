@@ -18,6 +18,7 @@ import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from io import RawIOBase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,21 @@ PREFIX = "retrace-"
 MANIFEST = "manifest.json"
 SHARD_BYTES = 256 << 20
 """Weights in one file: bounds what the writer holds twice."""
+DTYPES = {
+    "torch.float64": "F64",
+    "torch.float32": "F32",
+    "torch.float16": "F16",
+    "torch.bfloat16": "BF16",
+    "torch.float8_e4m3fn": "F8_E4M3",
+    "torch.float8_e5m2": "F8_E5M2",
+    "torch.int64": "I64",
+    "torch.int32": "I32",
+    "torch.int16": "I16",
+    "torch.int8": "I8",
+    "torch.uint8": "U8",
+    "torch.bool": "BOOL",
+}
+"""Safetensors' names."""
 SPARE_BYTES = 8 << 20
 """Left free beside a version: manifests, and what Ray itself keeps in the same place."""
 
@@ -198,16 +214,16 @@ class PublishedWeights:
         return self.folder / f"{version:08d}"
 
     def _write(self, path: Path, shard: dict[str, Tensor]) -> WeightsFile:
-        from safetensors.torch import save
-
-        content = memoryview(save(shard))
-        require_room(self.folder, len(content))
-        write_whole(path, content)
-        sums = [
-            zlib.crc32(content[start : start + self.chunk_bytes])
-            for start in range(0, len(content), self.chunk_bytes)
-        ]
-        return WeightsFile(path.name, len(content), sums)
+        pieces = _safetensors(shard)
+        size = sum(map(len, pieces))
+        require_room(self.folder, size)
+        set_aside(path, size)
+        sums = _Checksums(self.chunk_bytes)
+        with open(path, "r+b", buffering=0) as file:
+            for piece in pieces:
+                write_all(file, piece)
+                sums.add(piece)
+        return WeightsFile(path.name, size, sums.of_chunks)
 
     def _remove_partial(self) -> None:
         """What a writer that was killed has left."""
@@ -228,13 +244,51 @@ def require_room(folder: Path, size: int) -> None:
         )
 
 
-def write_whole(path: Path, content: memoryview | bytes) -> None:
-    """Writes a file whose room is set aside first."""
-    set_aside(path, len(content))
-    with open(path, "r+b", buffering=0) as file:
-        written = 0
-        while written < len(content):
-            written += file.write(content[written:])
+class _Checksums:
+    """CRC-32 of each chunk of what comes in pieces of any size."""
+
+    def __init__(self, chunk_bytes: int) -> None:
+        self.of_chunks: list[int] = []
+        self._chunk_bytes, self._room = chunk_bytes, 0
+
+    def add(self, piece: memoryview) -> None:
+        """The next piece."""
+        while piece:
+            if not self._room:
+                self.of_chunks.append(0)
+                self._room = self._chunk_bytes
+            part, piece = piece[: self._room], piece[self._room :]
+            self.of_chunks[-1] = zlib.crc32(part, self.of_chunks[-1])
+            self._room -= len(part)
+
+
+def _safetensors(shard: dict[str, Tensor]) -> list[memoryview]:
+    """A safetensors file as the bytes that it is made of: a header, then the tensors where they lie.
+
+    The library's own `save` copies them twice before the first byte is written: 29 of 50 ms for 25 MB, in which the
+    trainer waits. Format: https://github.com/huggingface/safetensors#format
+    """
+    import torch
+
+    # The widest numbers first: then every tensor lies at a multiple of its own width.
+    ordered = sorted(shard.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    header, end = dict[str, Any](), 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.nbytes
+        dtype = DTYPES[str(tensor.dtype)]
+        header[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    tensors = [
+        memoryview(tensor.reshape(-1).view(torch.uint8).numpy()) for _, tensor in ordered if tensor.nbytes
+    ]
+    return [memoryview(len(text).to_bytes(8, "little") + text), *tensors]
+
+
+def write_all(file: RawIOBase, content: memoryview) -> None:
+    """Writes all of it, in as many calls as the system wants (2 GiB is the most in one)."""
+    while content:
+        content = content[file.write(content) :]
 
 
 def set_aside(path: Path, size: int) -> None:

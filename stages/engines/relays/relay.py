@@ -77,7 +77,7 @@ class _Partial:
 class Relay:
     """Becomes a Ray actor in `chain.py`; `fetch` runs in a thread of its own, so that it serves while it receives."""
 
-    def __init__(self, run: str, node: str, keep: int, has_guard: bool) -> None:
+    def __init__(self, node: str, run: str, keep: int, has_guard: bool) -> None:
         """`has_guard` has a process remove the folder some seconds after no relay uses it any more."""
         self.weights = PublishedWeights(weights_folder(run, node))
         self.keep = keep

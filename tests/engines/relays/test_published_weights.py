@@ -9,6 +9,7 @@ import zlib
 from collections import namedtuple
 
 import pytest
+import safetensors.torch
 import torch
 
 from stages.engines.relays import published_weights
@@ -21,6 +22,10 @@ def tensors(seed=0, count=3):
     generator = torch.Generator().manual_seed(seed)
     yield from ((f"layer.{n}", torch.randn(40, 50, generator=generator)) for n in range(count))
     yield "half", torch.randn(7, generator=generator).to(torch.bfloat16)
+    yield "flags", torch.tensor([True, False, True])
+    yield "counts", torch.arange(5)
+    yield "scalar", torch.tensor(2.5)
+    yield "empty", torch.zeros(0, 3)
     yield "turned", torch.randn(4, 6, generator=generator).t()
 
 
@@ -48,6 +53,11 @@ def test_a_version_comes_back_with_its_metadata(tmp_path, monkeypatch):
     assert is_same(as_loaded(reader, 3))
     assert reader.manifest(3) == manifest
     assert reader.versions() == [3]
+
+
+def test_the_library_reads_the_files_as_its_own(tmp_path):
+    manifest = PublishedWeights(tmp_path / "w").publish(0, tensors())
+    assert is_same(safetensors.torch.load_file(tmp_path / "w" / "00000000" / manifest.files[0].name))
 
 
 def test_checksums_are_those_of_the_chunks(tmp_path):

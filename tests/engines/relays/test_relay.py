@@ -127,7 +127,7 @@ def relay_of(cluster, place, kind=Relay, keep=3):
     run, nodes = cluster
     strategy = NodeAffinitySchedulingStrategy(nodes[place], soft=False)
     actor = ray.remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
-    return actor.remote(run, nodes[place], keep, False)
+    return actor.remote(nodes[place], run, keep, False)
 
 
 class Damaging(Relay):

@@ -1,0 +1,88 @@
+"""What a session leaves behind when its process is killed: nothing; and what it says when Ray does not start."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from stages.engines.distributed.ray_session import missing_packages
+from stages.engines.relays.published_weights import MEMORY, PREFIX
+
+KEEPS_WEIGHTS = """
+import time, torch
+from stages.engines.distributed.ray_session import ray_session, this_node
+from stages.engines.relays.published_weights import PublishedWeights, weights_folder
+with ray_session(1) as run:
+    weights = PublishedWeights(weights_folder(run, this_node()))
+    weights.publish(1, [("w", torch.zeros(10))])
+    import ray
+    with ray_session(1) as inner:
+        PublishedWeights(weights_folder(inner, this_node())).publish(1, [("w", torch.zeros(10))])
+        assert ray.get(ray.remote(lambda: 3).remote()) == 3
+        print(run, inner, flush=True)
+        time.sleep({seconds})
+"""
+
+
+def start(program, folder, **settings):
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment | {"RETRACE_STATE": str(folder), "PYTHONPATH": os.getcwd()} | settings,
+    )
+
+
+def folders_of(runs):
+    return [path for run in runs for path in MEMORY.glob(f"{PREFIX}{run}-*")]
+
+
+def of_session(folder):
+    found = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        said = [*(process.info["cmdline"] or []), (process.info["environ"] or {}).get("RETRACE_STATE", "")]
+        if any(str(folder) in part for part in said):
+            found.append(process)
+    return found
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_nothing_is_left_in_memory_whatever_ends_the_process(tmp_path, is_killed):
+    process = start(KEEPS_WEIGHTS.format(seconds=600 if is_killed else 0), tmp_path)
+    runs = process.stdout.readline().split()
+    if is_killed:
+        assert len(runs) == 2 and len(folders_of(runs)) == 2, process.stderr.read()
+        process.send_signal(signal.SIGKILL)
+    process.wait(timeout=60)
+    assert len(runs) == 2, process.stderr.read()
+    deadline = time.monotonic() + 60
+    while folders_of(runs) or of_session(tmp_path):
+        assert time.monotonic() < deadline, (folders_of(runs), of_session(tmp_path))
+        time.sleep(0.2)
+
+
+def test_a_ray_that_cannot_start_is_one_sentence(tmp_path):
+    program = """
+from stages.engines.distributed import ray_session as module
+from stages.engines.distributed.ray_session import ray_session
+module.OBJECT_STORE_BYTES = 1  # Ray refuses it
+from stages.foundations.errors import UserError
+try:
+    with ray_session(1):
+        print("started")
+except UserError as error:
+    print(error)
+"""
+    said, _ = start(program, tmp_path).communicate(timeout=200)
+    assert said.startswith("Ray does not start on this machine (") and said.count("\\n") == 1
+    assert "rl.loop: {kind: synchronous}" in said
+
+
+def test_packages_are_looked_for_without_importing_them():
+    assert missing_packages(["pydantic", "no_such_package"]) == ["no_such_package"]
