@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.sampling import sample_prompts

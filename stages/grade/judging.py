@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stages.engines.policies.tokenizers import load_tokenizer
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.model_judge import ModelJudge
 from stages.foundations.errors import UserError

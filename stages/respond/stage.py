@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas
 
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from stages.foundations.attempt import Attempt
@@ -29,3 +30,8 @@ class RoundTask:
     tokenizer: Any
     attempt: Attempt
     run: Run
+
+    @property
+    def scratch(self) -> Path:
+        """Folder of the round's checkpoints, and of all else that an interrupted round goes on from."""
+        return self.attempt.scratch

@@ -112,6 +112,7 @@ def test_the_choices_there_are():
     assert {section for section, _ in CHOICES} == {
         "extract_web.engine",
         "filter_web.agreement",
+        "rl.loop",
         "rl.verifier",
         "sampler",
         "trainer",
@@ -192,6 +193,9 @@ def test_the_fingerprint_follows_the_kind():
     judge = {"stages/rl_round/rollouts/judging.py", f"{engines}/verifier/model_judge.py"}
     assert judge <= files("rl_round", "rl.verifier", "model")
     assert not judge & files("rl_round", "rl.verifier", "rule")
+    replayed = "stages/rl_round/loop/replayed.py"
+    assert replayed in files("rl_round", "rl.loop", "replay")
+    assert replayed not in files("rl_round", "rl.loop", "synchronous")
     ray = {f"{engines}/distributed/{name}.py" for name in ("ray_rows", "ray_session", "ray_guard")}
     assert ray <= files("extract_web", "extract_web.engine", "ray")
     assert not ray & files("extract_web", "extract_web.engine", "local")

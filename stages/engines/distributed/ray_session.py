@@ -36,7 +36,8 @@ GUARD = "stages.engines.distributed.ray_guard"
 
 @contextlib.contextmanager
 def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
-    """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray with that many CPUs and ends all of it.
+    """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray for that many CPUs and ends all of it. Inside
+    another session it uses that one.
 
     Yields a name for what this session keeps in the memory of its nodes (`published_weights.weights_folder`), which is
     removed here when this process is gone. A cluster's nodes must have `packages`. UserError when Ray is not installed
@@ -44,8 +45,17 @@ def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
     """
     run = f"{os.getpid()}.{secrets.token_hex(4)}"
     address = os.environ.get("RAY_ADDRESS")
-    with _cluster(address, run, packages) if address else _own(processes, run):
+    if "ray" in sys.modules and _ray().is_initialized():
+        session = _guard(None, run)
+    else:
+        session = _cluster(address, run, packages) if address else _own(processes, run)
+    with session:
         yield run
+
+
+def this_node() -> str:
+    """Ray's id of the node that this process is on."""
+    return _ray().get_runtime_context().get_node_id()
 
 
 @contextlib.contextmanager
@@ -151,7 +161,9 @@ def _start(ray: Any, processes: int, folder: Path) -> None:
     try:
         ray.init(
             address="local",
-            num_cpus=processes,
+            # Twice as many: a process that was stopped and then killed keeps its CPU for 5 seconds, and who takes its
+            # place does not wait for that. An actor has the threads that it was given, whatever is free.
+            num_cpus=2 * processes,
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             _temp_dir=str(folder),

@@ -10,6 +10,7 @@ Needs torch only to write and to read tensors: a relay, which moves files, start
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -130,7 +131,7 @@ class PublishedWeights:
 
     def put_in_place(self, beside: Path, manifest: Manifest) -> None:
         """Makes a whole folder the version that readers see."""
-        place = self._place(manifest.version)
+        place = self.place(manifest.version)
         try:
             if self.manifest(manifest.version) == manifest:
                 return
@@ -151,7 +152,7 @@ class PublishedWeights:
     def manifest(self, version: int) -> Manifest:
         """What belongs to a version. VersionGone."""
         try:
-            return Manifest.from_bytes((self._place(version) / MANIFEST).read_bytes())
+            return Manifest.from_bytes((self.place(version) / MANIFEST).read_bytes())
         except FileNotFoundError:
             raise VersionGone(
                 f"version {version} is not in {self.folder}, which has {self.versions()}"
@@ -167,7 +168,7 @@ class PublishedWeights:
         manifest = self.manifest(version)
         try:
             # All of them at once: from here on it does not matter that somebody removes the version.
-            shards = [safe_open(self._place(version) / file.name, framework="pt") for file in manifest.files]
+            shards = [safe_open(self.place(version) / file.name, framework="pt") for file in manifest.files]
         except FileNotFoundError:
             raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
         tensors = ((name, shard.get_tensor(name)) for shard in shards for name in shard.keys())  # noqa: SIM118
@@ -176,21 +177,24 @@ class PublishedWeights:
     def chunk(self, version: int, file: str, place: int) -> bytes:
         """A piece of a file as it lies there. VersionGone."""
         try:
-            return read_chunk(self._place(version) / file, place, self.manifest(version).chunk_bytes)
+            return read_chunk(self.place(version) / file, place, self.manifest(version).chunk_bytes)
         except FileNotFoundError:
             raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
 
     def prune(self, keep: int) -> list[int]:
         """Removes all but the newest `keep` versions and gives those that it removed; who reads one goes on reading."""
-        gone = self.versions()[:-keep]
+        versions = self.versions()
+        gone = versions[: max(0, len(versions) - keep)]
         for version in gone:
-            # Renamed first: a reader must not find half of it.
+            # Renamed first: a reader must not find half of it. Somebody else may be pruning too.
             removed = self.beside(version).with_suffix(".old")
-            os.replace(self._place(version), removed)
-            shutil.rmtree(removed)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.place(version), removed)
+            shutil.rmtree(removed, ignore_errors=True)
         return gone
 
-    def _place(self, version: int) -> Path:
+    def place(self, version: int) -> Path:
+        """Where the files of a version lie, if it is here."""
         return self.folder / f"{version:08d}"
 
     def _write(self, path: Path, shard: dict[str, Tensor]) -> WeightsFile:
@@ -225,15 +229,23 @@ def require_room(folder: Path, size: int) -> None:
 
 
 def write_whole(path: Path, content: memoryview | bytes) -> None:
-    """Writes a file whose room is set aside first, so that a full memory is an error here and not a bus error later."""
+    """Writes a file whose room is set aside first."""
+    set_aside(path, len(content))
+    with open(path, "r+b", buffering=0) as file:
+        written = 0
+        while written < len(content):
+            written += file.write(content[written:])
+
+
+def set_aside(path: Path, size: int) -> None:
+    """A file of `size` zeros that has its memory: when that is full it is an error here and not half a file later."""
     with open(path, "wb") as file:
         try:
-            os.posix_fallocate(file.fileno(), 0, max(1, len(content)))
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
         except OSError as error:
             raise UserError(
-                f"{path.parent.parent} has no room for {_mib(len(content))} of weights ({error})"
+                f"{path.parent.parent} has no room for {_mib(size)} of weights ({error})"
             ) from error
-        file.write(content)
 
 
 def read_chunk(path: Path, place: int, chunk_bytes: int) -> bytes:

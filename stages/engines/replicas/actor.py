@@ -12,8 +12,8 @@ from stages.engines.samplers.protocol import Sampler
 class ReplicaActor:
     """Becomes a Ray actor in `fleet.py`. The constructor only keeps its arguments: what fails in one has no class."""
 
-    def __init__(self, build: Callable[[], Sampler], run: str | None) -> None:
-        self._build, self._run = build, run
+    def __init__(self, build: Callable[[], Sampler], run: str | None, version: int | None) -> None:
+        self._build, self._run, self._version = build, run, version
 
     def start(self) -> tuple[str, int]:
         """Builds the replica; the node's id and the process's."""
@@ -24,7 +24,7 @@ class ReplicaActor:
 
         node = ray.get_runtime_context().get_node_id()
         folder = None if self._run is None else weights_folder(self._run, node)
-        self._replica = Replica(self._build, folder)
+        self._replica = Replica(self._build, folder, self._version)
         return node, os.getpid()
 
     def advance(self, orders: Orders) -> Report:

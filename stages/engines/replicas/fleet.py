@@ -179,7 +179,7 @@ class Fleet:
     def logprobs(
         self, replica: int, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """What one replica answers, which must have nothing outstanding; waits. Ray's errors when it dies meanwhile."""
+        """What one replica answers, after the calls that it has; waits. Ray's errors when it dies meanwhile."""
         ref = self._seats[replica].actor.logprobs.remote(prompts, responses)
         return self._ray.get(ref, timeout=self.start_seconds)
 
@@ -199,7 +199,7 @@ class Fleet:
         for seat in self._seats:
             if seat.actor is None and seat.due <= now:
                 seat.actor = self._spec.actor(self._ray.remote(ReplicaActor)).remote(
-                    self._spec.build, self._spec.run
+                    self._spec.build, self._spec.run, self._spec.version
                 )
                 seat.calls.append(_Call(seat.actor.start.remote(), self.start_seconds, self._clock.now))
 

@@ -10,7 +10,12 @@ from platform import node as this_host
 from typing import Any
 
 from stages.engines.samplers.build import build_sampler
-from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
+from stages.engines.samplers.params import (
+    SamplerParams,
+    TorchSamplerParams,
+    VirtualSamplerParams,
+    VllmSamplerParams,
+)
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 
@@ -26,7 +31,9 @@ class ReplicaSpec:
     build: Callable[[], Sampler]
     """Called in the replica's process."""
     run: str | None
-    """Whose published weights it pulls; None serves what it was built with."""
+    """Whose published weights it pulls; None: it has none to pull."""
+    version: int | None = None
+    """Of the weights that it is built with; None has it serve nothing before its first pull."""
     cpus: int = 1
     """Ray also makes it the number of OpenMP threads."""
     gpus: float = 0.0
@@ -44,33 +51,45 @@ class ReplicaSpec:
 
 
 def spec_of(
-    params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path, run: str | None, gpus: float
+    params: SamplerParams,
+    policy_folder: Path,
+    run: str | None,
+    gpus: float,
+    version: int | None = None,
+    may_be_virtual: bool = True,
 ) -> ReplicaSpec:
     """Replicas of the sampler that `params` describes, with the policy of a folder that every node can read."""
     alone = params.model_copy(update={"replicas": None})
-    threads = params.threads if isinstance(params, TorchSamplerParams) else params.tensor_parallel
-    memory = PROCESS_BYTES
-    if not gpus:
-        stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
-        # Weights as stored are at least 2 bytes a number; one copy is held, and one more while it is read.
-        memory += 2 * stored * max(1, STORED_BYTES[params.dtype] // 2)
-        memory += 0 if isinstance(params, TorchSamplerParams) else int(params.kv_cache_gib * (1 << 30))
-    return ReplicaSpec(partial(_build, alone, policy_folder.absolute()), run, threads, gpus, memory)
+    cpus, memory = 1, PROCESS_BYTES
+    match params:
+        case TorchSamplerParams(threads=cpus, dtype=dtype):
+            memory += _held_bytes(policy_folder, dtype)
+        case VllmSamplerParams(tensor_parallel=cpus, dtype=dtype, kv_cache_gib=gib):
+            memory += _held_bytes(policy_folder, dtype) + int(gib * (1 << 30))
+    memory = PROCESS_BYTES if gpus else memory
+    build = partial(_build, alone, policy_folder.absolute(), may_be_virtual)
+    return ReplicaSpec(build, run, version, cpus, gpus, memory)
 
 
-def _build(params: TorchSamplerParams | VllmSamplerParams, policy_folder: Path) -> Sampler:
+def _held_bytes(policy_folder: Path, dtype: str) -> int:
+    """Of a policy and of what is read of it meanwhile. Weights are stored with at least 2 bytes a number."""
+    stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
+    return 2 * stored * STORED_BYTES[dtype] // 2
+
+
+def _build(params: SamplerParams, policy_folder: Path, may_be_virtual: bool) -> Sampler:
     """In the replica's process, which may be on another node."""
     if not policy_folder.is_dir():
         raise UserError(
             f"{policy_folder} is not on {this_host()}: the project must lie on a file system that all nodes of the "
             "cluster share, under one path"
         )
-    return build_sampler(params, policy_folder)
+    return build_sampler(params, policy_folder, may_be_virtual=may_be_virtual)
 
 
-def gpus_each(params: TorchSamplerParams | VllmSamplerParams, count: int, others: int, total: float) -> float:
+def gpus_each(params: SamplerParams, count: int, others: int, total: float) -> float:
     """GPUs for one replica of `count`, where `others` processes want one too: whole ones, or one shared by all."""
-    if isinstance(params, TorchSamplerParams) and params.device == "cpu":
+    if isinstance(params, VirtualSamplerParams) or getattr(params, "device", "") == "cpu":
         return 0.0
     wanted = params.tensor_parallel if isinstance(params, VllmSamplerParams) else 1
     if total >= count * wanted + others:

@@ -21,11 +21,12 @@ from stages.engines.samplers.samples import Begun, Sample
 class Replica:
     """One sampler and what is in flight in it."""
 
-    def __init__(self, build: Callable[[], Sampler], weights_folder: Path | None) -> None:
-        """`build` makes the sampler. Without a folder it serves what it was built with, as version 0, for good; with
-        one it serves nothing until its first pull."""
+    def __init__(
+        self, build: Callable[[], Sampler], weights_folder: Path | None, version: int | None = None
+    ) -> None:
+        """`build` makes the sampler, whose weights are `version`; None serves nothing until the first pull."""
         self.sampler = build()
-        self.version: int | None = None if weights_folder else 0
+        self.version = version
         self._weights = PublishedWeights(weights_folder) if weights_folder else None
         self._probe = ProbeCheck()
         self._settings: SamplingSettings | None = None

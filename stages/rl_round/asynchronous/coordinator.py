@@ -179,7 +179,7 @@ class Coordinator:
         if numbers is None:
             return None
         step = self.window.steps_done
-        self._write(Trained(step + 1, step, tuple(numbers)))
+        self._write(Trained(step + 1, step, tuple(numbers)))  # version `step` trains
         ages = tuple(now - self.buffer.completed_at(number) for number in numbers)
         return self._take(step, numbers, ages)
 
@@ -199,7 +199,7 @@ class Coordinator:
         since, self._since = self._since, _SinceLastStep()
         completed, left_out = since.completed, since.left_out
         signal = 1 - len(left_out) / len(completed) if completed else 1.0
-        batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal)
+        batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal, step)
         return StepBatch(step, batch, tuple(numbers), ages)
 
     def leftover(self) -> list[Group]:

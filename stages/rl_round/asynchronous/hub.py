@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stages.engines.relays.fleet import Relays
+from stages.engines.relays.chain import Arrived
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
 from stages.engines.replicas.messages import Report
 from stages.foundations.errors import UserError
@@ -18,12 +18,14 @@ from stages.observe.progress import progress, say
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.judge import Judge
 from stages.rl_round.asynchronous.messages import Trained
+from stages.rl_round.asynchronous.node_versions import NodeVersions
 from stages.rl_round.asynchronous.staleness import (
     Faults,
     Repacked,
     buffer_metrics,
     counted_metrics,
     length_metrics,
+    relay_metrics,
     replica_metrics,
     staleness_metrics,
     window_metrics,
@@ -51,7 +53,7 @@ class HubParts:
     checkpoint_every: int
     coordinator: Coordinator
     fleet: Fleet
-    relays: Relays
+    versions: NodeVersions
     trainers: Trainers
     judge: Judge
     journal: Journal
@@ -72,6 +74,8 @@ class Hub:
         self._trainer_free_since = self._step_ended_at = time.time()
         self._failed_probes: dict[int, int] = {}
         self._is_training: int | None = None
+        self._arrived: list[Arrived] = []
+        """Since the last step."""
 
     def run(self) -> list[dict[str, float]]:
         """The round's curve, a row a step."""
@@ -85,7 +89,7 @@ class Hub:
         parts, done = self._parts, len(self._parts.curve)
         while done < parts.steps:
             self._order_replicas()
-            for event in self._fleet.poll(POLL_SECONDS, parts.trainers.calls):
+            for event in self._fleet.poll(POLL_SECONDS):
                 self._take_event(event)
             self._take_judged()
             self._train()
@@ -96,7 +100,7 @@ class Hub:
 
     def _order_replicas(self) -> None:
         for replica in self._fleet.started():
-            kept = self._parts.relays.versions(self._fleet.node(replica))
+            kept = self._parts.versions.of(self._fleet.node(replica))
             if kept:
                 orders = self._coordinator.orders(replica, kept[-1], kept)
                 if orders is not None:
@@ -136,7 +140,7 @@ class Hub:
             self._failed_probes[replica] = 0
         if not report.pull_failed or report.version is not None:
             return
-        if not self._parts.relays.versions(self._fleet.node(replica)):
+        if not self._parts.versions.of(self._fleet.node(replica)):
             return
         failed = self._failed_probes[replica] = self._failed_probes.get(replica, 0) + 1
         say(f"{self._parts.name}: replica {replica} could not take weights: {report.pull_failed}")
@@ -199,6 +203,7 @@ class Hub:
         versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
         pool.faults.duplicates, buffer.duplicates = buffer.duplicates, 0
         faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
+        arrived, self._arrived = self._arrived, []
         held = [version for version in pool.versions().values() if version is not None]
         return {
             **staleness_metrics(trained.step, versions),
@@ -206,15 +211,21 @@ class Hub:
             **window_metrics(len(core.window), core.params.problems_per_step, core.loop.window),
             **counted_metrics(repacked, faults),
             **replica_metrics(trained.step + 1, held, [pool.kv_fraction()]),
-            **length_metrics(buffer.issued_lengths, buffer.trained_lengths),
+            **length_metrics(
+                (buffer.issued_lengths.tokens, buffer.issued_lengths.responses),
+                (buffer.trained_lengths.tokens, buffer.trained_lengths.responses),
+            ),
             **self._timeline.metrics(self._step_ended_at, now),
-            "relay/publish_seconds": trained.publish_seconds,
+            **relay_metrics(
+                [trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]
+            ),
         }
 
     def _keep_up(self) -> None:
         """What is due by the clock."""
         now, core = time.time(), self._coordinator
-        self._parts.relays.poll()
+        nodes = {self._fleet.node(replica) for replica in self._fleet.started()}
+        self._arrived += [one for one in self._parts.versions.look(nodes) if one.fetched]
         if now - self._flushed_at > FLUSH_SECONDS:
             core.write_partials()
             self._parts.journal.flush()

@@ -6,12 +6,13 @@ cluster at RAY_ADDRESS; they end with it.
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 from stages.engines.distributed.ray_session import ray_session
-from stages.engines.relays.fleet import Relays
+from stages.engines.relays.chain import RelayChain
 from stages.engines.replicas.fleet import Fleet
 from stages.engines.replicas.placement import spec_of
 from stages.engines.samplers.params import SamplerParams
@@ -23,9 +24,10 @@ from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
 from stages.rl_round.asynchronous.hub import Hub, HubParts
 from stages.rl_round.asynchronous.judge import Judge
 from stages.rl_round.asynchronous.messages import TrainerTask
+from stages.rl_round.asynchronous.node_versions import NodeVersions
 from stages.rl_round.asynchronous.staleness import round_totals
 from stages.rl_round.asynchronous.timeline import Timeline
-from stages.rl_round.asynchronous.trainers import Trainers
+from stages.rl_round.asynchronous.trainers import Trainers, this_node
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.outputs import write_outputs
 from stages.rl_round.params.loop import AsynchronousLoop
@@ -44,8 +46,8 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
     UserError when Ray cannot start, when the replicas or a version of the weights find no room, or when a process dies
     again and again; what was done until then is kept for the next attempt.
     """
-    scratch, sampler = task.attempt.scratch, task.sections["sampler"]
-    log = RolloutLog(scratch, task.run)
+    scratch, sampler = task.scratch, task.sections["sampler"]
+    log = RolloutLog(task)
     with ExitStack() as stack:
         journal = stack.enter_context(Journal(scratch / "journal"))
         coordinator = _coordinator(task, loop, journal)
@@ -56,12 +58,16 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
         log.resume(len(curve))
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
         stack.callback(lambda: timeline.write(scratch / TIMELINE))
-        run_id = task.attempt.stage_hash[:12]
-        stack.enter_context(ray_session(sampler.replicas.count + loop.trainer_ranks + 1))
-        relays = stack.enter_context(closing(Relays(run_id, loop.relay.keep, loop.relay.chunk_mib << 20)))
+        cpus = sampler.replicas.count * getattr(sampler, "threads", 1)
+        run = stack.enter_context(ray_session(cpus))
+        is_cluster = "RAY_ADDRESS" in os.environ
+        chain = stack.enter_context(
+            closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster))
+        )
+        versions = NodeVersions(run, this_node(), chain)
         batches = {one.step: one for one in taken}
-        trainers = stack.enter_context(closing(_trainers(task, loop, relays.master_folder, batches)))
-        spec = spec_of(sampler, task.paths.policy, run_id, gpus=0.0)
+        trainers = stack.enter_context(closing(_trainers(task, loop, versions.folder, batches)))
+        spec = spec_of(sampler, task.paths.policy.resolve(), run, gpus=0.0)
         fleet = Fleet(spec, sampler.replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
         verifier = stack.enter_context(Verifier(task.sections["verifier"]))
@@ -73,7 +79,7 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
                 checkpoint_every=task.params.checkpoint_every_steps,
                 coordinator=coordinator,
                 fleet=fleet,
-                relays=relays,
+                versions=versions,
                 trainers=trainers,
                 judge=judge,
                 journal=journal,
@@ -127,7 +133,7 @@ def _trainers(
         seed=task.seed,
         trainer=task.sections["trainer"],
         policy=task.paths.policy.resolve(),
-        scratch=task.attempt.scratch,
+        scratch=task.scratch,
         weights=weights,
         probe=probe,
     )

@@ -103,13 +103,14 @@ def relay_metrics(publish_seconds: Sequence[float], broadcast_seconds: Sequence[
     return {f"relay/{name}_seconds": sum(own) / len(own) for name, own in seconds.items() if own}
 
 
-def length_metrics(issued: Sequence[int], trained: Sequence[int]) -> dict[str, float]:
+def length_metrics(issued: tuple[int, int], trained: tuple[int, int]) -> dict[str, float]:
     """Mean response tokens of all that has ended so far and of all that was trained on: short ones must not be ahead.
 
-    Over the round, not the step: what is issued in a step and what it trains on are different trajectories.
+    Each is (tokens, responses), over the round and not the step: what is issued in a step and what it trains on are
+    different trajectories.
     """
     lengths = {"issued": issued, "trained": trained}
-    return {f"length/{name}_mean": sum(own) / len(own) for name, own in lengths.items() if own}
+    return {f"length/{name}_mean": tokens / count for name, (tokens, count) in lengths.items() if count}
 
 
 def round_totals(curve: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -167,7 +167,7 @@ class Trainers:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         params = self._task.trainer
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        here = NodeAffinitySchedulingStrategy(this_node(), soft=False)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -233,6 +233,13 @@ class Trainers:
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
+
+
+def this_node() -> str:
+    """Ray's id of the node that this process runs on."""
+    import ray
+
+    return ray.get_runtime_context().get_node_id()
 
 
 def _gpus(ray) -> int:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.reference import ReferencePolicy
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
@@ -50,7 +50,7 @@ def run_in_process(task: RoundTask) -> None:
             reference = stack.enter_context(
                 closing(ReferencePolicy.from_folder(task.paths.policy, trainer_params.dtype, trainer.device))
             )
-        tokens, scratch = trainer_params.micro_batch_tokens, task.attempt.scratch
+        tokens, scratch = trainer_params.micro_batch_tokens, task.scratch
         context = RoundContext(
             params, task.round, task.name, task.seed, tokens, trainer, reference, scratch, task.run
         )
@@ -62,7 +62,7 @@ def run_in_process(task: RoundTask) -> None:
 
 def _lead(stack: ExitStack, task: RoundTask, context: RoundContext) -> None:
     """Rank 0's side: it runs the round, keeps the rollouts, and writes what the round has made."""
-    log = RolloutLog(context.scratch, context.run)
+    log = RolloutLog(context)
     match chosen("rl.loop", context.params.loop):
         case SynchronousLoop():
             state, known = _sample_and_train(stack, task, context, log)

@@ -43,16 +43,24 @@ class SilentLog:
         """Nothing."""
 
 
+class LogContext(Protocol):
+    """What a log of rank 0 needs: a `RoundContext`, or what a process without torch has of one."""
+
+    scratch: Path
+    run: Run
+
+
 class RolloutLog:
     """Of rank 0: rollouts and fates go to files of each step in the scratch folder until the round ends, numbers to
     tracking."""
 
-    def __init__(self, scratch: Path, run: Run) -> None:
-        self.folder, self._run = scratch / "rollouts", run
+    def __init__(self, context: LogContext) -> None:
+        self.folder = context.scratch / "rollouts"
+        self._context = context
 
     def resume(self, step: int) -> None:
         """See the protocol."""
-        for file in self.folder.glob("*.*"):
+        for file in self.folder.glob("[0-9]*"):
             if int(file.stem) > step:
                 file.unlink()
 
@@ -60,7 +68,7 @@ class RolloutLog:
         """Keeps the rollouts whose fate the step decided, each once; `policy_version` says what sampled them."""
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
-        self._run.log({**rates, **row}, step=step)
+        self._context.run.log({**rates, **row}, step=step)
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """See the protocol."""
@@ -77,7 +85,7 @@ class RolloutLog:
 
     def clear(self) -> None:
         """Removes the files: the outputs are written."""
-        for file in self.folder.glob("*.*"):
+        for file in self.folder.glob("[0-9]*"):
             file.unlink()
 
     def _keep(

@@ -17,7 +17,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
-from stages.engines.samplers.build import build_sampler
+from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer

@@ -49,7 +49,9 @@ def weights(tmp_path):
 
 
 def replica_of(policy, weights=None):
-    return Replica(partial(stepping_sampler, policy), weights.folder if weights else None)
+    return Replica(
+        partial(stepping_sampler, policy), weights.folder if weights else None, None if weights else 0
+    )
 
 
 def finish(replica, report_seconds=10.0):

@@ -353,3 +353,51 @@ def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
     monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
     with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
         sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)
+
+
+def test_trajectories_come_late_are_withdrawn_and_go_on(pair):
+    """Log-probs of what was moved are the trainer's; what was not moved has the tokens of a stream."""
+    asked = {number: Trajectory(PROMPTS[number % 3], 50 + number) for number in range(6)}
+    settings = replace(SETTINGS, max_response_tokens=30)
+    whole = sample_trajectories(pair.sampler, list(asked.values()), settings)
+    decoding = pair.sampler.open(settings)
+    decoding.admit({number: asked[number] for number in range(4)})
+    ended, streamed = {}, {}
+    for _ in range(5):
+        ended |= decoding.step()
+        for name, new in decoding.new_tokens().items():
+            streamed.setdefault(name, []).extend(new.token_ids)
+    decoding.admit({number: asked[number] for number in (4, 5)})
+    ended |= decoding.step()
+    begun = decoding.withdraw([0, 1, 2, "nobody"])
+    assert begun and all(4 <= len(one.token_ids) == len(one.logprobs) for one in begun.values())
+    for name, one in begun.items():
+        assert list(one.token_ids) == whole[name].token_ids[: len(one.token_ids)]
+        assert streamed[name] == list(one.token_ids)[: len(streamed[name])]
+    with pytest.raises(RuntimeError, match="in flight"):
+        pair.sampler.load_weights(pair.trainer.named_weights(), 99)
+    decoding.admit({name: replace(asked[name], begun=one) for name, one in begun.items()})
+    while not decoding.is_idle:
+        ended |= decoding.step()
+    assert ended.keys() == asked.keys()
+    for name, sample in ended.items():
+        kept = len(begun[name].token_ids) if name in begun else 30
+        assert sample.token_ids[:kept] == whole[name].token_ids[:kept]
+        assert len(sample.token_ids) <= 30 and (len(sample.token_ids) == 30 or not sample.is_truncated)
+    moved = [ended[name] for name in begun]
+    prompts = [asked[name].prompt for name in begun]
+    assert pair.gap(prompts, [one.token_ids for one in moved], [one.logprobs for one in moved]) < EXACT
+    pair.train_and_sync()
+
+
+def test_a_closed_decoding_leaves_the_engine_empty(pair):
+    decoding = pair.sampler.open(SETTINGS)
+    decoding.admit({number: Trajectory(PROMPTS[0], number) for number in range(40)})
+    decoding.step()
+    assert decoding.load.running == 32 and decoding.load.waiting == 8 and decoding.load.kv_tokens == 32 * 4
+    with pytest.raises(RuntimeError, match="in flight"):
+        pair.sampler.open(SETTINGS)
+    decoding.close()
+    assert decoding.is_idle and decoding.step() == {}
+    pair.train_and_sync()
+    assert pair.gap_of_probe() < EXACT

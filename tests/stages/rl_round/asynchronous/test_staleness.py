@@ -67,7 +67,7 @@ def test_what_nobody_measured_is_left_out():
     assert relay_metrics([0.2, 0.4], [1.0]) == pytest.approx(
         {"relay/publish_seconds": 0.3, "relay/broadcast_seconds": 1.0}
     )
-    assert length_metrics([10, 20], []) == {"length/issued_mean": 15.0}
+    assert length_metrics((30, 2), (0, 0)) == {"length/issued_mean": 15.0}
 
 
 def test_a_round_adds_up_what_its_steps_count():

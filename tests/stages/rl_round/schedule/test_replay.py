@@ -6,14 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round import stage
+from stages.rl_round.loop import in_process
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -89,8 +92,8 @@ def curve(out):
 @pytest.fixture
 def no_drawing(monkeypatch):
     """Neither a sampler nor a verifier can be had."""
-    monkeypatch.setattr(stage, "build_sampler", None)
-    monkeypatch.setattr(stage, "Verifier", None)
+    monkeypatch.setattr(in_process, "build_sampler", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +103,8 @@ def no_drawing(monkeypatch):
 )
 def test_a_replay_gives_the_bytes_of_the_round(changes, taught, tmp_path, monkeypatch):
     recorded = record(taught, tmp_path, changes)
-    monkeypatch.setattr(stage, "build_sampler", None)
-    monkeypatch.setattr(stage, "Verifier", None)
+    monkeypatch.setattr(in_process, "build_sampler", None)
+    monkeypatch.setattr(in_process, "Verifier", None)
     params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
     main(rl_flags(taught, params, tmp_path / "replayed"))
     for name in SAME:
@@ -181,6 +184,31 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path):
     assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "going on from step" in done.stderr
+    for name in SAME:
+        assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
+
+
+class SlowVerifier(Verifier):
+    """The rules, which find no time for every fifth response."""
+
+    def judge(self, pairs, truncated=None, require_marker=False):
+        judged = super().judge(pairs, truncated, require_marker)
+        return [
+            replace(one, verdict=Verdict.TIMED_OUT) if n % 5 == 2 else one for n, one in enumerate(judged)
+        ]
+
+
+def test_members_without_a_verdict_stay_out_of_training_again(taught, tmp_path, monkeypatch):
+    changes = {**SIX_STEPS, "verifier.abort_undecided_fraction": 1.0}
+    monkeypatch.setattr(in_process, "Verifier", SlowVerifier)
+    recorded = record(taught, tmp_path, changes)
+    monkeypatch.setattr(in_process, "Verifier", None)
+    frame = read_table(recorded / "rl_1.parquet", ROLLOUT)
+    trained = frame.groupby(["problem_id", "step"])["is_trained"].transform("any")
+    undecided = frame["verdict"] == "timed_out"
+    assert (trained & undecided).sum() > 5 and not (frame["is_trained"] & undecided).any()
+    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
     for name in SAME:
         assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(recorded / name), name
 

@@ -1,0 +1,254 @@
+"""One relay a node: it brings each version of the weights from the trainer's node into its own node's memory.
+
+Relays stand in a chain that begins on the trainer's node. Each asks the one before it for chunks, which passes on what
+it has even while it is still receiving the rest itself, so a version takes little longer for many nodes than for one.
+Every chunk is checked; a damaged one is asked for again, and who is silent is passed over for the one before it.
+
+A relay holds nothing but files: one that was killed reads its folder again and goes on. There are no tensors in here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stages.engines.relays.folder_guard import CLAIM
+from stages.engines.relays.published_weights import (
+    MANIFEST,
+    Manifest,
+    PublishedWeights,
+    VersionGone,
+    read_chunk,
+    require_room,
+    set_aside,
+    weights_folder,
+)
+
+SILENT_SECONDS = 2.0
+"""Without a chunk from the one before: then the one before that is asked."""
+NOT_YET_SECONDS = 0.02
+"""Until a chunk is asked for again that the one before has not received itself."""
+AHEAD = 2
+"""Chunks asked for at once: one travels while the other is written."""
+DAMAGED_CHUNKS = 3
+"""From one relay, until it counts as silent."""
+FOLDER_GUARD = "stages.engines.relays.folder_guard"
+
+
+class NobodyAnswers(ConnectionError):
+    """No relay of the chain gave the version."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """How a version reached a node."""
+
+    version: int
+    digest: str
+    bytes: int = 0
+    """0 when it was there already."""
+    seconds: float = 0.0
+    damaged: int = 0
+    """Chunks that had to be asked for again."""
+    passed_over: int = 0
+    """Relays that were silent."""
+
+
+@dataclass
+class _Partial:
+    """A version that is being received."""
+
+    manifest: Manifest
+    folder: Path
+    here: set[tuple[int, int]] = field(default_factory=set)
+
+
+class Relay:
+    """Becomes a Ray actor in `chain.py`; `fetch` runs in a thread of its own, so that it serves while it receives."""
+
+    def __init__(self, run: str, node: str, keep: int, has_guard: bool) -> None:
+        """`has_guard` has a process remove the folder some seconds after no relay uses it any more."""
+        self.weights = PublishedWeights(weights_folder(run, node))
+        self.keep = keep
+        self._partial: _Partial | None = None
+        self._claim = _claimed(self.weights.folder)
+        if has_guard:
+            subprocess.run([sys.executable, "-P", "-m", FOLDER_GUARD, str(self.weights.folder)], check=True)
+
+    def have(self) -> dict[int, str]:
+        """Digest of each version that is whole here."""
+        found: dict[int, str] = {}
+        for version in self.weights.versions():
+            with contextlib.suppress(VersionGone):  # removed since
+                found[version] = self.weights.manifest(version).digest
+        return found
+
+    def process(self) -> int:
+        """Its process's number."""
+        return os.getpid()
+
+    def manifest(self, version: int) -> bytes | None:
+        """Of a version that is here or arriving; None otherwise."""
+        partial = self._partial
+        if partial and partial.manifest.version == version:
+            return partial.manifest.to_bytes()
+        try:
+            return self.weights.manifest(version).to_bytes()
+        except VersionGone:
+            return None
+
+    def chunk(self, version: int, digest: str, place: tuple[int, int]) -> bytes | None:
+        """A piece of a version as it lies here; None when it is not here, or not yet."""
+        partial = self._partial
+        try:
+            if partial and partial.manifest.version == version and place in partial.here:
+                manifest, folder = partial.manifest, partial.folder
+            else:
+                manifest, folder = self.weights.manifest(version), self.weights.place(version)
+            if manifest.digest != digest:
+                return None
+            return read_chunk(folder / manifest.files[place[0]].name, place[1], manifest.chunk_bytes)
+        except (VersionGone, FileNotFoundError):
+            return None
+
+    def fetch(self, version: int, chain: Sequence[Any]) -> Fetched:
+        """Brings a version here from the relays of `chain`, the nearest first and the trainer's node last.
+
+        An empty chain is the trainer's own node. Older versions than the newest `keep` are removed. NobodyAnswers and
+        VersionGone when nobody has it; UserError when the memory here has no room.
+        """
+        if chain:
+            fetched = self._receive(version, chain)
+        else:
+            fetched = Fetched(version, self.weights.manifest(version).digest)
+        self.weights.prune(self.keep)
+        return fetched
+
+    def _receive(self, version: int, chain: Sequence[Any]) -> Fetched:
+        started = time.monotonic()
+        manifest = _manifest_from(version, chain)
+        if self.have().get(version) == manifest.digest:
+            return Fetched(version, manifest.digest)
+        size = sum(file.size for file in manifest.files)
+        self.weights.prune(self.keep)
+        require_room(self.weights.folder, size)
+        beside = self.weights.beside(version)
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir()
+        try:
+            for file in manifest.files:
+                set_aside(beside / file.name, file.size)
+            self._partial = partial = _Partial(manifest, beside)
+            source = _Source(manifest, chain)
+            for place, content in source.chunks():
+                _write_chunk(beside, manifest, place, content)
+                partial.here.add(place)
+            (beside / MANIFEST).write_bytes(manifest.to_bytes())
+            self.weights.put_in_place(beside, manifest)
+        finally:
+            self._partial = None
+            shutil.rmtree(beside, ignore_errors=True)
+        seconds = time.monotonic() - started
+        return Fetched(version, manifest.digest, size, seconds, source.damaged, source.passed_over)
+
+
+class _Source:
+    """The chunks of a version from whoever of the chain gives them."""
+
+    def __init__(self, manifest: Manifest, chain: Sequence[Any]) -> None:
+        self.manifest, self.chain = manifest, deque(chain)
+        self.damaged = self.passed_over = 0
+        self._damaged_here = 0
+        self._is_new = False
+        """The relay that is asked has just taken another one's place."""
+        self._heard_at = time.monotonic()
+
+    def chunks(self) -> Iterator[tuple[tuple[int, int], bytes]]:
+        """Place and content of every chunk, each once, as they come."""
+        missing = deque(self.manifest.chunks)
+        asked: deque[tuple[tuple[int, int], Any]] = deque()
+        while missing or asked:
+            while missing and len(asked) < AHEAD:
+                place = missing.popleft()
+                asked.append((place, self._ask(place)))
+            place, answer = asked.popleft()
+            content = self._content(place, answer)
+            if content is not None:
+                yield place, content
+                continue
+            missing.appendleft(place)
+            if self._is_new:
+                # What else the other one was asked for, the new one is asked for.
+                missing.extendleft(waiting for waiting, _ in asked)
+                asked.clear()
+                self._is_new = False
+
+    def _ask(self, place: tuple[int, int]) -> Any:
+        return self.chain[0].chunk.remote(self.manifest.version, self.manifest.digest, place)
+
+    def _content(self, place: tuple[int, int], answer: Any) -> bytes | None:
+        """What was answered, if it is what was asked for."""
+        import ray
+
+        try:
+            content = ray.get(answer, timeout=SILENT_SECONDS)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, ray.exceptions.OwnerDiedError):
+            self._pass_over()
+            return None
+        if content is None:
+            if time.monotonic() - self._heard_at > SILENT_SECONDS:
+                self._pass_over()
+            time.sleep(NOT_YET_SECONDS)
+            return None
+        if zlib.crc32(content) != self.manifest.files[place[0]].checksums[place[1]]:
+            self.damaged += 1
+            self._damaged_here += 1
+            if self._damaged_here >= DAMAGED_CHUNKS:
+                self._pass_over()
+            return None
+        self._heard_at = time.monotonic()
+        return content
+
+    def _pass_over(self) -> None:
+        if len(self.chain) == 1:
+            raise NobodyAnswers(f"no relay gives version {self.manifest.version}")
+        self.chain.popleft()
+        self.passed_over += 1
+        self._is_new = True
+        self._damaged_here = 0
+        self._heard_at = time.monotonic()
+
+
+def _manifest_from(version: int, chain: Sequence[Any]) -> Manifest:
+    """From the trainer's node, which has it first, or from whoever has it."""
+    import ray
+
+    for relay in reversed(chain):
+        with contextlib.suppress(ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            content = ray.get(relay.manifest.remote(version), timeout=SILENT_SECONDS)
+            if content is not None:
+                return Manifest.from_bytes(content)
+    raise NobodyAnswers(f"no relay has version {version}")
+
+
+def _write_chunk(folder: Path, manifest: Manifest, place: tuple[int, int], content: bytes) -> None:
+    with open(folder / manifest.files[place[0]].name, "r+b", buffering=0) as file:
+        os.pwrite(file.fileno(), content, place[1] * manifest.chunk_bytes)
+
+
+def _claimed(folder: Path) -> int:
+    """A lock on the folder for as long as this process lives."""
+    claim = os.open(folder / CLAIM, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    fcntl.flock(claim, fcntl.LOCK_SH)
+    return claim

@@ -1,0 +1,27 @@
+"""The sampler that section `sampler` describes: in this process, or as many replicas as it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stages.engines.samplers import build
+from stages.engines.samplers.params import Mismatch, RayReplicas, SamplerParams
+from stages.engines.samplers.protocol import Sampler
+from stages.foundations.errors import UserError
+from stages.foundations.params import chosen
+
+
+def build_sampler(
+    params: SamplerParams, policy_folder: Path, mismatch: Mismatch | None = None, may_be_virtual: bool = False
+) -> Sampler:
+    """See `stages.engines.samplers.build`. UserError for a mismatch, which replicas do not have."""
+    match chosen("sampler.replicas", params.replicas):
+        case RayReplicas(count=count) if count > 1:
+            if mismatch:
+                raise UserError(
+                    "a mismatch on purpose is studied with one sampler: leave sampler.replicas out, or rl.mismatch"
+                )
+            from stages.engines.replicas.replicated_sampler import ReplicatedSampler
+
+            return ReplicatedSampler(params, policy_folder, may_be_virtual)
+    return build.build_sampler(params, policy_folder, mismatch, may_be_virtual)

@@ -1,0 +1,206 @@
+"""One sampler made of many: trajectories are dealt to replicas as they get room, and dealt again when one is lost.
+
+Which replica draws a trajectory changes nothing but who stands beside it: its random numbers are its own. So what is
+drawn is what one sampler draws, up to float sums in another order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stages.engines.distributed.ray_session import ray_session, this_node
+from stages.engines.relays.chain import RelayChain
+from stages.engines.relays.published_weights import PublishedWeights, weights_folder
+from stages.engines.replicas.fleet import Died, Fleet, Reported, Started
+from stages.engines.replicas.messages import Name, Orders, Report
+from stages.engines.replicas.placement import gpus_each, spec_of
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.samplers.protocol import Decoding, SamplingSettings
+from stages.engines.samplers.samples import Sample, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+STALLED_SECONDS = 30.0
+REPORT_SECONDS = 0.25
+POLL_SECONDS = 1.0
+KEPT_VERSIONS = 2
+"""The newest, and the one before for who is reading it."""
+PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
+
+
+class ReplicatedSampler:
+    """See `stages.engines.samplers.protocol.Sampler`."""
+
+    def __init__(self, params: SamplerParams, policy_folder: Path, may_be_virtual: bool) -> None:
+        """Starts `params.replicas.count` replicas, in a Ray session of its own unless there is one."""
+        assert params.replicas is not None
+        self.params, self.policy_version = params, 0
+        self._calls = count()
+        self._published = 0
+        """Number of the newest weights in the folder, one more for each `load_weights`; 0 is the policy's own."""
+        self._ordered: dict[int, int] = {}
+        """Which of them each replica has, or was told to pull."""
+        self._pulled: dict[int, int | None] = {}
+        """Which of them each replica has, as it last said."""
+        self._in_flight: dict[int, int] = {}
+        replicas = params.replicas.count
+        with ExitStack() as stack:
+            cpus = getattr(params, "threads", getattr(params, "tensor_parallel", 1))
+            run = stack.enter_context(ray_session(replicas * cpus, PACKAGES))
+            import ray
+
+            self._node = this_node()
+            self._weights = PublishedWeights(weights_folder(run, self._node))
+            # The trainer may be in this process: it takes no GPU of Ray's, but has one.
+            gpus = gpus_each(params, replicas, 0, ray.cluster_resources().get("GPU", 0.0))
+            spec = spec_of(params, policy_folder, run, gpus, 0, may_be_virtual)
+            self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
+            stack.callback(self._fleet.close)
+            self._chain = RelayChain(run, KEPT_VERSIONS, STALLED_SECONDS, has_guards=True)
+            stack.callback(self._chain.close)
+            while len(self._fleet.started()) < replicas:
+                self._poll()
+            self._stack = stack.pop_all()
+
+    def stream(
+        self, trajectories: Sequence[Trajectory], settings: SamplingSettings
+    ) -> Iterator[tuple[int, Sample]]:
+        """Index and sample of each trajectory as it ends; see the protocol."""
+        call = next(self._calls)
+        waiting = deque(_alike(range(len(trajectories)), trajectories))
+        open_names: dict[Name, int] = {}
+        """Where each trajectory in flight is."""
+        # With few trajectories no replica takes more than its share, and the last ones end together.
+        most = min(self.params.max_sequences, -(-len(trajectories) // self.params.replicas.count))
+        try:
+            while waiting or open_names:
+                self._deal(waiting, open_names, trajectories, settings, most, call)
+                for replica, ended, lost in self._poll():
+                    for name, sample in ended.items():
+                        if open_names.get(name) == replica:
+                            del open_names[name]
+                            yield name[1], replace(sample, policy_version=self.policy_version)
+                    again = [name[1] for name in lost if open_names.get(name) == replica]
+                    for index in again:
+                        del open_names[call, index]
+                    waiting.extendleft(_alike(again, trajectories))
+        finally:
+            for replica in self._fleet.started():
+                left = tuple(name for name, where in open_names.items() if where == replica)
+                if left:
+                    self._fleet.order(replica, Orders(withdraw=left))
+
+    def _deal(
+        self,
+        waiting: deque[list[int]],
+        open_names: dict[Name, int],
+        trajectories: Sequence[Trajectory],
+        settings: SamplingSettings,
+        most: int,
+        call: int,
+    ) -> None:
+        """Gives groups of equal prompts to the replicas with the most room."""
+        able = [replica for replica, ordered in self._ordered.items() if ordered == self._published]
+        dealt: dict[int, dict[Name, Trajectory]] = {}
+        while waiting and able:
+            replica = min(able, key=self._in_flight.__getitem__)
+            if self._in_flight[replica] >= most:
+                break
+            group = {(call, index): trajectories[index] for index in waiting.popleft()}
+            dealt.setdefault(replica, {}).update(group)
+            open_names |= dict.fromkeys(group, replica)
+            self._in_flight[replica] += len(group)
+        for replica, begin in dealt.items():
+            self._fleet.order(replica, Orders(under=self._published, settings=settings, begin=begin))
+
+    def open(self, settings: SamplingSettings) -> Decoding:
+        """Not for replicas: whoever steps decodings holds the fleet itself."""
+        raise NotImplementedError("replicas are not stepped from outside: leave sampler.replicas out")
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """Log-probs of given responses, from one replica; see the protocol."""
+        from ray.exceptions import GetTimeoutError, RayActorError
+
+        while True:
+            for replica, pulled in self._pulled.items():
+                if pulled == self._published:
+                    try:
+                        return self._fleet.logprobs(replica, prompts, responses)
+                    except (RayActorError, GetTimeoutError) as error:
+                        self._forget(
+                            self._fleet.end(replica, f"it gave no log-probs ({type(error).__name__})")
+                        )
+                        break
+            self._poll()
+
+    def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
+        """Publishes the weights once and returns; every replica pulls them before it draws again."""
+        self._published += 1
+        self._weights.publish(self._published, named_tensors)
+        self._weights.prune(KEPT_VERSIONS)
+        self.policy_version = policy_version
+        self._chain.announce(self._published)
+        self._poll(0.0)
+
+    def kept_weights(self) -> dict[str, Tensor]:
+        """Nothing: replicas use the weights that they were given last."""
+        return {}
+
+    def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
+        """Nothing to do; see the protocol."""
+
+    def close(self) -> None:
+        """Ends the replicas, and Ray if it was started for them."""
+        self._stack.close()
+
+    def _poll(self, timeout: float = POLL_SECONDS) -> list[tuple[int, Mapping[Name, Sample], Iterable[Name]]]:
+        """What has ended and what must be dealt again, by replica; tells those that are free to pull."""
+        told = []
+        for event in self._fleet.poll(timeout):
+            match event:
+                case Started(replica=replica, node=node):
+                    self._ordered[replica] = self._pulled[replica] = self._in_flight[replica] = 0
+                    if node != self._node:
+                        self._chain.ensure([self._node, node])
+                case Reported(replica=replica, report=report):
+                    self._note(replica, report)
+                    told.append((replica, report.ended, report.withdrawn))
+                case Died(replica=replica, lost=lost):
+                    self._forget(event)
+                    told.append((replica, {}, lost))
+        self._chain.poll()
+        for replica, ordered in self._ordered.items():
+            if ordered != self._published and not self._in_flight[replica] and self._is_near(replica):
+                self._fleet.order(replica, Orders(pull=self._published))
+                self._ordered[replica] = self._published
+        return told
+
+    def _note(self, replica: int, report: Report) -> None:
+        self._in_flight[replica] -= len(report.ended) + len(report.withdrawn)
+        self._pulled[replica] = report.version
+        if report.pull_failed:
+            self._ordered[replica] = -1
+
+    def _forget(self, died: Died) -> None:
+        for known in (self._ordered, self._pulled, self._in_flight):
+            known.pop(died.replica, None)
+
+    def _is_near(self, replica: int) -> bool:
+        """Whether the newest weights are on the replica's node."""
+        node = self._fleet.node(replica)
+        return node == self._node or self._published in self._chain.have.get(node, [])
+
+
+def _alike(indices: Sequence[int], trajectories: Sequence[Trajectory]) -> list[list[int]]:
+    """Runs of neighbours with the same prompt."""
+    runs = groupby(indices, key=lambda index: tuple(trajectories[index].prompt))
+    return [list(run) for _, run in runs]

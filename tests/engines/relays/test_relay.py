@@ -1,0 +1,250 @@
+"""Relays on the nodes of a real cluster (three raylets on this machine): versions arrive whole, whatever fails."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+import torch
+from ray.cluster_utils import Cluster
+
+from stages.engines.distributed.ray_session import ray_session
+from stages.engines.relays import published_weights
+from stages.engines.relays.chain import RelayChain
+from stages.engines.relays.published_weights import PublishedWeights, weights_folder
+from stages.engines.relays.relay import Relay
+from stages.foundations.errors import UserError
+
+CHUNK_BYTES = 100_000
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Name of the session's folders in memory and the ids of its three nodes."""
+    patch = pytest.MonkeyPatch()
+    for name, value in {
+        "RETRACE_STATE": str(tmp_path_factory.mktemp("state")),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONPATH": os.getcwd(),
+    }.items():
+        patch.setenv(name, value)
+    size = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_dashboard": False}
+    servers = Cluster(initialize_head=True, head_node_args=size)
+    for _ in range(2):
+        servers.add_node(num_cpus=4, object_store_memory=80 << 20)
+    patch.setenv("RAY_ADDRESS", servers.address)
+    try:
+        with ray_session(1, packages=("pydantic",)) as run:
+            yield run, [node["NodeID"] for node in ray.nodes()]
+    finally:
+        servers.shutdown()
+        patch.undo()
+
+
+@pytest.fixture
+def chain_of(cluster):
+    run, nodes = cluster
+    chains = []
+
+    def start(keep=3, stalled_seconds=30.0, over=nodes):
+        chains.append(RelayChain(run, keep, stalled_seconds, has_guards=False))
+        chains[-1].ensure(over)
+        return chains[-1]
+
+    yield start
+    for chain in chains:
+        chain.close()
+    for node in nodes:
+        weights = PublishedWeights(weights_folder(run, node))
+        weights.prune(0)
+
+
+def tensors(seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [(f"w{n}", torch.randn(200, 300, generator=generator)) for n in range(4)]
+
+
+def publish(cluster, version, seed=None):
+    run, nodes = cluster
+    weights = PublishedWeights(weights_folder(run, nodes[0]), CHUNK_BYTES)
+    weights.publish(version, tensors(version if seed is None else seed), {"seed": version})
+
+
+def is_there(cluster, node, version, seed=None):
+    metadata, named = PublishedWeights(weights_folder(cluster[0], node)).load(version)
+    loaded = dict(named)
+    expected = tensors(version if seed is None else seed)
+    return metadata == {"seed": version} and all(
+        torch.equal(loaded[name], tensor) for name, tensor in expected
+    )
+
+
+def poll_until(chain, condition, seconds=60):
+    arrived = []
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, (arrived, chain.have)
+        arrived += chain.poll()
+        time.sleep(0.02)
+    return arrived
+
+
+def all_have(chain, versions):
+    return lambda: [sorted(versions)] * 3 == list(chain.have.values())
+
+
+def test_each_version_arrives_on_every_node_and_old_ones_go(cluster, chain_of):
+    chain = chain_of(keep=2)
+    for version in range(3):
+        publish(cluster, version)
+        chain.announce(version)
+        arrived = poll_until(
+            chain, lambda version=version: all(version in have for have in chain.have.values())
+        )
+        assert all(is_there(cluster, node, version) for node in cluster[1])
+    poll_until(chain, all_have(chain, [1, 2]))
+    received = {one.node: one.fetched.bytes for one in arrived if one.fetched}
+    assert all(received[node] > 900_000 for node in cluster[1][1:]) and received[cluster[1][0]] == 0
+
+
+def test_another_policy_under_the_same_number_replaces_it(cluster, chain_of):
+    publish(cluster, 4, seed=0)
+    chain = chain_of()
+    chain.announce(4)
+    poll_until(chain, all_have(chain, [4]))
+    publish(cluster, 4, seed=1)
+    chain.announce(4)
+    poll_until(chain, lambda: all(is_there(cluster, node, 4, seed=1) for node in cluster[1]))
+
+
+def relay_of(cluster, place, kind=Relay, keep=3):
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    run, nodes = cluster
+    strategy = NodeAffinitySchedulingStrategy(nodes[place], soft=False)
+    actor = ray.remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
+    return actor.remote(run, nodes[place], keep, False)
+
+
+class Damaging(Relay):
+    """Its first `left` answers have a wrong bit."""
+
+    left = 2
+
+    def chunk(self, version, digest, place):
+        content = super().chunk(version, digest, place)
+        if self.left:
+            self.left -= 1
+            return content[:-1] + bytes([content[-1] ^ 1])
+        return content
+
+
+class AlwaysDamaging(Damaging):
+    left = 10**9
+
+
+@pytest.mark.parametrize(("kind", "damaged", "passed_over"), [(Damaging, 2, 0), (AlwaysDamaging, 3, 1)])
+def test_a_damaged_chunk_is_asked_for_again(cluster, chain_of, kind, damaged, passed_over):
+    publish(cluster, 7)
+    master, middle = relay_of(cluster, 0), relay_of(cluster, 1, kind)
+    ray.get(middle.fetch.remote(7, [master]))
+    fetched = ray.get(relay_of(cluster, 2).fetch.remote(7, [middle, master]), timeout=60)
+    assert (fetched.damaged, fetched.passed_over) == (damaged, passed_over)
+    assert is_there(cluster, cluster[1][2], 7)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_silent_relay_is_passed_over(cluster, chain_of, sent):
+    publish(cluster, 8)
+    master, middle, last = (relay_of(cluster, place) for place in range(3))
+    ray.get(middle.fetch.remote(8, [master]))
+    os.kill(ray.get(middle.process.remote()), sent)
+    fetched = ray.get(last.fetch.remote(8, [middle, master]), timeout=60)
+    assert fetched.passed_over == 1 and is_there(cluster, cluster[1][2], 8)
+    ray.kill(middle)
+
+
+class Slow(Relay):
+    """Hands on a chunk after a while."""
+
+    def chunk(self, version, digest, place):
+        time.sleep(0.5)
+        return super().chunk(version, digest, place)
+
+
+def test_a_relay_passes_on_what_it_is_still_receiving(cluster, chain_of):
+    publish(cluster, 9)
+    master, middle, last = relay_of(cluster, 0, Slow), relay_of(cluster, 1), relay_of(cluster, 2)
+    digest = ray.get(master.have.remote())[9]
+    receiving = middle.fetch.remote(9, [master])
+    while ray.get(middle.chunk.remote(9, digest, (0, 0))) is None:
+        time.sleep(0.02)
+    assert not ray.wait([receiving], timeout=0)[0]
+    fetched = ray.get(last.fetch.remote(9, [middle, master]), timeout=60)
+    assert fetched.passed_over == 0 and is_there(cluster, cluster[1][2], 9)
+
+
+def test_a_killed_relay_reads_its_folder_again(cluster, chain_of):
+    chain = chain_of()
+    publish(cluster, 1)
+    chain.announce(1)
+    poll_until(chain, all_have(chain, [1]))
+    for node in cluster[1]:
+        seat = chain._seats[node]
+        os.kill(ray.get(seat.actor.process.remote()), signal.SIGKILL)
+    publish(cluster, 2)
+    chain.announce(2)
+    poll_until(chain, all_have(chain, [1, 2]))
+    assert all(is_there(cluster, node, version) for node in cluster[1] for version in (1, 2))
+
+
+def test_a_stopped_relay_is_restarted(cluster, chain_of):
+    chain = chain_of(stalled_seconds=1.0)
+    publish(cluster, 1)
+    chain.announce(1)
+    poll_until(chain, all_have(chain, [1]))
+    process = psutil.Process(ray.get(chain._seats[cluster[1][1]].actor.process.remote()))
+    process.suspend()
+    publish(cluster, 2)
+    chain.announce(2)
+    poll_until(chain, all_have(chain, [1, 2]))
+    psutil.wait_procs([process], timeout=30)
+    assert not process.is_running()
+
+
+def test_a_version_that_nobody_has_is_tried_again(cluster, chain_of):
+    chain = chain_of()
+    chain.announce(5)
+    failed = []
+    while not failed:
+        failed = [one.failed for one in chain.poll() if one.fetched is None]
+        time.sleep(0.02)
+    assert "version 5" in failed[0]
+    publish(cluster, 5)
+    poll_until(chain, all_have(chain, [5]))
+
+
+class NoRoom(Relay):
+    def fetch(self, version, chain):
+        published_weights.SPARE_BYTES = 1 << 60
+        return super().fetch(version, chain)
+
+
+def test_a_node_without_room_says_so(cluster, chain_of):
+    publish(cluster, 6)
+    with pytest.raises(UserError, match="has no room for 1 MiB"):
+        ray.get(relay_of(cluster, 1, NoRoom).fetch.remote(6, [relay_of(cluster, 0)]))
+    assert not list(Path(weights_folder(cluster[0], cluster[1][1])).glob("*6*"))
+
+
+def test_a_cluster_without_a_package_is_one_sentence(cluster):
+    from stages.engines.distributed.ray_session import _require
+
+    with pytest.raises(
+        UserError, match=r"of the Ray cluster lacks no_such_package: install requirements.lock"
+    ):
+        _require(ray, ("pydantic", "no_such_package"))
