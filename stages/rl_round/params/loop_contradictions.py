@@ -70,8 +70,8 @@ def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[
     if not has_ratio and not isinstance(rl.advantage, PlainReward):
         yield (
             f"rl.loop.window lets responses be {stale} versions old, and rl.policy_loss.kind reinforce has no ratio "
-            "that sees it: set rl.rollout_correction.kind importance_weights or trust_region_masking, or rl.loop.window "
-            "0"
+            "that sees it: set rl.rollout_correction.kind importance_weights or trust_region_masking, or "
+            "rl.loop.window 0"
         )
 
 
