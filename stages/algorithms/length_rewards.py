@@ -11,13 +11,16 @@ Deviations:
 3. A response exceeds at `tokens >= max_tokens`; the code says so 16 tokens earlier.
 """
 
+from __future__ import annotations
+
 import math
 from array import array
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from jaxtyping import Float, Int, Real, Shaped
-from torch import Tensor
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int, Real, Shaped
+    from torch import Tensor
 
 
 def soft_overlong_punishment(tokens: int, max_tokens: int, buffer_tokens: int) -> float:
@@ -69,7 +72,9 @@ def ngram_repetition_penalty(
     """
     if n < 1:
         raise ValueError(f"n must be at least 1, not {n}")
-    ids = array("q", token_ids.tolist() if isinstance(token_ids, Tensor) else token_ids)
+    import torch  # not above: the hub of an asynchronous round gives outcome rewards and has no torch
+
+    ids = array("q", token_ids.tolist() if isinstance(token_ids, torch.Tensor) else token_ids)
     text = ids.tobytes()  # equal byte slices are equal n-grams, and hash faster than tuples
     width = ids.itemsize
     rewards = torch.zeros(len(ids), dtype=torch.float32)
@@ -91,6 +96,8 @@ def discounted_to_go(
     reward and cost no discount. One call is one stream; the caller adds streams that have their own gamma. Sums are in
     float64 and come back in the type of the rewards (float32 for integers). ValueError when gamma is not in [0, 1].
     """
+    import torch
+
     if not 0 <= gamma <= 1:
         raise ValueError(f"gamma must lie in [0, 1], not {gamma}")
     mask = response_mask.bool()
