@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pipelines.planning.probe import CpuProbe
 from pipelines.planning.shapes import Shape
 from stages.foundations.planned_work import Sampling, Training
+
+if TYPE_CHECKING:  # it imports torch, which `retrace simulate` does without
+    from pipelines.planning.probe import CpuProbe
 
 STEPS = 200
 """Points at which the emptying of a batch is looked at."""
