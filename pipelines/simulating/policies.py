@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from stages.foundations.errors import UserError
 POLICIES = ("synchronous", "one_step", "stream", "partial", "asynchronous", "asynchronous_repack")
 """Those of the paper."""
 OURS = "ours"
+KNOWN_GROUPS, KNOWN_ERROR = 1000, 0.03
+"""Groups whose mean length tells how long training takes at least, and by how much that may be wrong."""
 OUR_SHARE = 4.0
 """Groups that an empty replica takes, as a multiple of batch / replicas: a response of many tokens then holds a replica
 up once for four batches' worth of work, and not once for each."""
@@ -70,10 +73,22 @@ def best_split(policy: str, setting: Setting, lengths: GroupLengths, steps: Step
             f"{policy} trains beside its replicas: {setting.gpus} GPUs hold no replica of "
             f"{setting.model.tensor_parallel} and a trainer, raise --gpus or leave it out of --policies"
         )
-    return _lowest(
-        lambda replicas: simulate_split(policy, setting, lengths, replicas, steps).seconds_per_step,
-        setting.most_replicas,
-    )
+    work = setting.work
+    looked_at = [length for group in range(KNOWN_GROUPS) for length in lengths[group]]
+    tokens = work.trajectories * (work.prompt_tokens + sum(looked_at) / len(looked_at))
+    best = math.inf
+
+    def seconds(replicas: int) -> float:
+        nonlocal best
+        # No step is shorter than its training: what trains longer than the best split so far need not be simulated.
+        floor = (1 - KNOWN_ERROR) * setting.machine(replicas).training_seconds(tokens)
+        if floor >= best:
+            return floor
+        found = simulate_split(policy, setting, lengths, replicas, steps).seconds_per_step
+        best = min(best, found)
+        return found
+
+    return _lowest(seconds, setting.most_replicas)
 
 
 def _lowest(seconds: Callable[[int], float], most: int) -> int:
@@ -88,7 +103,7 @@ def _lowest(seconds: Callable[[int], float], most: int) -> int:
             known[count] = seconds(count)
         return known[count]
 
-    best = min(sorted({max(1, round(most * part / 8)) for part in (1, 2, 3, 4, 5, 6)}), key=of)
+    best = min([max(1, round(most * part / 8)) for part in (3, 2, 1, 4, 5, 6)], key=of)
     stride = max(1, most // 16)
     while True:
         near = [count for count in (best - stride, best + stride) if 1 <= count <= most]
