@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from pipelines.simulating.cells import Cell
 
-PANEL, HEIGHT, GAP, LEFT, TOP, BOTTOM, LEGEND = 280, 240, 44, 46, 76, 40, 176
+PANEL, HEIGHT, GAP, LEFT, TOP, BOTTOM, LEGEND = 280, 240, 44, 46, 76, 40, 204
 """Pixels: a panel's width and height, the room between and around them, and for the names on the right."""
 BAR, BAR_GAP, NAMES = 20, 12, 170
 COLORS = ("#56606d", "#8a5a00", "#7a3fa0", "#0a7048", "#c2571a", "#1d5fbf", "#b3261e")
@@ -39,9 +39,7 @@ def draw(cells: Sequence[Cell], title: str) -> str:
     def y(gain: float) -> float:
         return TOP + HEIGHT * (1 - gain / most)
 
-    parts = _head(
-        width, height, title, f"times as fast as {policies[0]}; seconds a step, GPUs on a doubling scale"
-    )
+    parts = _head(width, height, title, f"times as fast as {policies[0]}, over the number of GPUs")
     for place, model in enumerate(models):
         left = LEFT + place * (PANEL + GAP)
         sizes = sorted({gpus for name, gpus in scales if name == model})
