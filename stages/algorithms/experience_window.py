@@ -10,8 +10,8 @@ when work starts, and no finished group is ever thrown away for its age.
 Batches take ready groups in the order in which they were begun. A younger one overtakes an older one that is not ready
 only as far as the rule allows: short responses are not learned first for more than the window.
 
-Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1), order and window ours. The last step of the round is
-a deadline for all: nothing is begun that no step could train on, but for groups that take the place of those left out.
+Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1), order and window ours. The last step of the round
+is a deadline for all: nothing is begun that no step could train on, but for what takes the place of groups left out.
 """
 
 from __future__ import annotations

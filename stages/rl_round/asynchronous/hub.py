@@ -187,7 +187,8 @@ class Hub:
         self._timeline.span("trainer", "no_groups", self._trainer_free_since, trained.ended_at - busy)
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
         self._timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
-        self._timeline.instant("trainer", PUBLISHED, trained.ended_at, version=trained.step + 1)
+        published = trained.ended_at - trained.checkpoint_seconds
+        self._timeline.instant("trainer", PUBLISHED, published, version=trained.step + 1)
         self._trainer_free_since = trained.ended_at
         row = {**trained.row, **self._step_numbers(trained, taken)}
         parts.curve.append(row)

@@ -9,7 +9,7 @@ from stages.engines.relays.published_weights import PublishedWeights, weights_fo
 
 
 class NodeVersions:
-    """On the trainer's node, which is the hub's, a version is there when it is published; elsewhere a relay brings it."""
+    """On the trainer's node, which is the hub's, a version is there once published; elsewhere a relay brings it."""
 
     def __init__(self, run: str, node: str, chain: RelayChain) -> None:
         self.folder = weights_folder(run, node)

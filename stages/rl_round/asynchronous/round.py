@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from stages.engines.distributed.ray_session import ray_session
+from stages.engines.distributed.ray_session import ray_session, this_node
 from stages.engines.relays.chain import RelayChain
 from stages.engines.replicas.fleet import Fleet
 from stages.engines.replicas.placement import spec_of
@@ -27,9 +27,9 @@ from stages.rl_round.asynchronous.messages import TrainerTask
 from stages.rl_round.asynchronous.node_versions import NodeVersions
 from stages.rl_round.asynchronous.staleness import round_totals
 from stages.rl_round.asynchronous.timeline import Timeline
-from stages.rl_round.asynchronous.trainers import Trainers, this_node
+from stages.rl_round.asynchronous.trainers import Trainers
+from stages.rl_round.loop.outputs import write_outputs
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.outputs import write_outputs
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
 from stages.rl_round.rollouts.sampling import ProblemDraw

@@ -19,7 +19,6 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.foundations.files import write_json
-from stages.observe.tracking import Run
 from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.loop.training_step import train_step
@@ -45,7 +44,7 @@ class RoundTrainer:
             reference = ReferencePolicy.from_folder(task.policy, task.trainer.dtype, trainer.device)
         tokens = task.trainer.micro_batch_tokens
         self._context = RoundContext(
-            rl, task.round, task.name, task.seed, tokens, trainer, reference, task.scratch, Run(None)
+            rl, task.round, task.name, task.seed, tokens, trainer, reference, task.scratch, None
         )
         assert isinstance(rl.loop, AsynchronousLoop)
         self._keep = rl.loop.relay.keep

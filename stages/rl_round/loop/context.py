@@ -26,4 +26,5 @@ class RoundContext:
     """The policy that the round starts from, for `rl.reference_kl`; None when that is off."""
     scratch: Path
     """Folder of the round's checkpoints."""
-    run: Run
+    run: Run | None
+    """None in a process that another one observes."""

@@ -16,11 +16,11 @@ from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
 from stages.rl_round.loop.batch_source import ReceivedBatches, RolloutParts, SampledBatches
 from stages.rl_round.loop.context import RoundContext
+from stages.rl_round.loop.outputs import identity_of, write_outputs
 from stages.rl_round.loop.round_checkpoints import RoundState
 from stages.rl_round.loop.round_log import RolloutLog, SilentLog
 from stages.rl_round.loop.synchronous import run_synchronous_round
 from stages.rl_round.loop.weight_sync import SamplerSync, SyncWithRankZero
-from stages.rl_round.outputs import identity_of, write_outputs
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.loop import ReplayLoop, SynchronousLoop
 from stages.rl_round.params.update import NoReferenceKl

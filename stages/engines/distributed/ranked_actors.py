@@ -1,0 +1,119 @@
+"""The ranks of one program in Ray actors: called together, lost together, started again together."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+
+class RanksLost(RuntimeError):
+    """A rank has died, or they hang: what they were doing is gone."""
+
+
+class RankedActors:
+    """`ranks` actors of one class on this process's node, each with the environment that `torchrun` would give it."""
+
+    def __init__(
+        self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, needs_gpu: bool
+    ) -> None:
+        """A Ray must run. `threads` is for OpenMP."""
+        self._class, self._arguments, self._ranks = actor_class, arguments, ranks
+        self._threads, self._needs_gpu = threads, needs_gpu
+        self._actors: list[Any] = []
+        self._calls: list[Any] = []
+        self._called_at = 0.0
+        self._start()
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a call is outstanding."""
+        return bool(self._calls)
+
+    @property
+    def seconds(self) -> float:
+        """Since the outstanding call was made."""
+        return time.monotonic() - self._called_at
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Has every rank call this. One call at a time."""
+        self._called_at = time.monotonic()
+        self._calls = [getattr(actor, method).remote(*arguments) for actor in self._actors]
+
+    def result(self, patience_seconds: float) -> Any:
+        """Rank 0's answer when all ranks have answered, else None; waits for nothing.
+
+        What a rank raises is raised. RanksLost when one has died, or after `patience_seconds`.
+        """
+        import ray
+
+        done, waiting = ray.wait(self._calls, num_returns=len(self._calls), timeout=0)
+        # A rank that is gone leaves the others in a collective for ever, so those that have answered are looked at.
+        self._get(done)
+        if not waiting:
+            calls, self._calls = self._calls, []
+            return self._get(calls)[0]
+        if self.seconds > patience_seconds:
+            raise RanksLost(f"it has said nothing for {self.seconds:.0f} s")
+        return None
+
+    def wait(self, method: str, *arguments: Any) -> Any:
+        """Calls and waits; rank 0's answer."""
+        self.call(method, *arguments)
+        calls, self._calls = self._calls, []
+        return self._get(calls)[0]
+
+    def start_again(self) -> None:
+        """Ends what is left of them and starts new ones."""
+        self.close()
+        self._start()
+
+    def close(self) -> None:
+        """Ends the processes."""
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors, self._calls = [], []
+
+    def _get(self, calls: list[Any]) -> list[Any]:
+        import ray
+        from ray.exceptions import RayActorError, RayTaskError
+
+        try:
+            return ray.get(calls)
+        except RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+        except RayActorError as error:
+            raise RanksLost(f"it died ({str(error).strip().splitlines()[0]})") from error
+
+    def _start(self) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        has_gpu = self._needs_gpu and ray.cluster_resources().get("GPU", 0) > 0
+        port = _free_port()
+        for rank in range(self._ranks):
+            place = {
+                "RANK": str(rank),
+                "LOCAL_RANK": "0",  # Ray shows each rank its own GPU alone
+                "WORLD_SIZE": str(self._ranks),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            environment = {"OMP_NUM_THREADS": str(self._threads)} | (place if self._ranks > 1 else {})
+            actor = ray.remote(self._class).options(
+                num_cpus=0,
+                num_gpus=1 if has_gpu else 0,
+                max_restarts=0,
+                scheduling_strategy=here,
+                runtime_env={"env_vars": environment},
+            )
+            self._actors.append(actor.remote(*self._arguments))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
