@@ -14,7 +14,6 @@ from pipelines.simulating.lengths import LogNormal, MeasuredGroups
 from pipelines.simulating.setting import Setting, Work
 from stages.foundations.errors import UserError
 
-ROUND = "rl_round@"
 WINDOW = 4
 """Assumed for a recipe whose loop is not asynchronous: without one, responses would pile up before a slow trainer."""
 
@@ -52,7 +51,7 @@ def recipe_setting(root: Path, recipe: str, question: RecipeQuestion) -> tuple[S
         measured=str(metrics) if question.mean_tokens is None and metrics.is_dir() else "",
     )
     read = read_work(root, recipe, asked)
-    rounds = [address for address in read.work if address.startswith(ROUND)]
+    rounds = [address for address, work in read.work.items() if work.training and work.sampling]
     if not rounds:
         raise UserError(f"{recipe} has no RL round: there is nothing to draw and to train on by turns")
     address = max(rounds, key=lambda one: read.work[one].sampling[0].lengths.mean)

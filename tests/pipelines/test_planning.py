@@ -271,6 +271,7 @@ def asynchronous_recipe(tmp_path, **loop):
             "kind": "asynchronous",
             "window": 2,
             "replica_share": 1.0,
+            "takes_groups": "when_empty",
             "report_seconds": 1.0,
             "repack": {"kind": "best_fit", "every_seconds": 5.0, "batch_bound": 64},
             "relay": {"keep": 3, "chunk_mib": 64},

@@ -136,6 +136,7 @@ class Fleet:
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
         self._clock = _PatientClock()
+        self._lateness: float | None = None
         self._start_due()
 
     def order(self, replica: int, orders: Orders) -> None:
@@ -188,7 +189,9 @@ class Fleet:
         return self._vacate(self._seats[replica], reason, Died)
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Ends all of them; says how late virtual ones were, because a figure measured on late ones is none."""
+        if self._lateness is not None:
+            say(f"virtual samplers: at most {self._lateness:.4f} of their time too late")
         for seat in self._seats:
             if seat.actor is not None:
                 self._ray.kill(seat.actor)
@@ -277,6 +280,8 @@ class Fleet:
     def _note(self, seat: _Seat, report: Report) -> None:
         for name in (*report.ended, *report.withdrawn):
             seat.held.pop(name, None)
+        if report.lateness is not None:
+            self._lateness = max(self._lateness or 0.0, report.lateness)
         if report.decode_steps:
             seat.has_begun = True
             worked = report.seconds["prefill"] + report.seconds["decode"]

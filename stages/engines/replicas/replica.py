@@ -60,6 +60,7 @@ class Replica:
             pulled=pulled,
             pull_failed=pull_failed,
             probe_gap=gap,
+            lateness=getattr(self.sampler, "lateness", None),
             started_at=started_at,
             ended_at=time.time(),
         )

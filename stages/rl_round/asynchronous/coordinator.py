@@ -69,9 +69,7 @@ class Coordinator:
         needs_signal = isinstance(params.dynamic_sampling, DynamicSampling)
         self.buffer = ExperienceBuffer(params.group_size, needs_signal)
         share = -(-loop.replica_share * params.problems_per_step // replicas)
-        self.pool = TrajectoryPool(
-            max(1, int(share)), loop.report_seconds, loop.repack, kv_capacity, sampling_settings(params)
-        )
+        self.pool = TrajectoryPool(loop, max(1, int(share)), kv_capacity, sampling_settings(params))
         self.next_number = 0
         self.counts: Counter[str] = Counter()
         self._versions: dict[int, int] = {}

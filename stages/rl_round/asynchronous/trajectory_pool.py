@@ -5,10 +5,9 @@ behind its tokens at another that holds the version, or that can still load it; 
 starts again from its prompt under another.
 No Ray, no clock and no torch here: the hub brings reports in and takes orders out.
 
-Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. a replica whose weights
-are the newest is filled up while it decodes, one whose weights are older only empties; 2. weights change only while
-nothing is in flight, so no trajectory mixes two policies; 3. a repack is planned only when somebody could use the
-replica that it frees.
+Source: Laminar (arXiv 2510.12633), partial response pool and rollout manager. Deviations: 1. weights
+change only while nothing is in flight, so no trajectory mixes two policies; 2. a repack is planned only when somebody
+could use the replica that it frees; 3. `takes_groups: while_newest` fills replicas up while they decode.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from stages.engines.replicas.messages import Orders, Report
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Begun, Sample, Trajectory
 from stages.rl_round.asynchronous.staleness import Faults, Repacked
-from stages.rl_round.params.loop import BestFitRepack, NoRepack
+from stages.rl_round.params.loop import AsynchronousLoop, NoRepack
 
 Name = tuple[int, int]
 """Group number and sample number."""
@@ -79,16 +78,11 @@ class TrajectoryPool:
     """All trajectories in flight and the replicas that draw them."""
 
     def __init__(
-        self,
-        groups_at_once: int,
-        report_seconds: float,
-        policy: NoRepack | BestFitRepack,
-        kv_capacity: int,
-        settings: SamplingSettings,
+        self, loop: AsynchronousLoop, groups_at_once: int, kv_capacity: int, settings: SamplingSettings
     ) -> None:
         """`kv_capacity`: tokens of the sequences that a replica decodes at once, at most."""
-        self.groups_at_once, self.report_seconds, self.settings = groups_at_once, report_seconds, settings
-        self.policy, self.kv_capacity = policy, kv_capacity
+        self.loop, self.groups_at_once, self.settings = loop, groups_at_once, settings
+        self.kv_capacity = kv_capacity
         self._replicas: dict[ReplicaId, _Replica] = {}
         self.waiting: dict[Name, Flight] = {}
         """Flights that no replica holds, in the order in which they came."""
@@ -166,7 +160,8 @@ class TrajectoryPool:
                 state.pulling = wanted
                 return self._order(pull=wanted)
         begun = self._begin_waiting(replica, newest)
-        if state.version == newest:
+        may_take = not state.flights or self.loop.takes_groups == "while_newest"
+        if state.version == newest and may_take:
             room = self.groups_at_once - len({group for group, _ in (*state.flights, *begun)})
             fresh = begin(newest, room) if room > 0 else {}
             begun |= {name: Flight(trajectory, newest) for name, trajectory in fresh.items()}
@@ -178,7 +173,7 @@ class TrajectoryPool:
 
     def plan_repack(self, newest: int, may_begin: int) -> int:
         """Chooses replicas to empty into others, to be told with their next orders; how many. Call it at intervals."""
-        if isinstance(self.policy, NoRepack):
+        if isinstance(self.loop.repack, NoRepack):
             return 0
         states = {
             name: state
@@ -193,7 +188,7 @@ class TrajectoryPool:
         ]
         moves = [
             move
-            for move in repack(seen, self.kv_capacity, self.policy.batch_bound)
+            for move in repack(seen, self.kv_capacity, self.loop.repack.batch_bound)
             if not states[move.source].has_received
         ]
         for state in states.values():
@@ -230,7 +225,7 @@ class TrajectoryPool:
     # Inside.
 
     def _order(self, **told) -> Orders:
-        return Orders(**told, report_seconds=self.report_seconds)
+        return Orders(**told, report_seconds=self.loop.report_seconds)
 
     def _settle_waiting(self, kept: Collection[int]) -> None:
         """Flights whose destination is gone may go anywhere; those whose version is gone start from the prompt."""

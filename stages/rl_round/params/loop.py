@@ -47,6 +47,9 @@ class AsynchronousLoop(StrictParams):
     """Steps by which the weights that drew a group may be behind those that train on it; null bounds nothing."""
     replica_share: float = Field(gt=0)
     """Groups that a free replica takes, as a multiple of `rl.problems_per_step` over the number of replicas."""
+    takes_groups: Literal["when_empty", "while_newest"]
+    """`when_empty`: a replica finishes what it has, takes the newest weights, then its share (Laminar). `while_newest`:
+    it is kept full for as long as its weights are the newest, which costs staleness where the trainer is the slower."""
     report_seconds: float = Field(gt=0)
     """A replica reports new tokens this often: what a killed one loses at most."""
     repack: Annotated[NoRepack | BestFitRepack, Field(discriminator="kind")]

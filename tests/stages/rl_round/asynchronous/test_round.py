@@ -23,6 +23,7 @@ LOOP = {
     "kind": "asynchronous",
     "window": 2,
     "replica_share": 1.0,
+    "takes_groups": "when_empty",
     "report_seconds": 0.1,
     "repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64},
     "relay": {"keep": 4, "chunk_mib": 16},

@@ -22,6 +22,7 @@ LOOP = {
     "kind": "asynchronous",
     "window": 2,
     "replica_share": 1.0,
+    "takes_groups": "when_empty",
     "report_seconds": 0.25,
     "repack": {"kind": "none"},
     "relay": {"keep": 3, "chunk_mib": 64},

@@ -20,6 +20,7 @@ ASYNCHRONOUS = {
     "kind": "asynchronous",
     "window": 6,
     "replica_share": 1.0,
+    "takes_groups": "when_empty",
     "report_seconds": 0.25,
     "repack": {"kind": "none"},
     "relay": {"keep": 7, "chunk_mib": 64},

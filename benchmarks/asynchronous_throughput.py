@@ -1,0 +1,207 @@
+"""The asynchronous loop beside the synchronous one on eight devices that sleep: steps, tokens, and the simulator's word.
+
+    python -m benchmarks.asynchronous_throughput --work FOLDER [--runs 5] [--steps 10]
+
+Two cores cannot show by computing what asynchrony gains, so a virtual device sleeps each decode step for as long as a
+real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real: Ray, journal, relay, repack, groups,
+verifier, and a trainer that learns a tiny policy in a process of its own. Both loops run on the same eight devices and
+the same forced lengths (median 40 tokens, p99 ten times as many, 400 at most), 32 groups of 8 a step; neither trains on
+a device that draws. A run's figure is the time between two of its steps, the first ones left out.
+
+A figure is refused when the devices slept more than 5% too long: the machine was too busy, and measured itself. The
+same schedules are then simulated with the measured training time. Exit code 1 when something is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.simulating.devices import simulate_devices
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
+from stages.observe.progress import say
+from tests.fakes.taught_policy import rl_flags, write_inputs, write_params
+from tests.fakes.tiny_policy import write_tiny_policy
+
+PROJECT = Path(__file__).resolve().parents[1]
+DEVICES = 8
+ALONE_MS, WITH_64_MS = 17.0, 41.0
+A_SEQUENCE_MS = (WITH_64_MS - ALONE_MS) / 63
+GROUPS, MEMBERS, LIMIT = 32, 8, 400
+MOST_LATENESS = 0.05
+LEFT_OUT = 3
+"""Steps at the beginning of a run: the asynchronous loop has not filled its devices before."""
+REPACK_SECONDS = 0.5
+BATCH_BOUND = 28
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run."""
+
+    seconds_per_step: float
+    tokens_per_second: float
+    lateness: float
+    training_seconds: float
+    """Median of a step's training and publishing."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the contenders in turns."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=10)
+    asked = parser.parse_args(argv)
+    asked.work.mkdir(parents=True, exist_ok=True)
+    if not (asked.work / "problems.parquet").exists():
+        write_inputs(asked.work)
+        write_tiny_policy(asked.work / "sft")
+    runs: dict[str, list[Measured]] = {name: [] for name in contenders()}
+    for number in range(asked.runs):
+        for name, changes in contenders().items():
+            runs[name].append(_run(asked.work, f"{name}-{number}", changes, asked.steps))
+            say(f"{name} {number + 1} of {asked.runs}: {runs[name][-1]}")
+    told = _report(asked.work, runs)
+    print(json.dumps(told, indent=1))
+    return 1 if told["refused"] else 0
+
+
+def contenders() -> dict[str, dict[str, Any]]:
+    """Changes of params by name."""
+    loop = {
+        "kind": "asynchronous",
+        "window": None,
+        "replica_share": 1.0,
+        "takes_groups": "when_empty",
+        "report_seconds": 0.25,
+        "relay": {"keep": 8, "chunk_mib": 16},
+        "stalled_seconds": 10.0,
+        "trainer_ranks": 1,
+    }
+    corrected = {
+        "rl.proximal": "recompute",
+        "rl.rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
+    }
+    repack = {"kind": "best_fit", "every_seconds": REPACK_SECONDS, "batch_bound": BATCH_BOUND}
+    return {
+        "synchronous": corrected,
+        "asynchronous": {**corrected, "rl.loop": {**loop, "repack": {"kind": "none"}}},
+        "asynchronous_repack": {**corrected, "rl.loop": {**loop, "repack": repack}},
+    }
+
+
+def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured:
+    """A whole round; when each step ended is read off the files that the round's log writes."""
+    virtual = {
+        "kind": "virtual",
+        "max_sequences": 256,
+        "step_milliseconds": ALONE_MS - A_SEQUENCE_MS,
+        "step_milliseconds_per_sequence": A_SEQUENCE_MS,
+        "step_milliseconds_per_thousand_tokens": 0.0,
+        "read_milliseconds_per_thousand_tokens": 0.0,
+        "lengths": {"median": 40, "p99_over_median": 10.0, "within_group": 0.7},
+        "replicas": {"kind": "ray", "count": DEVICES},
+    }
+    params = write_params(
+        work / f"{name}.yaml",
+        {
+            "sampler": virtual,
+            "trainer.micro_batch_tokens": 8192,
+            "rl.problems_per_step": GROUPS,
+            "rl.group_size": MEMBERS,
+            "rl.max_response_tokens": LIMIT,
+            "rl.dynamic_sampling": {"kind": "none"},
+            "rl.weight_sync_check": {"sequences": 2, "max_logprob_gap": None},
+            "rl.checkpoint_every_steps": 1000,
+            "rl.minibatches": 1,
+            "rl_rounds.rl_1.steps": steps + LEFT_OUT,
+            **changes,
+        },
+    )
+    out = work / name
+    environment = {**os.environ, "RETRACE_TRACKING": "off", "RETRACE_STATE": str(out / "state")}
+    environment["PYTHONPATH"] = str(PROJECT)
+    out.mkdir(exist_ok=True)
+    with open(out / "log", "wb") as log:
+        round_ = subprocess.Popen(
+            [sys.executable, "-m", "stages.rl_round", *rl_flags(work, params, out)],
+            cwd=PROJECT,
+            env=environment,
+            stderr=log,
+        )
+        ended: dict[int, float] = {}
+        while round_.poll() is None:
+            for file in out.glob("state/scratch/rl_round-*/rollouts/*.parquet"):
+                ended.setdefault(int(file.stem), time.monotonic())
+            time.sleep(0.02)
+    if round_.returncode:
+        raise SystemExit(f"{name} failed:\n" + (out / "log").read_text(encoding="utf-8")[-2000:])
+    frame = read_table(out / "rl_1.parquet", ROLLOUT)
+    counted = range(LEFT_OUT + 1, steps + LEFT_OUT + 1)
+    seconds = ended[counted[-1]] - ended[LEFT_OUT]
+    tokens = int(frame[frame["step"].isin(counted)]["response_tokens"].sum())
+    said = re.findall(r"virtual samplers: at most ([\d.]+)", (out / "log").read_text(encoding="utf-8"))
+    return Measured(seconds / steps, tokens / seconds, float(said[-1]), _training_seconds(out))
+
+
+def _training_seconds(out: Path) -> float:
+    """Of a step, from the timeline where there is one."""
+    path = out / "schedules/rl_1/timeline.json"
+    if not path.exists():
+        return 0.0
+    events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    trains = [event["dur"] / 1e6 for event in events if event["ph"] == "X" and event["name"] == "train"]
+    return statistics.median(trains)
+
+
+def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
+    """Medians, ratios, what is refused, and the simulator beside them."""
+    median = {name: statistics.median(run.seconds_per_step for run in of) for name, of in runs.items()}
+    tokens = {name: statistics.median(run.tokens_per_second for run in of) for name, of in runs.items()}
+    late = {name: max(run.lateness for run in of) for name, of in runs.items()}
+    training = statistics.median(run.training_seconds for run in runs["asynchronous"])
+    frame = read_table(work / "synchronous-0/rl_1.parquet", ROLLOUT)
+    lengths = [list(tokens) for _, tokens in frame.groupby(frame.index // MEMBERS)["response_tokens"]]
+    simulated = simulate_devices(
+        lengths,
+        groups_per_step=GROUPS,
+        training_seconds=training,
+        step_seconds=(ALONE_MS - A_SEQUENCE_MS) / 1e3,
+        sequence_seconds=A_SEQUENCE_MS / 1e3,
+        devices=DEVICES,
+        batch_bound=BATCH_BOUND,
+        repack_seconds=REPACK_SECONDS,
+        warm_up=LEFT_OUT,
+    )
+    return {
+        "seconds_per_step": median,
+        "spread": {
+            name: [min(one.seconds_per_step for one in of), max(one.seconds_per_step for one in of)]
+            for name, of in runs.items()
+        },
+        "ratio_to_synchronous": {name: median["synchronous"] / value for name, value in median.items()},
+        "tokens_per_second": tokens,
+        "repack_tokens_gain": tokens["asynchronous_repack"] / tokens["asynchronous"] - 1,
+        "training_seconds": training,
+        "lateness_max": late,
+        "simulated": {name: asdict(one) for name, one in simulated.items()},
+        "clock_over_simulated": {name: median[name] / simulated[name].seconds_per_step for name in median},
+        "refused": [name for name, value in late.items() if value > MOST_LATENESS],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
