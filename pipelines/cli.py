@@ -19,6 +19,7 @@ from pipelines.explaining.command import explain
 from pipelines.mirroring.command import mirror
 from pipelines.planning.command import plan
 from pipelines.retraining.rollback import rollback
+from pipelines.simulating.command import simulate
 from pipelines.verifying.command import verify
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
@@ -97,6 +98,7 @@ app.command()(agreement)
 app.command()(extract)
 app.command()(rollback)
 app.command()(plan)
+app.command()(simulate)
 app.command()(compare)
 app.command()(verify)
 app.command()(mirror)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from pipelines.planning.probe import CpuProbe
 from pipelines.planning.shapes import Shape
 from stages.foundations.planned_work import Sampling, SideBySide, Training
+
+if TYPE_CHECKING:  # it imports torch, which `retrace simulate` does without
+    from pipelines.planning.probe import CpuProbe
 
 STEPS = 200
 """Points at which the emptying of a batch is looked at."""

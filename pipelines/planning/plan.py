@@ -101,11 +101,19 @@ class Plan:
         return self.hours * self.gpus * self.price
 
 
-def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
-    """Plans the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there.
+@dataclass(frozen=True)
+class RecipeWork:
+    """What a recipe does, on no device yet."""
 
-    On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
-    """
+    sections: Mapping[str, Any]
+    shape: Shape
+    lengths: Lengths
+    work: Mapping[str, Work]
+    """By the address of the stage."""
+
+
+def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
+    """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
     if recipe.endswith((".yaml", ".yml")):
         params = read_yaml(Path(recipe))
     elif recipe in recipe_names(root):
@@ -123,11 +131,22 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     sizes = _sizes(stages, sections)
     shape = _shape(sizes, question, root)
     lengths = _lengths(stages, sections, sizes, shape, question)
-    work = {stage.address: _work(stage, sections, lengths) for stage in stages}
+    return RecipeWork(
+        sections, shape, lengths, {stage.address: _work(stage, sections, lengths) for stage in stages}
+    )
+
+
+def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) -> Plan:
+    """Plans the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there.
+
+    On `cpu` this machine is measured, unless `probe` holds an earlier `CpuProbe`.
+    """
+    read = read_work(root, recipe, question)
+    sections, shape, lengths, work = read.sections, read.shape, read.lengths, read.work
     # The loop that draws and trains side by side starts its ranks itself; other stages then have one.
     is_split = any(own.side_by_side for own in work.values())
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
-    assumptions = _told_lengths(lengths)
+    assumptions = told_lengths(lengths)
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
     if question.gpu.lower() == "cpu":
         speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
@@ -196,7 +215,8 @@ def _lengths(
     return lengths
 
 
-def _told_lengths(lengths: Lengths) -> list[str]:
+def told_lengths(lengths: Lengths) -> list[str]:
+    """A sentence on each length that nobody knows before a run."""
     sources = lengths.sources
     return [
         f"prompt: {lengths.prompt:.0f} tokens ({sources['prompt']})",

@@ -38,6 +38,7 @@ class ExperienceWindow:
         self._outstanding: dict[Hashable, _Outstanding] = {}
         """In the order of issue."""
         self._by_deadline: Counter[float] = Counter()
+        self._ready_by_deadline: Counter[float] = Counter()
         self._ready = 0
 
     def __len__(self) -> int:
@@ -76,8 +77,10 @@ class ExperienceWindow:
     def mark_ready(self, group: Hashable) -> None:
         """`group` can be trained on; KeyError when it is not outstanding."""
         outstanding = self._outstanding[group]
-        self._ready += not outstanding.is_ready
-        outstanding.is_ready = True
+        if not outstanding.is_ready:
+            self._ready += 1
+            self._ready_by_deadline[outstanding.deadline] += 1
+            outstanding.is_ready = True
 
     def leave_out(self, group: Hashable) -> None:
         """No step will train on `group`; another may be begun in its place. KeyError when it is not outstanding."""
@@ -85,9 +88,9 @@ class ExperienceWindow:
 
     def next_batch(self) -> list[Hashable] | None:
         """The groups that the next step should train on, oldest first; None while the window has to wait for others."""
-        chosen: list[Hashable] = []
-        if self._ready < self.groups_per_step:
+        if self._ready < self.groups_per_step or not self._can_step():
             return None
+        chosen: list[Hashable] = []
         left = self._by_deadline.copy()
         for group, outstanding in self._outstanding.items():
             if outstanding.is_ready:
@@ -98,10 +101,7 @@ class ExperienceWindow:
         if self._is_feasible(left, self.steps_done + 1):
             return chosen
         # Issue order is not enough where a replica that holds an older version has begun a younger group.
-        chosen = self._earliest_deadlines()
-        left = self._by_deadline.copy()
-        left.subtract(self._outstanding[group].deadline for group in chosen)
-        return chosen if self._is_feasible(left, self.steps_done + 1) else None
+        return self._earliest_deadlines()
 
     def short_batch(self) -> list[Hashable] | None:
         """All ready groups, though they are fewer than a step should have; None while others must not be left behind.
@@ -122,6 +122,17 @@ class ExperienceWindow:
     def ready_groups(self) -> list[Hashable]:
         """Every group that waits for a step, in the order of issue."""
         return [group for group, outstanding in self._outstanding.items() if outstanding.is_ready]
+
+    def _can_step(self) -> bool:
+        """Whether some batch leaves all others feasible: the earliest deadlines take as much as any batch can."""
+        due = ready = 0
+        for deadline in sorted(self._by_deadline):
+            due += self._by_deadline[deadline]
+            ready += self._ready_by_deadline[deadline]
+            taken = min(ready, self.groups_per_step)
+            if due - taken > max(0, deadline - self.steps_done) * self.groups_per_step:
+                return False
+        return True
 
     def _earliest_deadlines(self) -> list[Hashable]:
         order = {group: place for place, group in enumerate(self._outstanding)}
@@ -144,6 +155,7 @@ class ExperienceWindow:
     def _remove(self, group: Hashable) -> None:
         outstanding = self._outstanding.pop(group)
         self._ready -= outstanding.is_ready
+        self._ready_by_deadline[outstanding.deadline] -= outstanding.is_ready
         self._by_deadline[outstanding.deadline] -= 1
         if not self._by_deadline[outstanding.deadline]:
-            del self._by_deadline[outstanding.deadline]
+            del self._by_deadline[outstanding.deadline], self._ready_by_deadline[outstanding.deadline]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
@@ -16,20 +17,18 @@ from stages.report.timeline_file import Span, Timeline
 COLUMNS = 480
 MOST_STEPS = 120
 """Lines for steps; of more, every second, fourth, ..."""
+WORK = ("train", "decode", "prefill", "judge")
 ACTIVITIES = (
-    *(
-        "train",
-        "decode",
-        "prefill",
-        "judge",
-        "publish",
-        "pull",
-        "checkpoint",
-        "no_groups",
-        "no_prompts",
-        "start",
-    ),
-    *("dead", "away", "unnamed"),
+    *WORK,
+    "publish",
+    "pull",
+    "checkpoint",
+    "no_groups",
+    "no_prompts",
+    "start",
+    "dead",
+    "away",
+    "unnamed",
 )
 """Those with a colour of their own, in the legend's order."""
 SIGNS = {"fault": ("✕", "a fault"), "repack move": ("◆", "a repack move"), "publish": ("▾", "a publication")}
@@ -37,9 +36,31 @@ SIGNS = {"fault": ("✕", "a fault"), "repack move": ("◆", "a repack move"), "
 _LEFT, _WIDTH, _ROW, _TOP = 116, 960, 20, 22
 
 
+@dataclass(frozen=True)
+class _Window:
+    """The part of the round that is drawn, in seconds."""
+
+    begin: float
+    end: float
+
+    def share(self, at: float) -> float:
+        return min(1.0, max(0.0, (at - self.begin) / (self.end - self.begin)))
+
+    def x(self, at: float) -> str:
+        return f"{_LEFT + _WIDTH * self.share(at):.1f}".removesuffix(".0")
+
+
+def begin_of(timeline: Timeline) -> float:
+    """Where the picture begins: at 0, or shortly before the first work where starting took a sixth of the time."""
+    first = [span.start for own in timeline.spans.values() for span in own if span.activity in WORK]
+    begin, end = min(first, default=0.0), timeline.wall_seconds
+    return begin - 0.03 * (end - begin) if begin > end / 6 else 0.0
+
+
 def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
     """A row a process and time from left to right; colours by activity (classes of timeline.css)."""
-    wall = max(timeline.wall_seconds, 1e-9)
+    begin = begin_of(timeline)
+    window = _Window(begin, max(timeline.wall_seconds, begin + 1e-9))
     height = _TOP + _ROW * len(processes) + 24
     parts = [
         f'<svg viewBox="0 0 {_LEFT + _WIDTH + 24} {height}" role="img" aria-label="{_spoken(timeline)}">'
@@ -52,32 +73,28 @@ def picture(timeline: Timeline, processes: Sequence[str]) -> Markup:
             f'<text x="{_LEFT - 8}" y="{top + 14}" text-anchor="end">{Markup.escape(label)}</text>'
             f"<g><title>{Markup.escape(_told(process, timeline))}</title>"
         )
-        for activity, path in _paths(timeline.spans.get(process, []), wall, top + 2, _ROW - 4).items():
+        for activity, path in _paths(timeline.spans.get(process, []), window, top + 2, _ROW - 4).items():
             parts.append(f'<path class="did-{activity}" d="{path}"/>')
         parts.append("</g>")
     for at in _steps(timeline):
-        x = _x(at, wall)
-        parts.append(f'<path class="step" d="M{x} {_TOP - 4}V{bottom}"/>')
+        parts.append(f'<path class="step" d="M{window.x(at)} {_TOP - 4}V{bottom}"/>')
     for mark, (sign, _) in SIGNS.items():
-        parts += _signs(mark, sign, timeline, processes, wall)
-    for at, label in _ticks(wall):
-        parts.append(f'<text x="{_x(at, wall)}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
+        parts += _signs(mark, sign, timeline, processes, window)
+    for at, label in _ticks(window):
+        parts.append(f'<text x="{window.x(at)}" y="{bottom + 16}" text-anchor="middle">{label}</text>')
     return Markup("\n".join([*parts, "</svg>"]))
 
 
-def _x(at: float, wall: float) -> str:
-    return f"{_LEFT + _WIDTH * min(1.0, at / wall):.1f}".removesuffix(".0")
-
-
-def _paths(spans: Iterable[Span], wall: float, top: int, height: int) -> dict[str, str]:
+def _paths(spans: Iterable[Span], window: _Window, top: int, height: int) -> dict[str, str]:
     """Rectangles of each activity: runs of columns in which it took most of the time."""
     columns: list[Counter[str]] = [Counter() for _ in range(COLUMNS)]
-    width = wall / COLUMNS
+    width = (window.end - window.begin) / COLUMNS
     for span in spans:
-        first, last = (min(COLUMNS - 1, int(at / width)) for at in (span.start, span.end))
+        start, end = max(0.0, span.start - window.begin), span.end - window.begin
+        first, last = (min(COLUMNS - 1, int(at / width)) for at in (start, end))
         name = span.activity if span.activity in ACTIVITIES else "other"
         for column in range(first, last + 1):
-            overlap = min(span.end, (column + 1) * width) - max(span.start, column * width)
+            overlap = min(end, (column + 1) * width) - max(start, column * width)
             columns[column][name] += max(0.0, overlap)
     paths: dict[str, str] = defaultdict(str)
     size, column = _WIDTH // COLUMNS, 0
@@ -98,11 +115,11 @@ def _steps(timeline: Timeline) -> list[float]:
     return taken[:: 2 ** max(0, math.ceil(math.log2(len(taken) / MOST_STEPS)))] if taken else []
 
 
-def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], wall: float) -> list[str]:
+def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], window: _Window) -> list[str]:
     """At most one a column and row; marks of processes without a row stand above all rows."""
     rows = {process: _TOP + _ROW * row + 14 for row, process in enumerate(processes)}
     places = {
-        (int(COLUMNS * min(1.0, at / wall)), rows.get(process, _TOP - 6))
+        (int(COLUMNS * window.share(at)), rows.get(process, _TOP - 6))
         for process, at in timeline.marks.get(mark, [])
     }
     size = _WIDTH / COLUMNS
@@ -112,14 +129,15 @@ def _signs(mark: str, sign: str, timeline: Timeline, processes: Sequence[str], w
     ]
 
 
-def _ticks(wall: float) -> list[tuple[float, str]]:
+def _ticks(window: _Window) -> list[tuple[float, str]]:
     """Four to nine round times."""
-    unit, name = next(((own, name) for own, name in ((3600, "h"), (60, "min")) if wall >= 2 * own), (1, "s"))
-    spread = wall / unit / 5
+    units = ((3600, "h"), (60, "min"))
+    unit, name = next(((own, name) for own, name in units if window.end >= 2 * own), (1, "s"))
+    spread = (window.end - window.begin) / unit / 5
     power = 10.0 ** math.floor(math.log10(spread))
     width = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= spread * 0.999)
-    count = math.floor(wall / unit / width + 1e-6)
-    return [(number * width * unit, f"{number * width:.6g} {name}") for number in range(count + 1)]
+    first, last = math.ceil(window.begin / unit / width), math.floor(window.end / unit / width + 1e-6)
+    return [(number * width * unit, f"{number * width:.6g} {name}") for number in range(first, last + 1)]
 
 
 def _told(process: str, timeline: Timeline) -> str:

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from stages.report.charts import Chart
 from stages.report.drawing import DASHES, INK, SERIES, draw, show_legend
 from stages.report.timeline_file import Timeline
-from stages.report.timeline_picture import ACTIVITIES, SIGNS, picture
+from stages.report.timeline_picture import ACTIVITIES, SIGNS, begin_of, picture
 
 MOST_ROWS = 24
 """Processes in the picture and in the table; of more replicas, those that were busy least."""
@@ -35,6 +35,8 @@ class AsynchronousRound:
     legend: list[str]
     signs: list[tuple[str, str]]
     picture: Markup
+    begin: float
+    """Of the picture, in seconds; processes were starting until then."""
     charts: list[Chart]
     counts: list[tuple[str, float]]
     """Repacks, faults, with what they count."""
@@ -77,6 +79,7 @@ def _described(
         legend=[*legend, "other"] if seen - set(ACTIVITIES) else legend,
         signs=[sign for mark, sign in SIGNS.items() if timeline.marks.get(mark)],
         picture=picture(timeline, processes),
+        begin=begin_of(timeline),
         charts=_charts(number, curve) if curve is not None else [],
         counts=_counts(timeline, curve),
     )

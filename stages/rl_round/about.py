@@ -19,11 +19,11 @@ def _sections() -> dict[str, Any]:
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    from stages.rl_round.params.loop_contradictions import process_contradictions
+    from stages.rl_round.params.loop_contradictions import loop_contradictions
     from stages.rl_round.params.rl import sampler_contradictions
 
     rl, sampler = sections["rl"], sections["sampler"]
-    own = process_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
     return [*sampler_contradictions(rl, sampler), *own]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.params import SamplerParams
@@ -17,7 +19,7 @@ from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table, require_rows
 from stages.observe.tracking import track
 from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
-from stages.rl_round.params.loop_contradictions import process_contradictions
+from stages.rl_round.params.loop_contradictions import loop_contradictions
 from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.records import Problem
@@ -84,7 +86,7 @@ def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
 
 def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
     found = sampler_contradictions(params, sections["sampler"])
-    found += process_contradictions(params, sections["sampler"], sections["trainer"])
+    found += loop_contradictions(params, sections["sampler"], sections["trainer"])
     if found:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
 

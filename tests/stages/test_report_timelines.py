@@ -74,6 +74,21 @@ def test_the_picture_shows_who_did_what_when(run):
     assert '<path class="step" d="M404 ' in drawn
 
 
+def test_a_long_start_is_left_out_of_the_picture_and_said(run):
+    timeline = Timeline(0.0)
+    timeline.span("trainer", "start", 0.0, 103.0)
+    timeline.span("trainer", "train", 103.0, 203.0)
+    timeline.instant("trainer", FAULT, 50.0)
+    read = read_timeline(write(run, timeline))
+    drawn = picture(read, ["trainer"])
+    # From 100 to 203 seconds: 3 of 103 are 14 of 480 columns.
+    assert '<path class="did-start" d="M116 24h28v16h-28z"/>' in drawn
+    assert 'class="sign fault" x="116"' in drawn and ">2 min<" in drawn and ">0 min<" not in drawn
+    assert (
+        "The first 100 s, in which processes started, are not in the picture." in Reader(make_page(run)).text
+    )
+
+
 def test_pictures_of_long_rounds_with_many_replicas_stay_bounded(run):
     timeline = Timeline(0.0)
     for number in range(600):

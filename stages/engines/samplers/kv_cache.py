@@ -173,24 +173,25 @@ class KeyValueCache:
                 (of_prompts, of_rows, heads, slice(heads.start * layout.width, heads.stop * layout.width))
             )
             prompt, row = prompt + len(one.counts), row + len(one.first)
+        taken = torch.empty(0, device=device)
         for name in ("keys", "values"):
             for layer in range(len(getattr(caches[0], name))):
-                of_prompts = torch.zeros(joined.groups * kv_heads, joined.longest, size, device=device)
-                of_rows = torch.empty(
-                    joined.groups * kv_heads * joined.width, joined.capacity, size, device=device
-                )
-                # Zeros where a step may read what no response has written: anything else could be NaN.
+                of_prompts = torch.empty(joined.groups * kv_heads, joined.longest, size, device=device)
+                of_rows = torch.empty(len(of_prompts) * joined.width, joined.capacity, size, device=device)
+                # Zeros where a step may read what nobody has written: anything else could be NaN.
                 of_rows[:, columns : joined.columns_at_least] = 0
                 for one, (prompt_source, row_source, heads, rows) in zip(kept, pieces, strict=True):
-                    old_prompts = getattr(one.cache, f"prompt_{name}")
-                    longest = min(joined.longest, old_prompts[layer].shape[1])
-                    of_prompts[heads, :longest] = old_prompts[layer][prompt_source, :longest]
-                    old_rows, start = getattr(one.cache, name), columns - one.columns
+                    old_prompts, old_rows = getattr(one.cache, f"prompt_{name}"), getattr(one.cache, name)
+                    longest, start = min(joined.longest, one.cache.longest), columns - one.columns
+                    _take(old_prompts[layer][:, :longest], prompt_source, of_prompts[heads, :longest])
+                    of_prompts[heads, longest:] = 0
+                    _take(
+                        old_rows[layer][:, one.skipped : one.cache.columns],
+                        row_source,
+                        of_rows[rows, start:columns],
+                    )
                     of_rows[rows, :start] = 0
-                    of_rows[rows, start:columns] = old_rows[layer][
-                        row_source, one.skipped : one.cache.columns
-                    ]
-                    old_prompts[layer] = old_rows[layer] = of_rows[:0]
+                    old_prompts[layer] = old_rows[layer] = taken
                 getattr(joined, f"prompt_{name}").append(of_prompts)
                 getattr(joined, name).append(of_rows)
         return joined
@@ -316,6 +317,11 @@ class _Kept:
         self.skipped = int(first.min())
         """Columns that nothing open needs."""
         self.first, self.columns = first - self.skipped, cache.columns - self.skipped
+
+
+def _take(source: Tensor, rows: Tensor, target: Tensor) -> None:
+    """`target` becomes `source[rows]`, without a copy in between: half the time."""
+    torch.index_select(source, 0, rows, out=target)
 
 
 def _mask(is_masked: Tensor) -> Tensor:

@@ -20,16 +20,16 @@ from stages.engines.samplers.random_numbers import RandomNumbers
 from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
 from stages.engines.samplers.token_sampling import distribution, draw
 
-REFILL_SHARE = 0.25
-"""Share of the places that is free before those who wait are let in, if more wait than there is room for: reading few
-prompts at a time costs a step of its own each time."""
+REFILL_SHARE = {"cpu": 0.5, "cuda": 0.125}
+"""Share of the places that is free before those who wait are let in, if more wait than there is room for. Each time
+costs a reading and a piece of the cache more; on a CPU a step costs little for few rows, so there is no hurry."""
 MOST_PADDING = 512
 """Tokens of padding up to which texts of different lengths are read together: a reading more costs about as much."""
-PIECE_BYTES = {"cpu": 1_000_000, "cuda": 100_000_000}
-"""Bytes of keys and values of one layer that are read in the time that attention in one more piece costs (about 0.1 ms
-of starting operations)."""
-JOINED_STEPS = 32
-"""Steps after which copying two caches into one must have paid."""
+PIECE_BYTES = {"cpu": 500_000, "cuda": 100_000_000}
+"""Bytes of keys and values of one layer that are read in the time that attention in one more piece costs (50 us of
+starting operations)."""
+JOINED_STEPS = 8
+"""Steps after which joining two caches must have paid: to copy a byte takes longer than to read it in attention."""
 
 
 class TorchDecoding:
@@ -65,7 +65,8 @@ class TorchDecoding:
         self.logprobs = torch.zeros(shape, device=device)
         self.distributions: list[list[Tensor]] = [[] for _ in self.free]
         self.cell_bytes = 2 * 4 * decoder.kv_heads * decoder.head_size
-        self.piece_bytes = PIECE_BYTES.get(device.type, PIECE_BYTES["cuda"])
+        self.piece_bytes = PIECE_BYTES[device.type]
+        self.refill_places = REFILL_SHARE[device.type] * max_sequences
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
         """See the protocol."""
@@ -175,7 +176,7 @@ class TorchDecoding:
     def _next_ones(self) -> list[tuple[Hashable, Trajectory]]:
         """Those who wait and are let in now."""
         room = min(len(self.free), len(self.waiting))
-        if len(self.places) and room < min(len(self.waiting), REFILL_SHARE * self.max_sequences):
+        if len(self.places) and room < min(len(self.waiting), self.refill_places):
             return []
         return [(name, self.waiting.pop(name)) for name in list(self.waiting)[:room]]
 

@@ -74,6 +74,7 @@ class Hub:
         self._trainer_free_since = self._step_ended_at = time.time()
         self._failed_probes: dict[int, int] = {}
         self._is_training: int | None = None
+        self._probe_gaps: list[float] = []
         self._arrived: list[Arrived] = []
         """Since the last step."""
 
@@ -138,6 +139,7 @@ class Hub:
         """A version that was gone is no fault; weights that are not the trainer's are."""
         if report.pulled is not None:
             self._failed_probes[replica] = 0
+            self._probe_gaps.append(report.probe_gap or 0.0)
         if not report.pull_failed or report.version is not None:
             return
         if not self._parts.versions.of(self._fleet.node(replica)):
@@ -203,7 +205,7 @@ class Hub:
         versions = [one.sample.policy_version for group in taken.batch.groups for one in group.rollouts]
         pool.faults.duplicates, buffer.duplicates = buffer.duplicates, 0
         faults, repacked, pool.faults, pool.repacked = pool.faults, pool.repacked, Faults(), Repacked()
-        arrived, self._arrived = self._arrived, []
+        arrived, self._arrived, gaps, self._probe_gaps = self._arrived, [], self._probe_gaps, []
         held = [version for version in pool.versions().values() if version is not None]
         return {
             **staleness_metrics(trained.step, versions),
@@ -215,6 +217,7 @@ class Hub:
                 (buffer.issued_lengths.tokens, buffer.issued_lengths.responses),
                 (buffer.trained_lengths.tokens, buffer.trained_lengths.responses),
             ),
+            **({"sync/logprob_gap_max": max(gaps)} if gaps else {}),
             **self._timeline.metrics(self._step_ended_at, now),
             **relay_metrics(
                 [trained.publish_seconds], [one.fetched.seconds for one in arrived if one.fetched.bytes]

@@ -66,7 +66,7 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
         )
         versions = NodeVersions(run, this_node(), chain)
         batches = {one.step: one for one in taken}
-        trainers = stack.enter_context(closing(_trainers(task, loop, versions.folder, batches)))
+        trainers = stack.enter_context(closing(_trainers(task, loop, versions.folder, batches, len(curve))))
         spec = spec_of(sampler, task.paths.policy.resolve(), run, gpus=0.0)
         fleet = Fleet(spec, sampler.replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
@@ -122,7 +122,7 @@ def _curve(records: list[Record]) -> list[dict[str, float]]:
 
 
 def _trainers(
-    task: RoundTask, loop: AsynchronousLoop, weights: Path, batches: dict[int, StepBatch]
+    task: RoundTask, loop: AsynchronousLoop, weights: Path, batches: dict[int, StepBatch], steps_known: int
 ) -> Trainers:
     every, steps = task.params.checkpoint_every_steps, task.round.steps
     probe = [problem.prompt for problem in task.problems[: task.params.weight_sync_check.sequences]]
@@ -140,6 +140,7 @@ def _trainers(
     return Trainers(
         trainer_task,
         loop.trainer_ranks,
+        steps_known,
         batch_of=lambda step: batches[step].batch,
         saves=lambda step: (step + 1) % every == 0 and step + 1 < steps,
     )

@@ -65,32 +65,32 @@ class Trainers:
     """All ranks of the trainer."""
 
     def __init__(
-        self, task: TrainerTask, ranks: int, batch_of: Callable[[int], Batch], saves: Callable[[int], bool]
+        self,
+        task: TrainerTask,
+        ranks: int,
+        steps_known: int,
+        batch_of: Callable[[int], Batch],
+        saves: Callable[[int], bool],
     ) -> None:
-        """`batch_of` gives the batch of a step that was submitted since the last checkpoint; `saves` says whether a
-        checkpoint follows a step."""
+        """`steps_known`: steps that the hub has heard of in an earlier life. `batch_of` gives the batch of a step that
+        was submitted since the last checkpoint; `saves` says whether a checkpoint follows a step."""
         self._task, self._ranks, self._batch_of, self._saves = task, ranks, batch_of, saves
         self._actors: list[Any] = []
         self._calls: list[Any] = []
         self._called_at = 0.0
         self._is_starting = True
-        self._steps_done, self._told, self._target = 0, 0, -1
+        self._steps_done, self._told, self._target = 0, steps_known, -1
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self.restarts = 0
-        self.first_standing: Standing | None = None
-        """Where it stood when the round began; None until it is up."""
+        self.is_up = False
+        """True once it has said where it stands."""
         self._start()
 
     @property
     def calls(self) -> list[Any]:
         """What to wait for."""
         return self._calls
-
-    @property
-    def is_up(self) -> bool:
-        """True once it has said where it stands."""
-        return self.first_standing is not None
 
     def submit(self, step: int) -> None:
         """It is to go on up to this step (from 0)."""
@@ -138,12 +138,14 @@ class Trainers:
 
     def _take(self, result: Standing | Trained) -> Trained | None:
         if isinstance(result, Standing):
-            self._is_starting = False
+            self._is_starting, self.is_up = False, True
             self._steps_done = result.steps_done
-            if self.first_standing is None:
-                self.first_standing, self._told = result, result.steps_done
             self._go_on()
-            return None
+            if result.steps_done <= self._told:
+                return None
+            # The hub, or this trainer, was killed between the checkpoint and the word of it.
+            self._told = result.steps_done
+            return Trained(result.steps_done - 1, result.last_row, ended_at=time.time())
         self._usual.append(time.monotonic() - self._called_at)
         self._deaths_in_a_row = 0
         self._steps_done = result.step + 1

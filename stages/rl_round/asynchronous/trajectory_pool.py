@@ -104,8 +104,8 @@ class TrajectoryPool:
         self._replicas[replica] = _Replica()
 
     def lose(self, replica: ReplicaId) -> None:
-        """The replica is gone: its trajectories wait for another one."""
-        lost = self._replicas.pop(replica)
+        """The replica is gone: its trajectories wait for another one. It may have died before it had joined."""
+        lost = self._replicas.pop(replica, _Replica())
         for name, flight in lost.flights.items():
             flight.deaths += 1
             flight.destination = None

@@ -17,7 +17,6 @@ from stages.rl_round.params.drawing import (
     PromptSelectionParams,
 )
 from stages.rl_round.params.loop import LoopParams
-from stages.rl_round.params.loop_contradictions import loop_contradictions
 from stages.rl_round.params.rewards import CosineReward, OverlongParams, RewardParams, SoftOverlong
 from stages.rl_round.params.study import NgramPenalty, SafeSet, StudyParams, WholeDistributions
 from stages.rl_round.params.update import (
@@ -122,7 +121,6 @@ class RlParams(StrictParams):
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
         found = [*_reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
-        found += loop_contradictions(self)
         if found:
             raise ValueError("; ".join(found))
         return self

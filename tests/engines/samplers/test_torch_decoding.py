@@ -63,7 +63,7 @@ def test_whoever_comes_late_or_moves_draws_what_it_would_have_drawn(
 ):
     """Random arrivals and departures between two decodings, with caches apart and with caches joined."""
     monkeypatch.setitem(torch_decoding.PIECE_BYTES, "cpu", piece_bytes)
-    monkeypatch.setattr(torch_decoding, "REFILL_SHARE", refill)
+    monkeypatch.setitem(torch_decoding.REFILL_SHARE, "cpu", refill)
     choose = random.Random(0)
     asked = trajectories(8)
     expected = drawn_alone(sampler(kind, **sizes), asked)

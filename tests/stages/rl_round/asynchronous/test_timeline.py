@@ -55,7 +55,9 @@ def test_a_span_without_length_holds_until_the_process_is_heard_of_again(tmp_pat
     expected = {"busy": 2 / 8, "dead": 5 / 8, "unnamed": 1 / 8}
     assert timeline.idle_shares("replica/0") == pytest.approx(expected)
     timeline.span("replica/0", "decode", 7.0, 8.0)
-    assert timeline.idle_shares("replica/0") == pytest.approx({"busy": 3 / 8, "dead": 4 / 8, "unnamed": 1 / 8})
+    assert timeline.idle_shares("replica/0") == pytest.approx(
+        {"busy": 3 / 8, "dead": 4 / 8, "unnamed": 1 / 8}
+    )
     timeline.write(tmp_path / "timeline.json")
     assert problems_of(tmp_path / "timeline.json") == []
 

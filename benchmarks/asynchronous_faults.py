@@ -1,0 +1,375 @@
+"""kill -9 and SIGSTOP at seeded moments in an asynchronous round: does it go on by itself, and is nothing lost?
+
+    python -m benchmarks.asynchronous_faults --project FOLDER --work FOLDER [--part actors|hub|stopped] [--kills 20]
+
+FOLDER of the project: a checkout whose laptop recipe has run, for its sft policy and its problems. Parts:
+actors: one round in which a replica, the relay and the trainer are killed, `--kills` times each, at seeded moments.
+hub: rounds whose own process is killed once each at a seeded moment, `--kills` of them, each run again to its end.
+stopped: a replica is stopped (SIGSTOP) `--kills` times, and woken after it was replaced.
+
+Checked in each: exit code 0 without help, every group in the rollouts table once, trained rows as many as steps times
+batch, a replay of the schedule gives the same weights, no process and no folder in /dev/shm is left. Told: how long
+until a replica decodes again, and the longest pause of training over its median step. Exit code 1 when a check fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from pipelines.graph.resolved_recipes import recipe_text
+from stages.foundations.files import sha256_of
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
+from stages.observe.progress import say
+from stages.rl_round.schedule.journal import Journal
+from stages.rl_round.schedule.records import Finished, record_from_json
+
+PROJECT = Path(__file__).resolve().parents[1]
+ACTORS = {"replica": "ReplicaActor", "relay": "Relay", "trainer": "TrainerActor"}
+SECONDS_BETWEEN = (2.0, 4.0)
+LEFT_OVER_SECONDS = 10.0
+SERVES_SECONDS = 15.0
+PAUSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a round reads and writes."""
+
+    project: Path
+    work: Path
+    params: Path
+
+    def command(self, out: Path, params: Path) -> list[str]:
+        """The stage's own command line."""
+        flags = {
+            "params": params,
+            "round": "rl_1",
+            "policy": self.project / "data/policies/sft",
+            "problems": self.project / "data/problems/train.parquet",
+            "out": out / "policies/rl_1",
+            "rollouts": out / "rollouts/rl_1.parquet",
+            "schedule": out / "schedules/rl_1",
+            "curves": out / "rl_1.csv",
+            "metrics": out / "rl_1.json",
+            "headline": out / "rl_1_headline.json",
+        }
+        pairs = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+        return [sys.executable, "-m", "stages.rl_round", *pairs]
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Nothing is tracked, and scratch folders are this run's own."""
+        state = str(self.work / "state" / name)
+        return {**os.environ, "RETRACE_TRACKING": "off", "RETRACE_STATE": state, "PYTHONPATH": str(PROJECT)}
+
+    def start(self, name: str, params: Path | None = None) -> subprocess.Popen:
+        """The round, its messages in a file of its own."""
+        with open(self.work / f"{name}.log", "ab") as log:
+            return subprocess.Popen(
+                self.command(self.work / name, params or self.params),
+                env=self.environment(name),
+                cwd=PROJECT,
+                stderr=log,
+                start_new_session=True,
+            )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs one part."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--part", choices=["actors", "hub", "stopped"], default="actors")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args(argv)
+    if not (asked.project / "data/policies/sft").exists():
+        parser.error(
+            f"{asked.project} holds no data/policies/sft: run its laptop recipe first (`make repro`)"
+        )
+    asked.work.mkdir(parents=True, exist_ok=True)
+    places = Places(asked.project.resolve(), asked.work.resolve(), asked.work.resolve() / "params.yaml")
+    places.params.write_text(yaml.safe_dump(_params(asked.steps)), encoding="utf-8")
+    chance = random.Random(asked.seed)
+    part = {"actors": kill_actors, "hub": kill_hubs, "stopped": stop_replicas}[asked.part]
+    found, failures = part(places, asked.kills, asked.steps, chance)
+    print(json.dumps({"part": asked.part, **found, "failures": failures}, indent=1))
+    return 1 if failures else 0
+
+
+def _params(steps: int) -> dict[str, Any]:
+    """The asynchronous laptop recipe with small steps, so that there are many: 8 groups of 8, and two replicas."""
+    params = yaml.safe_load(recipe_text(PROJECT, "laptop-asynchronous"))
+    params["rl"] |= {"problems_per_step": 8, "group_size": 8}
+    params["rl"]["loop"]["repack"]["every_seconds"] = 1.0
+    params["sampler"]["replicas"]["count"] = 2
+    params["rl_rounds"]["rl_1"]["steps"] = steps
+    return params
+
+
+def kill_actors(
+    places: Places, kills: int, steps: int, chance: random.Random
+) -> tuple[dict[str, Any], list[str]]:
+    """One round, and a victim every few seconds."""
+    victims = [kind for kind in ACTORS for _ in range(kills)]
+    chance.shuffle(victims)
+    hub = places.start("actors")
+    killed: Counter[str] = Counter()
+    _wait_for_first_step(hub, places.work / "actors.log")
+    for kind in victims:
+        time.sleep(chance.uniform(*SECONDS_BETWEEN))
+        if hub.poll() is not None:
+            break
+        found = _actors(hub, ACTORS[kind])
+        if found:
+            chance.choice(found).kill()
+            killed[kind] += 1
+            say(f"killed {kind} {killed[kind]} of {kills}")
+    hub.wait()
+    found, failures = _check(places, "actors", hub.returncode, steps)
+    failures += [
+        f"only {killed[kind]} of {kills} {kind}s were killed: the round ended, raise --steps"
+        for kind in ACTORS
+        if killed[kind] < kills
+    ]
+    return {"killed": killed, **found}, failures
+
+
+def kill_hubs(
+    places: Places, kills: int, steps: int, chance: random.Random
+) -> tuple[dict[str, Any], list[str]]:
+    """Rounds that are killed once, and go on."""
+    failures: list[str] = []
+    drawn_again, told = 0, []
+    for number in range(kills):
+        name = f"hub{number}"
+        hub = places.start(name)
+        _wait_for_first_step(hub, places.work / f"{name}.log")
+        time.sleep(chance.uniform(0.0, 20.0))
+        before = _journalled(places.work / "state" / name, older_than_seconds=1.0)
+        hub.kill()
+        hub.wait()
+        left = _left_over(hub.pid)
+        failures += [f"{name}: {one} was left behind" for one in left]
+        again = places.start(name)
+        again.wait()
+        found, own = _check(places, name, again.returncode, steps)
+        failures += own
+        told.append(found)
+        again_drawn = before - _in_table(places.work / name / "rollouts/rl_1.parquet")
+        drawn_again += len(again_drawn)
+        if again_drawn:
+            failures.append(
+                f"{name}: {len(again_drawn)} responses journalled a second before were drawn again"
+            )
+        say(f"hub {number + 1} of {kills}: {len(before)} responses kept")
+        shutil.rmtree(places.work / name)
+    return {"hubs": kills, "drawn_again": drawn_again}, failures
+
+
+def stop_replicas(
+    places: Places, kills: int, steps: int, chance: random.Random
+) -> tuple[dict[str, Any], list[str]]:
+    """Replicas that hang and wake."""
+    hub = places.start("stopped")
+    failures: list[str] = []
+    seconds: list[float] = []
+    _wait_for_first_step(hub, places.work / "stopped.log")
+    for _ in range(kills):
+        time.sleep(chance.uniform(*SECONDS_BETWEEN))
+        found = _actors(hub, ACTORS["replica"])
+        if hub.poll() is not None or not found:
+            break
+        victim = chance.choice(found)
+        victim.suspend()
+        stopped = time.monotonic()
+        while victim.is_running() and victim.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() - stopped > 60.0:
+                failures.append("a stopped replica was not replaced in 60 s")
+                break
+            time.sleep(0.05)
+        seconds.append(time.monotonic() - stopped)
+        say(f"replaced after {seconds[-1]:.1f} s")
+    hub.wait()
+    found, own = _check(places, "stopped", hub.returncode, steps)
+    return {"stopped": len(seconds), "replaced_seconds_max": max(seconds), **found}, failures + own
+
+
+def _actors(hub: subprocess.Popen, name: str) -> list[psutil.Process]:
+    """The hub's actors of a class, by the title that Ray gives them."""
+    found = []
+    for process in psutil.Process(hub.pid).children(recursive=True):
+        try:
+            if process.cmdline() and process.cmdline()[0].startswith(f"ray::{name}"):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def _wait_for_first_step(hub: subprocess.Popen, log: Path) -> None:
+    """Returns when both replicas and the trainer are at work, or the round has ended."""
+    while hub.poll() is None and not (
+        len(_actors(hub, "ReplicaActor")) == 2 and _actors(hub, "TrainerActor")
+    ):
+        time.sleep(0.2)
+    time.sleep(8.0)
+
+
+def _journalled(state: Path, older_than_seconds: float) -> set[tuple[str, int, tuple[int, ...]]]:
+    """Responses in the journal that were there `older_than_seconds` ago: problem, version and tokens."""
+    time.sleep(0.0)
+    copies = Path(f"{state}.copy")
+    shutil.rmtree(copies, ignore_errors=True)
+    (folder,) = state.glob("scratch/rl_round-*/journal")
+    shutil.copytree(folder, copies)
+    time.sleep(older_than_seconds)
+    with Journal(copies) as journal:
+        records = [record_from_json(stored) for _, stored in journal.records()]
+    shutil.rmtree(copies)
+    samples = [record.sample for record in records if isinstance(record, Finished)]
+    return {("", sample.policy_version, tuple(sample.token_ids)) for sample in samples}
+
+
+def _in_table(path: Path) -> set[tuple[str, int, tuple[int, ...]]]:
+    frame = read_table(path, ROLLOUT)
+    return {("", row.policy_version, tuple(row.token_ids)) for row in frame.itertuples()}
+
+
+def _left_over(hub: int) -> list[str]:
+    """What of a dead hub is still there after a while: processes that wrote in its Ray's folder, files in memory."""
+    deadline = time.monotonic() + LEFT_OVER_SECONDS
+    while True:
+        left = [f"process {process.pid}" for process in psutil.process_iter() if _is_of_ray(process, hub)]
+        left += [str(path) for path in Path("/dev/shm").glob(f"retrace-{hub}.*")]
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.2)
+
+
+def _is_of_ray(process: psutil.Process, hub: int) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and any(
+            f"/ray/{hub}" in one or f"retrace-ray-{hub}" in one for one in process.cmdline()
+        )
+    except psutil.Error:
+        return False
+
+
+def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, Any], list[str]]:
+    """The laws of a round that has ended, and what its timeline says."""
+    out = places.work / name
+    if code:
+        last = (places.work / f"{name}.log").read_text(encoding="utf-8").splitlines()[-3:]
+        return {}, [f"{name}: exit code {code}: {' | '.join(last)}"]
+    failures = []
+    lines = [json.loads(line) for line in (out / "schedules/rl_1/schedule.jsonl").read_text().splitlines()]
+    groups = [
+        (group["problem_id"], group["draw"])
+        for line in lines
+        for fate in ("groups", "left_out", "leftover")
+        for group in line.get(fate, [])
+    ]
+    if len(groups) != len(set(groups)):
+        failures.append(f"{name}: {len(groups) - len(set(groups))} groups have two fates")
+    trained = sum(len(line["groups"]) for line in lines if "groups" in line)
+    if trained != 8 * steps:
+        failures.append(f"{name}: {trained} groups were trained on, not {8 * steps}")
+    if not _replays(places, name):
+        failures.append(f"{name}: the replay of its schedule gives other weights")
+    timeline = json.loads((out / "schedules/rl_1/timeline.json").read_text())
+    metrics = json.loads((out / "rl_1.json").read_text())
+    told = {
+        key: value for key, value in metrics.items() if key.startswith(("fault/", "repack/", "staleness/m"))
+    }
+    return {**told, **_pauses(timeline)}, failures
+
+
+def _replays(places: Places, name: str) -> bool:
+    """Whether the recorded schedule gives the policy again, bit for bit."""
+    params = yaml.safe_load(places.params.read_text(encoding="utf-8"))
+    recorded = places.work / f"{name}.recorded" / "schedules"
+    shutil.rmtree(recorded.parent, ignore_errors=True)
+    shutil.copytree(places.work / name / "schedules", recorded)
+    shutil.copytree(places.work / name / "rollouts", recorded.parent / "rollouts")
+    params["rl"]["loop"] = {"kind": "replay", "schedule": str(recorded)}
+    path = places.work / "replay.yaml"
+    path.write_text(yaml.safe_dump(params), encoding="utf-8")
+    done = places.start(f"{name}.replay", path)
+    done.wait()
+    weights = [places.work / run / "policies/rl_1/model.safetensors" for run in (name, f"{name}.replay")]
+    same = done.returncode == 0 and sha256_of(weights[0]) == sha256_of(weights[1])
+    shutil.rmtree(recorded.parent)
+    shutil.rmtree(places.work / f"{name}.replay", ignore_errors=True)
+    return same
+
+
+def _pauses(timeline: dict[str, Any]) -> dict[str, float]:
+    """Seconds from a replica's death until it decodes again, and between the trainer's steps."""
+    events = timeline["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    trained = sorted(
+        (event["ts"] + event["dur"]) / 1e6
+        for event in events
+        if event["ph"] == "X" and names[event["pid"]] == "trainer" and event["name"] == "train"
+    )
+    trainer_faults = [
+        event["ts"] / 1e6
+        for event in events
+        if event["ph"] == "i" and event["name"] == "fault" and names[event["pid"]] == "trainer"
+    ]
+    gaps = list(pairwise(trained))
+    calm = [end - start for start, end in gaps if not any(start <= at <= end for at in trainer_faults)]
+    own = [end - start for start, end in gaps if any(start <= at <= end for at in trainer_faults)]
+    waits = []
+    for pid, name in names.items():
+        if not name.startswith("replica/"):
+            continue
+        faults = [
+            event["ts"]
+            for event in events
+            if event["ph"] == "i" and event["pid"] == pid and event["name"] == "fault"
+        ]
+        work = sorted(
+            event["ts"]
+            for event in events
+            if event["ph"] == "X"
+            and event["pid"] == pid
+            and event["name"] in ("decode", "prefill", "no_prompts")
+        )
+        for fault in faults:
+            later = [start for start in work if start > fault]
+            waits += [(later[0] - fault) / 1e6] if later else []
+    median = statistics.median(calm) if calm else 0.0
+    return {
+        "step_seconds_median": round(median, 2),
+        "pause_over_median_seconds_max": round(max(calm, default=0.0) - median, 2),
+        "trainer_back_seconds_max": round(max(own, default=0.0), 2),
+        "replica_back_seconds_max": round(max(waits, default=0.0), 2),
+        "replica_deaths": len(waits),
+    }
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""A rollout replica: continuous batching with one look a finished trajectory, in closed form between two of them.
+
+All sequences of a replica grow by a token in each decode step, so between two ends the number of sequences stays and
+the KV cache grows evenly: the seconds of any number of steps are a sum that can be written down. A sequence that does
+not fit when the cache is full is put back, the youngest first, and read again later, as vLLM does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """Seconds of a decode step of n sequences over `kv` tokens.
+
+    fixed + each n + max(read + read_token kv, multiply n)
+    """
+
+    fixed: float
+    each: float
+    read: float
+    read_token: float
+    multiply: float
+
+    def seconds(self, sequences: int, kv: float, steps: int) -> float:
+        """Of `steps` steps; the cache holds `kv` tokens before the first and grows by `sequences` in each."""
+        multiplied = self.multiply * sequences
+        total = steps * (self.fixed + self.each * sequences)
+        first = self.read + self.read_token * kv
+        growth = self.read_token * sequences
+        if first < multiplied:
+            # Bound by products until the cache has grown.
+            product_bound = steps if growth <= 0 else min(steps, math.ceil((multiplied - first) / growth))
+            total += product_bound * multiplied
+            steps -= product_bound
+            first += product_bound * growth
+        return total + steps * first + growth * (steps * (steps - 1) / 2)
+
+    def steps_within(self, sequences: int, kv: float, seconds: float, most: int) -> int:
+        """Whole steps that end within `seconds`, at most `most`."""
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (
+                (middle, high) if self.seconds(sequences, kv, middle) <= seconds else (low, middle - 1)
+            )
+        return low
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSizes:
+    """What a replica holds and how fast it is."""
+
+    step: DecodeStep
+    prefill_token: float
+    """Seconds a token that is read and not drawn."""
+    prompt_tokens: int
+    prefilled_prompt: float
+    """Tokens of a prompt that a member of a group reads: the group shares one."""
+    kv_tokens: float
+    """Capacity of the KV cache."""
+    admitted_tokens: float
+    """Tokens in the cache up to which sequences are admitted."""
+    most_sequences: int
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """A response in the making."""
+
+    number: int
+    """Order of issue; no two have the same."""
+    group: int
+    length: int
+    """Tokens when it will have ended."""
+    version: int = 0
+    """Steps trained by the weights that drew its first token."""
+    made: int = 0
+    """Tokens drawn before it was last admitted."""
+    end_step: int = -1
+    """Of its replica's count of steps; negative while it is not decoded."""
+
+
+class Replica:
+    """One replica's clock, batch and queue."""
+
+    def __init__(self, name: int, sizes: ReplicaSizes) -> None:
+        self.name, self.sizes = name, sizes
+        self.version = 0
+        """Steps trained by the weights that it holds."""
+        self.time = 0.0
+        self.previous_kv = 0.0
+        """Tokens in the cache at the last look for idle replicas."""
+        self.kv = 0.0
+        self.kv_seconds = 0.0
+        """Integral of the share of the cache that was in use."""
+        self.busy_seconds = 0.0
+        """With a sequence that is decoded."""
+        self.tokens = 0
+        """Drawn in all."""
+        self._steps = 0
+        self._running: list[tuple[int, int, Trajectory]] = []
+        self._sequences = 0
+        self._admitted: list[Trajectory] = []
+        """In the order of admission, with some that have ended since."""
+        self._waiting: deque[Trajectory] = deque()
+
+    @property
+    def trajectories(self) -> int:
+        """In flight here, those that wait for room too."""
+        return self._sequences + len(self._waiting)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def wait_until(self, time: float) -> None:
+        """Nothing is decoded before `time`."""
+        self.time = max(self.time, time)
+
+    def submit(self, trajectories: Iterable[Trajectory]) -> None:
+        """They are decoded as soon as there is room, in this order."""
+        self._waiting.extend(trajectories)
+
+    def withdraw(self) -> list[Trajectory]:
+        """All trajectories, with the tokens that they have so far; the replica is empty then."""
+        in_order = sorted(self._running, key=lambda entry: entry[1])
+        gone = list(dict.fromkeys(entry[2] for entry in in_order if self._is_live(entry)))
+        for trajectory in gone:
+            trajectory.made = trajectory.length - (trajectory.end_step - self._steps)
+            trajectory.end_step = -1
+        gone += self._waiting
+        self._running, self._admitted, self._sequences, self.kv = [], [], 0, 0.0
+        self._waiting.clear()
+        return gone
+
+    def read_again(self) -> None:
+        """The prefix of every sequence is computed again: other weights have come while it was in flight."""
+        sizes = self.sizes
+        own = self.kv - self._sequences * (sizes.prompt_tokens - sizes.prefilled_prompt)
+        self.time += sizes.prefill_token * own
+
+    def run_until(self, limit: float) -> list[tuple[float, Trajectory]]:
+        """Decodes until `limit` or until nothing is left; what ended, with its time, in order."""
+        ended: list[tuple[float, Trajectory]] = []
+        sizes, running = self.sizes, self._running
+        step, capacity, prompt = sizes.step, sizes.kv_tokens, sizes.prompt_tokens
+        while self.time < limit:
+            if self._waiting:
+                self._admit()
+            while running and running[0][2].end_step != running[0][0]:
+                heappop(running)  # put back since
+            if not running:
+                break
+            sequences, kv = self._sequences, self.kv
+            steps = running[0][0] - self._steps
+            is_full = kv + steps * sequences > capacity and sequences > 1
+            if is_full:
+                steps = max(0, int((capacity - kv) // sequences))
+            seconds = step.seconds(sequences, kv, steps)
+            is_cut = self.time + seconds > limit
+            if is_cut:
+                steps = step.steps_within(sequences, kv, limit - self.time, steps)
+                seconds = step.seconds(sequences, kv, steps)
+            self.time += seconds
+            self.busy_seconds += seconds
+            self._steps += steps
+            self.tokens += steps * sequences
+            self.kv = kv + steps * sequences
+            self.kv_seconds += seconds * (kv + self.kv) / 2 / capacity
+            if is_cut:
+                break
+            if is_full:
+                self._put_back_youngest()
+                continue
+            while running and running[0][0] == self._steps:
+                trajectory = heappop(running)[2]
+                if trajectory.end_step == self._steps:
+                    trajectory.end_step = -1
+                    self._sequences -= 1
+                    self.kv -= prompt + trajectory.length
+                    ended.append((self.time, trajectory))
+        return ended
+
+    def _admit(self) -> None:
+        sizes, waiting = self.sizes, self._waiting
+        read = 0.0
+        while waiting and self._sequences < sizes.most_sequences:
+            trajectory = waiting[0]
+            need = sizes.prompt_tokens + trajectory.made
+            if self._sequences and self.kv + need > sizes.admitted_tokens:
+                break
+            waiting.popleft()
+            if not trajectory.made:
+                trajectory.version = self.version
+            trajectory.end_step = self._steps + trajectory.length - trajectory.made
+            heappush(self._running, (trajectory.end_step, trajectory.number, trajectory))
+            self._admitted.append(trajectory)
+            self._sequences += 1
+            self.kv += need
+            read += sizes.prefilled_prompt + trajectory.made
+        self.time += read * sizes.prefill_token
+        if len(self._admitted) > 4 * sizes.most_sequences:
+            self._admitted = [one for one in self._admitted if one.end_step >= 0]
+
+    def _put_back_youngest(self) -> None:
+        while self._admitted[-1].end_step < 0:
+            self._admitted.pop()
+        youngest = self._admitted.pop()
+        youngest.made = youngest.length - (youngest.end_step - self._steps)
+        youngest.end_step = -1
+        self._sequences -= 1
+        self.kv -= self.sizes.prompt_tokens + youngest.made
+        self._waiting.appendleft(youngest)
+        if len(self._running) > 4 * self.sizes.most_sequences:
+            self._running[:] = [entry for entry in self._running if self._is_live(entry)]
+            heapify(self._running)
+
+    @staticmethod
+    def _is_live(entry: tuple[int, int, Trajectory]) -> bool:
+        return entry[0] == entry[2].end_step

@@ -1,0 +1,242 @@
+"""The window: cases by hand, a slow version that hands out places one by one, and what holds of any schedule."""
+
+import heapq
+import random
+from itertools import count
+
+import pytest
+
+from stages.algorithms.experience_window import ExperienceWindow
+
+
+def begun(window, names, version):
+    for name in names:
+        window.begin(name, version)
+
+
+def test_a_synchronous_loop_begins_a_batch_and_nothing_more():
+    # Window 0: what version 0 draws is for step 0, which has two places.
+    window = ExperienceWindow(groups_per_step=2, window=0, steps=3)
+    assert window.may_begin(0) == 2
+    begun(window, "ab", 0)
+    assert window.may_begin(0) == 0 and window.next_batch() is None
+    window.mark_ready("b")
+    assert window.next_batch() is None
+    window.mark_ready("a")
+    assert window.next_batch() == ["a", "b"]
+    window.take(["a", "b"])
+    assert len(window) == 0 and window.may_begin(0) == 0  # version 0 is too old for step 1
+    assert window.may_begin(1) == 2
+
+
+def test_a_younger_group_overtakes_until_the_deadline():
+    # Window 1, one place a step. Version 0 may draw for steps 0 and 1: two groups. b overtakes a in step 0; then a has
+    # to be trained on in step 1, and c, which is ready, waits for it.
+    window = ExperienceWindow(groups_per_step=1, window=1, steps=9)
+    assert window.may_begin(0) == 2
+    begun(window, "ab", 0)
+    window.mark_ready("b")
+    assert window.next_batch() == ["b"]
+    window.take(["b"])
+    assert window.may_begin(0) == 0 and window.may_begin(1) == 1
+    begun(window, "c", 1)
+    window.mark_ready("c")
+    assert window.ready_groups() == ["c"] and window.next_batch() is None
+    window.mark_ready("a")
+    assert window.next_batch() == ["a"]
+
+
+def test_an_older_version_on_a_slow_replica_goes_first():
+    # Step 1 is next, window 1. x, of version 1, may wait for step 2; y, begun later with version 0, may not.
+    window = ExperienceWindow(groups_per_step=1, window=1, steps=9, steps_done=1)
+    begun(window, "x", 1)
+    assert window.may_begin(0) == 1
+    begun(window, "y", 0)
+    window.mark_ready("x")
+    assert window.next_batch() is None
+    window.mark_ready("y")
+    assert window.next_batch() == ["y"]
+
+
+def test_what_is_left_out_makes_room_and_the_round_ends_even():
+    window = ExperienceWindow(groups_per_step=2, window=4, steps=2)
+    assert window.may_begin(0) == 4  # two steps of two, though the window would let ten begin
+    begun(window, "abcd", 0)
+    window.mark_ready("c")
+    window.mark_ready("c")
+    assert window.ready == 1
+    window.leave_out("c")
+    assert window.ready == 0 and window.may_begin(0) == 1
+    with pytest.raises(ValueError, match="outstanding already"):
+        window.begin("a", 0)
+    with pytest.raises(KeyError):
+        window.mark_ready("c")
+
+
+def test_without_a_window_only_the_end_of_the_round_bounds():
+    window = ExperienceWindow(groups_per_step=2, window=None, steps=50)
+    assert window.may_begin(0) == 100
+    begun(window, range(100), 0)
+    for group in (99, 98, 3):
+        window.mark_ready(group)
+    assert window.next_batch() == [3, 98]
+
+
+class SlowWindow:
+    """The same rules by handing out places: each step takes the earliest deadlines, and none may come too late."""
+
+    def __init__(self, groups_per_step, window, steps):
+        self.size, self.window, self.steps, self.done, self.all = groups_per_step, window, steps, 0, []
+
+    def deadline(self, version):
+        last = self.steps - 1
+        return last if self.window is None else min(version + self.window, last)
+
+    def fits(self, deadlines, done):
+        return all(done + place // self.size <= one for place, one in enumerate(sorted(deadlines)))
+
+    def may_begin(self, version):
+        own, most = [deadline for _, deadline, _ in self.all], 0
+        while self.done < self.steps and self.fits([*own, *[self.deadline(version)] * (most + 1)], self.done):
+            most += 1
+        return most
+
+    def next_batch(self):
+        ready = [one for one in self.all if one[2]]
+        for batch in (ready[: self.size], sorted(ready, key=lambda one: one[1])[: self.size]):
+            left = [one[1] for one in self.all if one not in batch]
+            if len(batch) == self.size and self.fits(left, self.done + 1):
+                return [one[0] for one in self.all if one in batch]
+        return None
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_history_is_that_of_the_slow_window(seed):
+    rng = random.Random(seed)
+    size, bound, steps = rng.randint(1, 3), rng.choice([None, 0, 1, 2, 3]), rng.randint(2, 8)
+    fast, slow, names = ExperienceWindow(size, bound, steps), SlowWindow(size, bound, steps), count()
+    for _ in range(200):
+        version = max(0, fast.steps_done - rng.choice([0, 0, 0, 1, 2]))
+        room = fast.may_begin(version)
+        assert room == slow.may_begin(version)
+        if room and rng.random() < 0.6:
+            name = next(names)
+            fast.begin(name, version)
+            slow.all.append((name, slow.deadline(version), False))
+        if slow.all and rng.random() < 0.6:
+            place = rng.randrange(len(slow.all))
+            name, deadline, _ = slow.all[place]
+            if rng.random() < 0.15:
+                fast.leave_out(name)
+                del slow.all[place]
+            else:
+                fast.mark_ready(name)
+                slow.all[place] = (name, deadline, True)
+        assert fast.ready_groups() == [name for name, _, is_ready in slow.all if is_ready]
+        batch = fast.next_batch()
+        assert batch == slow.next_batch()
+        if batch is not None and rng.random() < 0.7:
+            fast.take(batch)
+            slow.all = [one for one in slow.all if one[0] not in batch]
+            slow.done += 1
+
+
+class Schedule:
+    """A round by a fake clock: replicas that draw several groups, some with old weights, and a trainer."""
+
+    def __init__(self, seed, window, steps, left_out=0.15):
+        self.rng, self.left_out_share = random.Random(seed), left_out
+        self.size, self.bound, self.steps = self.rng.randint(1, 6), window, steps
+        self.window = ExperienceWindow(self.size, window, steps)
+        self.replicas = [0] * self.rng.randint(1, 5)
+        """Versions."""
+        self.running = [0] * len(self.replicas)
+        self.version = {}
+        self.length = {}
+        self.ready_at = {}
+        self.trained, self.left_out = [], []
+        self.published = 0
+        self.is_training = False
+        self.events, self.order = [], count()
+
+    def run(self):
+        for replica in range(len(self.replicas)):
+            self.at(0.0, "free", replica)
+        while self.window.steps_done < self.steps or self.is_training:
+            time, _, what, which = heapq.heappop(self.events)
+            assert time < 100 * self.steps, "everybody waits for somebody"
+            getattr(self, what)(time, which)
+        return self
+
+    def at(self, time, what, which):
+        heapq.heappush(self.events, (time, next(self.order), what, which))
+
+    def free(self, time, replica):
+        """It takes new weights when it has nothing left, though not always, and begins some groups."""
+        if not self.running[replica] and (
+            self.rng.random() < 0.7 or not self.window.may_begin(self.replicas[replica])
+        ):
+            self.replicas[replica] = self.published
+        version = self.replicas[replica]
+        groups = min(self.window.may_begin(version), self.rng.randint(1, 2 * self.size))
+        for _ in range(groups):
+            name = len(self.version)
+            self.window.begin(name, version)
+            self.version[name] = version
+            self.length[name] = self.rng.lognormvariate(0, 0.8)
+            self.running[replica] += 1
+            self.at(time + self.length[name], "end", (replica, name))
+        if not self.running[replica]:
+            self.at(time + 0.5, "free", replica)
+
+    def end(self, time, which):
+        replica, name = which
+        self.running[replica] -= 1
+        if self.rng.random() < self.left_out_share:
+            self.window.leave_out(name)
+            self.left_out.append(name)
+        else:
+            self.window.mark_ready(name)
+            self.ready_at[name] = self.window.steps_done
+        self.train(time)
+        self.free(time, replica)
+
+    def train(self, time):
+        if self.is_training or (batch := self.window.next_batch()) is None:
+            return
+        step = self.window.steps_done
+        assert len(batch) == len(set(batch)) == self.size
+        for name in batch:
+            if self.bound is not None:
+                assert 0 <= step - self.version[name] <= self.bound
+                assert step + 1 - self.ready_at[name] <= self.bound + 1
+        self.window.take(batch)
+        self.trained += batch
+        self.is_training = True
+        self.at(time + self.rng.choice([0.05, 0.3, 1.5]), "published_", step + 1)
+
+    def published_(self, time, version):
+        self.published, self.is_training = version, False
+        self.train(time)
+
+
+@pytest.mark.parametrize("window", range(5))
+def test_in_a_thousand_schedules_none_is_late_none_stands_still_and_none_is_lost(window):
+    """200 for each window; staleness and waiting are asserted at each step."""
+    for seed in range(200):
+        done = Schedule(f"{window} {seed}", window, steps=12).run()
+        issued = set(done.version)
+        carried = {name for name in issued if name in done.window}
+        assert len(done.trained) == 12 * done.size
+        assert len(done.trained) + len(done.left_out) + len(carried) == len(issued)
+        assert not carried  # the last step is a deadline for all
+
+
+@pytest.mark.parametrize("window", [*range(5), None])
+def test_long_responses_are_trained_on_as_often_as_short_ones(window):
+    done = Schedule(7, window, steps=4000).run()
+    halfway = done.trained[: len(done.trained) // 2]
+    issued = [name for name in range(len(halfway) + len(done.left_out)) if name in done.length]
+    trained_mean = sum(done.length[name] for name in halfway) / len(halfway)
+    issued_mean = sum(done.length[name] for name in issued) / len(issued)
+    assert trained_mean == pytest.approx(issued_mean, rel=0.02)

@@ -1,0 +1,157 @@
+"""Whole asynchronous rounds on a tiny policy, with real processes that die: it learns, ends, and can be replayed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
+from tests.fakes.taught_policy import rl_flags, write_params
+
+STEPS = 12
+LOOP = {
+    "kind": "asynchronous",
+    "window": 2,
+    "replica_share": 1.0,
+    "report_seconds": 0.1,
+    "repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64},
+    "relay": {"keep": 4, "chunk_mib": 16},
+    "stalled_seconds": 5.0,
+    "trainer_ranks": 1,
+}
+CORRECTED = {
+    "rl.proximal": "recompute",
+    "rl.rollout_correction": {"kind": "importance_weights", "level": "token", "cap": 2.0},
+}
+
+
+def asynchronous_params(path, **loop):
+    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": 2}, **CORRECTED}
+    return write_params(path, {**changes, "rl_rounds.rl_1.steps": STEPS})
+
+
+def environment(folder):
+    return {**os.environ, "RETRACE_STATE": str(folder / "state"), "RETRACE_TRACKING": "off"}
+
+
+def start(taught, params, folder):
+    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, folder / "out")]
+    return subprocess.Popen(command, env=environment(folder), stderr=subprocess.PIPE, text=True)
+
+
+def replayed(taught, folder):
+    """The weights that a replay of the round's schedule gives."""
+    recorded = folder / "recorded"
+    shutil.copytree(folder / "out/schedules/rl_1", recorded)
+    shutil.copy(folder / "out/rl_1.parquet", recorded / "rollouts.parquet")
+    changes = {"rl.loop": {"kind": "replay", "schedule": str(recorded)}, **CORRECTED}
+    params = write_params(folder / "replay.yaml", {**changes, "rl_rounds.rl_1.steps": STEPS})
+    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, folder / "replayed")]
+    subprocess.run(command, env=environment(folder), check=True, capture_output=True)
+    return dvc_md5(folder / "replayed/rl_1")
+
+
+def actors(process, name):
+    return [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if child.is_running() and (child.cmdline() or [""])[0].startswith(f"ray::{name}")
+    ]
+
+
+def wait_for(condition, process, seconds=90.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.05)
+
+
+def journal_bytes(folder):
+    return sum(path.stat().st_size for path in folder.glob("state/scratch/rl_round-*/journal/*.segment"))
+
+
+def check_round(taught, folder, window=2):
+    """The laws of every asynchronous round, whatever has happened in it."""
+    frame = read_table(folder / "out/rl_1.parquet", ROLLOUT)
+    lines = [json.loads(line) for line in (folder / "out/schedules/rl_1/schedule.jsonl").open()]
+    steps = [line for line in lines if "step" in line]
+    assert [line["step"] for line in steps] == list(range(1, STEPS + 1))
+    groups = [
+        group for line in lines for fate in ("groups", "left_out", "leftover") for group in line.get(fate, [])
+    ]
+    assert len({(group["problem_id"], group["draw"]) for group in groups}) == len(groups)
+    assert sum(group["rows"] for group in groups) == len(frame)
+    assert all(len(line["groups"]) == 4 for line in steps)
+    trained = frame[frame["is_trained"]]
+    assert (trained["step"] - 1 - trained["policy_version"]).between(0, window).all()
+    assert replayed(taught, folder) == dvc_md5(folder / "out/rl_1")
+    trace = json.loads((folder / "out/schedules/rl_1/timeline.json").read_text())
+    for shares in trace["otherData"]["shares"].values():
+        assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    return json.loads((folder / "out/rl_1.json").read_text())
+
+
+def check_nothing_is_left(process):
+    pid, deadline = process.pid, time.monotonic() + 10
+    while list(Path("/dev/shm").glob(f"retrace-{pid}.*")):
+        assert time.monotonic() < deadline, "weights were left in memory"
+        time.sleep(0.1)
+
+
+@pytest.mark.slow
+def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
+    process = start(taught, asynchronous_params(tmp_path / "params.yaml"), tmp_path)
+    for victim in ("ReplicaActor", "TrainerActor", "Relay"):
+        before = journal_bytes(tmp_path)
+        wait_for(lambda: journal_bytes(tmp_path) > before + 20_000, process)  # noqa: B023 - waited for at once
+        actors(process, victim)[0].kill()
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    metrics = check_round(taught, tmp_path)
+    assert metrics["fault/restarts"] >= 2
+    assert "Traceback" not in said
+    check_nothing_is_left(process)
+
+
+@pytest.mark.slow
+def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
+    params = asynchronous_params(tmp_path / "params.yaml")
+    process = start(taught, params, tmp_path)
+    wait_for(lambda: journal_bytes(tmp_path) > 60_000, process)
+    process.kill()
+    process.communicate()
+    check_nothing_is_left(process)
+    process = start(taught, params, tmp_path)
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert "going on from step" in said
+    check_round(taught, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_window_of_zero_is_the_synchronous_loop_on_its_trajectories(taught, tmp_path):
+    process = start(
+        taught, asynchronous_params(tmp_path / "params.yaml", window=0, repack={"kind": "none"}), tmp_path
+    )
+    _, said = process.communicate()
+    assert process.returncode == 0, said
+    assert check_round(taught, tmp_path, window=0)["staleness/max"] == 0
+
+
+def test_the_hub_has_no_torch():
+    code = (
+        "import sys, stages.rl_round.stage, stages.rl_round.asynchronous.round; print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
