@@ -115,6 +115,7 @@ def test_the_choices_there_are():
         "rl.loop",
         "rl.verifier",
         "sampler",
+        "sampler.replicas",
         "trainer",
     }
 
@@ -124,7 +125,12 @@ def declared(section):
     name, *fields = section.split(".")
     model, default = section_models()[name], None
     for field in fields:
-        info = model.model_fields[field]
+        # Where the section is one of several models, those that have the field say the same of it.
+        (info,) = {
+            repr(one.model_fields[field]): one.model_fields[field]
+            for one in flat(model)
+            if field in getattr(one, "model_fields", {})
+        }.values()
         model, default = (
             info.annotation,
             None if info.is_required() else info.get_default(call_default_factory=True),

@@ -41,7 +41,7 @@ def test_no_value_for_another_machine_is_a_comment():
     assert not [path.name for path in RECIPES if re.search(r"#.*\b(GPU|CPU): ", path.read_text())]
 
 
-def test_only_an_absent_study_has_a_default_and_unknown_keys_are_refused():
+def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
     """What may be left out is off where it is: every such field is None."""
     models = [model for model in all_models() if not model.__module__.startswith("tests")]
     assert len(models) > 30
@@ -50,7 +50,7 @@ def test_only_an_absent_study_has_a_default_and_unknown_keys_are_refused():
         with_default = {
             name: field.default for name, field in model.model_fields.items() if not field.is_required()
         }
-        allowed = set(with_default) if model is StudyParams else {"study"}
+        allowed = set(with_default) if model is StudyParams else {"study", "replicas"}
         assert set(with_default) <= allowed and not any(with_default.values()), (
             f"{model.__name__}: {with_default}"
         )

@@ -80,7 +80,7 @@ except UserError as error:
     print(error)
 """
     said, _ = start(program, tmp_path).communicate(timeout=200)
-    assert said.startswith("Ray does not start on this machine (") and said.count("\\n") == 1
+    assert said.startswith("Ray does not start on this machine (") and said.count("\n") == 1
     assert "rl.loop: {kind: synchronous}" in said
 
 
