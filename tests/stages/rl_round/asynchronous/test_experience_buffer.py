@@ -214,7 +214,7 @@ def without_segments(value):
 def test_whatever_happens_conservation_holds_and_the_journal_rebuilds_the_buffer(tmp_path):
     acts = [Hub.begin] * 5 + [Hub.go_on] * 20 + [Hub.train] * 4 + [Hub.save, Hub.die]
     steps, deaths = 0, 0
-    for seed in range(60):
+    for seed in range(20):
         rng = random.Random(seed)
         settings = BufferSettings(2, 2, rng.randint(0, 2), 6, needs_signal=rng.random() < 0.5)
         hub = Hub(tmp_path / str(seed), settings)
@@ -225,7 +225,7 @@ def test_whatever_happens_conservation_holds_and_the_journal_rebuilds_the_buffer
         Hub.die(hub, rng)
         hub.journal.close()
         steps += hub.buffer.steps_done
-    assert steps > 200 and deaths > 200, "the acts were too tame"
+    assert steps > 80 and deaths > 200, "the acts were too tame"
 
 
 def test_a_journal_that_lacks_a_beginning_without_totals_is_refused():
