@@ -61,7 +61,7 @@ def test_every_rollout_is_kept_once_with_its_fate(undisturbed):
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(taught, undisturbed, tmp_path):
     main(rl_flags(taught, taught / "params.yaml", tmp_path / "again"))
     main(rl_flags(taught, write_params(tmp_path / "other.yaml", {"seed": 1}), tmp_path / "other"))
-    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "again" / name) == dvc_md5(undisturbed / name), name
     assert dvc_md5(tmp_path / "other" / "rl_1") != dvc_md5(undisturbed / "rl_1")
 
@@ -80,7 +80,7 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(is_stale, ta
     assert not (tmp_path / "rl_1").exists()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "going on from step" in done.stderr
-    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / name) == dvc_md5(undisturbed / name), name
 
 
@@ -139,7 +139,7 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
     params = write_params(tmp_path / "params.yaml", EVERYTHING)
     for out in (tmp_path / "one", tmp_path / "two"):
         main(rl_flags(taught, params, out))
-    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "one" / name) == dvc_md5(tmp_path / "two" / name), name
     told = {name for row in curve(tmp_path / "one") for name in row}
     assert told >= {
@@ -225,7 +225,7 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
     monkeypatch.setattr(training_step, "update_policy", update)
     monkeypatch.setattr(prompt_selection, "draw_groups", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
-    for name in ("rl_1", "rl_1.parquet", "rl_1.csv", "rl_1.json"):
+    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name
 
 

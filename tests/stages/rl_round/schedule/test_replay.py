@@ -3,10 +3,12 @@
 import csv
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -16,8 +18,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
+from stages.rl_round.loop import in_process
 from stages.rl_round.__main__ import main
-from stages.rl_round.loop import in_process, training_step
+from stages.rl_round.loop import training_step
+from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
 from tests.stages.test_sft import kill_at_first_checkpoint
@@ -172,6 +176,48 @@ def test_a_replay_that_was_stopped_goes_on_from_its_checkpoint(
     main(rl_flags(taught, params, tmp_path / "replayed"))
     for name in SAME:
         assert dvc_md5(tmp_path / "replayed" / name) == dvc_md5(plain / name), name
+
+
+class LateBatches(SampledBatches):
+    """Gives batches as an asynchronous loop may: versions and ages mixed, out of order, groups that lack a member."""
+
+    late: ClassVar[list] = []
+
+    def _draw(self):
+        batch = super()._draw()
+        fresh = [self._short(group) for group in batch.groups]
+        waiting = [*fresh, *self.late]
+        random.Random(self.state.cursor).shuffle(waiting)
+        taken, LateBatches.late = waiting[:3], waiting[3:]
+        drawn, left_out = ([self._short(group) for group in part] for part in (batch.drawn, batch.left_out))
+        return replace(
+            batch, groups=taken, drawn=drawn, left_out=left_out, newest_version=self.state.cursor % 3
+        )
+
+    def _short(self, group):
+        return replace(group, rollouts=group.rollouts[: 8 - (group.draw + int(group.problem_id[1:])) % 2])
+
+    def leftover(self):
+        return [*self.late, *map(self._short, super().leftover())]
+
+
+def test_a_schedule_that_no_rule_gives_is_replayed_too(taught, tmp_path, monkeypatch):
+    changes = {**SIX_STEPS, "rl.checkpoint_every_steps": 100}
+    monkeypatch.setattr(LateBatches, "late", [])
+    monkeypatch.setattr(in_process, "SampledBatches", LateBatches)
+    recorded = record(taught, tmp_path, changes)
+    frame = read_table(recorded / "rl_1.parquet", ROLLOUT)
+    trained = frame[frame["is_trained"]].groupby("step")["policy_version"]
+    assert max(trained.nunique()) > 1 and set(frame.groupby(["problem_id", "step"]).size()) & {7, 14}
+    params = replay_params(tmp_path, changes, copied(recorded, tmp_path / "kept"))
+    main(rl_flags(taught, params, tmp_path / "replayed"))
+    assert dvc_md5(tmp_path / "replayed" / "rl_1") == dvc_md5(recorded / "rl_1")
+    for step in range(1, 7):
+        there, here = (
+            read_table(out / "rl_1.parquet", ROLLOUT).query(f"step == {step}").reset_index(drop=True)
+            for out in (recorded, tmp_path / "replayed")
+        )
+        assert here.equals(there)
 
 
 @pytest.mark.slow
