@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from stages.engines.samplers.decoder import Decoder
+from stages.engines.samplers.prompt_reading import PromptReading, turn
 
 FIRST_COLUMNS = 16
 """Columns of a response's cache at first; they double when they are full."""
@@ -28,29 +28,6 @@ OPEN_SHARE = 0.75
 """Share of open places below which the cache is compacted."""
 SPARE_PLACES = 1.2
 """Places for each open response that a compaction may leave, to keep groups wide."""
-
-
-class PromptReading:
-    """Attention within prompts [prompts, width], padded on the right; keeps their keys and values by layer."""
-
-    def __init__(self, decoder: Decoder, prompts: int, width: int) -> None:
-        self.decoder, self.shape = decoder, (prompts, width)
-        self.turns = [turn[:width] for turn in decoder.turns(width)]
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `decoder.Attention`. Padding comes last, so nothing real looks at it."""
-        decoder = self.decoder
-        by_head = heads.view(*self.shape, *heads.shape[1:]).transpose(1, 2)
-        query, key, value = by_head.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
-        query, key = (_turned(part, turn) for part, turn in zip((query, key), self.turns, strict=True))
-        self.keys.append(key)
-        self.values.append(value.contiguous())
-        mixed = F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=1.0, enable_gqa=decoder.heads != decoder.kv_heads
-        )
-        return mixed.transpose(1, 2).reshape(len(heads), -1)
 
 
 class Layout:
@@ -256,7 +233,7 @@ class KeyValueCache:
         if self.is_ragged:
             position = position - self.first.view(self.groups, -1)
         turns = self.decoder.turns(self.longest + self.columns + 1)
-        self.turn_query, self.turn_key = (turn[position][:, None] for turn in turns)
+        self.turn_query, self.turn_key = (factors[position][:, None] for factors in turns)
         self.columns += 1
         self.used = max(self.columns, self.columns_at_least)
 
@@ -269,10 +246,10 @@ class KeyValueCache:
         query, key, value = by_place.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
         shape = (self.groups, decoder.kv_heads, width, -1, decoder.head_size)
         keys, values = self.keys[layer].view(shape), self.values[layer].view(shape)
-        _turn(key, self.turn_key, keys[:, :, :, newest])
+        turn(key, self.turn_key, keys[:, :, :, newest])
         values[:, :, :, newest] = value
         grouped = torch.empty((*shape[:3], self.queries_of_one, shape[4]), device=heads.device)
-        _turn(query.unflatten(1, (decoder.kv_heads, -1)), self.turn_query[:, None], grouped.transpose(2, 3))
+        turn(query.unflatten(1, (decoder.kv_heads, -1)), self.turn_query[:, None], grouped.transpose(2, 3))
         mixed = self._mix(layer, grouped)
         if self.is_full:
             return mixed.transpose(1, 2).reshape(len(self.places), -1)
@@ -344,18 +321,3 @@ def _narrowed(counts: Tensor) -> tuple[int, Tensor]:
         if width == 1 or width * int(groups.sum()) <= SPARE_PLACES * total:
             return width, groups
         width = -(-width // 2)
-
-
-def _turned(part: Tensor, turn: Tensor) -> Tensor:
-    target = torch.empty(part.shape, device=part.device)
-    _turn(part, turn, target)
-    return target
-
-
-def _turn(part: Tensor, turn: Tensor, target: Tensor) -> None:
-    """Turns the pairs of `part` [..., head size] by the complex `turn` [..., head size / 2] into `target`."""
-    torch.mul(_as_complex(part), turn, out=_as_complex(target))
-
-
-def _as_complex(part: Tensor) -> Tensor:
-    return torch.view_as_complex(part.unflatten(-1, (-1, 2)))

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from stages.engines.samplers.decoder import Decoder
-from stages.engines.samplers.kv_cache import KeyValueCache, PromptReading
+from stages.engines.samplers.kv_cache import KeyValueCache
+from stages.engines.samplers.prompt_reading import PromptReading
 from stages.engines.samplers.protocol import FullSample, Load, SamplingSettings, check_begun
 from stages.engines.samplers.random_numbers import RandomNumbers
 from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory

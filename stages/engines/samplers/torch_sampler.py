@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from stages.engines.devices import pick_device
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
-from stages.engines.samplers.kv_cache import PromptReading
 from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
+from stages.engines.samplers.prompt_reading import PromptReading
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Sample, Trajectory
 from stages.engines.samplers.torch_decoding import TorchDecoding
