@@ -333,4 +333,4 @@ def _reason(error: Exception) -> str:
     """The last lines of what Ray says: above them stand its own ids and a traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     dead = [line for line in lines if line.startswith("The actor is dead because")]
-    return (dead or lines or [type(error).__name__])[-1][:400]
+    return (dead or lines or [type(error).__name__])[-1].partition(" Some common causes")[0][:400]

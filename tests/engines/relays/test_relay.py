@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,9 +18,17 @@ from stages.engines.relays import published_weights
 from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.relays.relay import Relay
+from stages.engines.replicas.fleet import Fleet, Reported
+from stages.engines.replicas.messages import Orders
+from stages.engines.replicas.placement import ReplicaSpec
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Trajectory
 from stages.foundations.errors import UserError
+from tests.fakes.stepping import stepping_sampler
+from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 CHUNK_BYTES = 100_000
+SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +236,29 @@ def test_a_version_that_nobody_has_is_tried_again(cluster, chain_of):
     assert "version 5" in failed[0]
     publish(cluster, 5)
     poll_until(chain, all_have(chain, [5]))
+
+
+def test_replicas_on_every_node_pull_from_their_own(cluster, chain_of, tmp_path):
+    policy = write_tiny_policy(tmp_path / "policy")
+    chain = chain_of()
+    fleet = Fleet(ReplicaSpec(partial(stepping_sampler, policy), cluster[0]), 3, 60.0, 0.2)
+    with closing(fleet):
+        while len(fleet.started()) < 3:
+            fleet.poll(1.0)
+        assert {fleet.node(replica) for replica in range(3)} == set(cluster[1])
+        weights = PublishedWeights(weights_folder(cluster[0], cluster[1][0]), CHUNK_BYTES)
+        weights.publish(3, tiny_model(seed=2).named_parameters())
+        chain.announce(3)
+        poll_until(chain, all_have(chain, [3]))
+        for replica in range(3):
+            begin = {replica: Trajectory([5, 6], seed=1)}
+            fleet.order(replica, Orders(pull=3, under=3, settings=SETTINGS, begin=begin))
+        ended = {}
+        while len(ended) < 3:
+            for event in fleet.poll(1.0):
+                ended |= event.report.ended if isinstance(event, Reported) else {}
+    assert len({tuple(sample.token_ids) for sample in ended.values()}) == 1
+    assert {sample.policy_version for sample in ended.values()} == {3}
 
 
 class NoRoom(Relay):
