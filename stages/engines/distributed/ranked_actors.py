@@ -15,11 +15,11 @@ class RankedActors:
     """`ranks` actors of one class on this process's node, each with the environment that `torchrun` would give it."""
 
     def __init__(
-        self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, needs_gpu: bool
+        self, actor_class: type, arguments: tuple[Any, ...], ranks: int, threads: int, gpus: float
     ) -> None:
-        """A Ray must run. `threads` is for OpenMP."""
+        """A Ray must run. `threads` is for OpenMP; `gpus` of each rank may be a part of one."""
         self._class, self._arguments, self._ranks = actor_class, arguments, ranks
-        self._threads, self._needs_gpu = threads, needs_gpu
+        self._threads, self._gpus = threads, gpus
         self._actors: list[Any] = []
         self._calls: list[Any] = []
         self._called_at = 0.0
@@ -29,6 +29,11 @@ class RankedActors:
     def is_busy(self) -> bool:
         """True while a call is outstanding."""
         return bool(self._calls)
+
+    @property
+    def calls(self) -> list[Any]:
+        """What is outstanding, for who waits for several things."""
+        return self._calls
 
     @property
     def seconds(self) -> float:
@@ -92,7 +97,6 @@ class RankedActors:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        has_gpu = self._needs_gpu and ray.cluster_resources().get("GPU", 0) > 0
         port = _free_port()
         for rank in range(self._ranks):
             place = {
@@ -105,7 +109,7 @@ class RankedActors:
             environment = {"OMP_NUM_THREADS": str(self._threads)} | (place if self._ranks > 1 else {})
             actor = ray.remote(self._class).options(
                 num_cpus=0,
-                num_gpus=1 if has_gpu else 0,
+                num_gpus=self._gpus,
                 max_restarts=0,
                 scheduling_strategy=here,
                 runtime_env={"env_vars": environment},

@@ -34,6 +34,11 @@ START_SECONDS = 300.0
 GUARD = "stages.engines.distributed.ray_guard"
 
 
+def total_gpus() -> float:
+    """Of all nodes of the session."""
+    return float(_ray().cluster_resources().get("GPU", 0.0))
+
+
 @contextlib.contextmanager
 def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
     """Connects to Ray and disconnects; without RAY_ADDRESS, starts a Ray for that many CPUs and ends all of it. Inside

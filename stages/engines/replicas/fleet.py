@@ -150,11 +150,12 @@ class Fleet:
         seat.orders.append(orders)
         seat.held |= dict.fromkeys(orders.begin)
 
-    def poll(self, timeout: float) -> list[Event]:
+    def poll(self, timeout: float, beside: Sequence[Any] = ()) -> list[Event]:
         """What has happened since it was last asked, as soon as there is something, at most `timeout` seconds later.
 
-        Must be called again and again: here calls go out, hangs are noticed and replacements started. FleetError when
-        replicas die again and again; UserError when one says that the user must do something.
+        Returns also when a call in `beside`, which is the caller's own, is over. Must be called again and again: here
+        calls go out, hangs are noticed and replacements started. FleetError when replicas die again and again;
+        UserError when one says that the user must do something.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -165,9 +166,9 @@ class Fleet:
             for seat in self._seats:
                 self._send(seat)
             left = deadline - time.monotonic()
-            if events or left <= 0:
+            if events or left <= 0 or self._is_any_over(beside):
                 return events
-            self._wait(min(left, self.report_seconds / 4, LONGEST_STEP_OF_CLOCK / 2))
+            self._wait(min(left, self.report_seconds / 4, LONGEST_STEP_OF_CLOCK / 2), beside)
 
     def node(self, replica: int) -> str:
         """Ray's id of the node where the replica runs, or ran last."""
@@ -243,8 +244,11 @@ class Fleet:
     def _age(self, call: _Call) -> float:
         return 0.0 if call.since is None else self._clock.now - call.since
 
-    def _wait(self, seconds: float) -> None:
-        heads = [seat.calls[0].ref for seat in self._seats if seat.calls]
+    def _is_any_over(self, calls: Sequence[Any]) -> bool:
+        return bool(calls) and bool(self._ray.wait(list(calls), timeout=0)[0])
+
+    def _wait(self, seconds: float, beside: Sequence[Any]) -> None:
+        heads = [*beside, *(seat.calls[0].ref for seat in self._seats if seat.calls)]
         if heads:
             self._ray.wait(heads, timeout=seconds)
         else:

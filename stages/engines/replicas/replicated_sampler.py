@@ -14,7 +14,7 @@ from itertools import count, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stages.engines.distributed.ray_session import ray_session, this_node
+from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
 from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Started
@@ -54,12 +54,11 @@ class ReplicatedSampler:
         with ExitStack() as stack:
             cpus = getattr(params, "threads", getattr(params, "tensor_parallel", 1))
             run = stack.enter_context(ray_session(replicas * cpus, PACKAGES))
-            import ray
 
             self._node = this_node()
             self._weights = PublishedWeights(weights_folder(run, self._node))
             # The trainer may be in this process: it takes no GPU of Ray's, but has one.
-            gpus = gpus_each(params, replicas, 0, ray.cluster_resources().get("GPU", 0.0))
+            gpus = gpus_each(params, replicas, 0, total_gpus())
             spec = spec_of(params, policy_folder, run, gpus, 0, may_be_virtual)
             self._fleet = Fleet(spec, replicas, STALLED_SECONDS, REPORT_SECONDS)
             stack.callback(self._fleet.close)

@@ -7,8 +7,9 @@ journal's. A hub that was killed goes on from the journal and the trainer's last
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from stages.engines.relays.chain import Arrived
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
@@ -34,6 +35,7 @@ from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUB
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.loop.round_log import RoundLog
 from stages.rl_round.params.loop import BestFitRepack
+from stages.rl_round.rollouts.undecided import stop_when_undecided
 from stages.rl_round.schedule.journal import Journal
 from stages.rl_round.schedule.records import Fault, Stepped, record_to_json
 
@@ -59,6 +61,8 @@ class HubParts:
     journal: Journal
     log: RoundLog
     timeline: Timeline
+    timeline_path: Path
+    abort_undecided_fraction: float
     batches: dict[int, StepBatch] = field(default_factory=dict)
     """Taken, and not yet in a checkpoint."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -74,6 +78,9 @@ class Hub:
         self._trainer_free_since = self._step_ended_at = time.time()
         self._failed_probes: dict[int, int] = {}
         self._is_training: int | None = None
+        self._seen: set[int] = set()
+        self._trainer_idle = "start"
+        """Why the trainer waits."""
         self._probe_gaps: list[float] = []
         self._arrived: list[Arrived] = []
         """Since the last step."""
@@ -90,7 +97,7 @@ class Hub:
         parts, done = self._parts, len(self._parts.curve)
         while done < parts.steps:
             self._order_replicas()
-            for event in self._fleet.poll(POLL_SECONDS):
+            for event in self._fleet.poll(POLL_SECONDS, parts.trainers.calls):
                 self._take_event(event)
             self._take_judged()
             self._train()
@@ -111,7 +118,9 @@ class Hub:
         now, process = time.time(), f"replica/{event.replica}"
         match event:
             case Started():
-                self._timeline.span(process, "start", self._started_at, now)
+                if event.replica not in self._seen:  # else it was `dead` until now
+                    self._seen.add(event.replica)
+                    self._timeline.span(process, "start", self._started_at, now)
                 self._coordinator.pool.join(event.replica)
             case Reported(replica, report):
                 self._take_report(replica, report)
@@ -167,12 +176,15 @@ class Hub:
         trained = trainers.poll()
         if trainers.restarts > restarts:
             self._timeline.instant("trainer", FAULT, time.time(), reason="lost")
+            self._trainer_free_since, self._trainer_idle = time.time(), "dead"
             self._note_fault("died", "trainer", "lost")
         if trained:
             self._note_trained(trained)
         if self._is_training is None and trainers.is_up:
             taken = parts.batches.get(len(parts.curve)) or self._coordinator.next_batch(time.time())
             if taken:
+                fraction, verifier = parts.abort_undecided_fraction, self._coordinator.params.verifier
+                stop_when_undecided(taken.batch.drawn, fraction, verifier)
                 parts.journal.flush()
                 parts.batches[taken.step] = taken
                 self._is_training = taken.step
@@ -184,7 +196,8 @@ class Hub:
         self._is_training = None
         taken = parts.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
-        self._timeline.span("trainer", "no_groups", self._trainer_free_since, trained.ended_at - busy)
+        self._timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
+        self._trainer_idle = "no_groups"
         spent = {"train": trained.train_seconds, "publish": trained.publish_seconds}
         self._timeline.report("trainer", trained.ended_at, spent | {"checkpoint": trained.checkpoint_seconds})
         published = trained.ended_at - trained.checkpoint_seconds
@@ -199,6 +212,7 @@ class Hub:
         if (trained.step + 1) % parts.checkpoint_every == 0:
             for step in [step for step in parts.batches if step <= trained.step]:
                 del parts.batches[step]
+            self._timeline.write(parts.timeline_path)
 
     def _step_numbers(self, trained: Trained, taken: StepBatch) -> dict[str, float]:
         core, now = self._coordinator, time.time()
@@ -250,8 +264,3 @@ class Hub:
 
     def _write(self, record) -> None:
         self._parts.journal.append(record_to_json(record))
-
-
-def batches_to_repeat(taken: Sequence[StepBatch], steps_done: int) -> dict[int, StepBatch]:
-    """Those that the trainer's checkpoint does not hold."""
-    return {one.step: one for one in taken if one.step >= steps_done}

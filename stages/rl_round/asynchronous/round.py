@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 
-from stages.engines.distributed.ray_session import ray_session, this_node
+from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
 from stages.engines.relays.chain import RelayChain
 from stages.engines.replicas.fleet import Fleet
-from stages.engines.replicas.placement import spec_of
+from stages.engines.replicas.placement import gpus_each, spec_of
+from stages.engines.replicas.replicated_sampler import PACKAGES, ReplicatedSampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.verifier.verifier import Verifier
@@ -30,8 +32,16 @@ from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.loop.outputs import write_outputs
 from stages.rl_round.loop.round_log import RolloutLog
+from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
+from stages.rl_round.rollouts.prompt_selection import (
+    count_passes,
+    forget_passes,
+    select_by_pass_rate,
+    selection_metrics,
+)
+from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.sampling import ProblemDraw
 from stages.rl_round.schedule.journal import Journal
 from stages.rl_round.schedule.records import Record, Stepped, record_from_json, record_to_json
@@ -49,6 +59,10 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
     scratch, sampler = task.scratch, task.sections["sampler"]
     log = RolloutLog(task)
     with ExitStack() as stack:
+        verifier = stack.enter_context(Verifier(task.sections["verifier"]))
+        cpus = sampler.replicas.count * getattr(sampler, "threads", 1)
+        run = stack.enter_context(ray_session(cpus, PACKAGES))
+        task, known = _with_selected_problems(task, verifier)
         journal = stack.enter_context(Journal(scratch / "journal"))
         coordinator = _coordinator(task, loop, journal)
         records = [record_from_json(stored) for _, stored in journal.records()]
@@ -58,19 +72,23 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
         log.resume(len(curve))
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
         stack.callback(lambda: timeline.write(scratch / TIMELINE))
-        cpus = sampler.replicas.count * getattr(sampler, "threads", 1)
-        run = stack.enter_context(ray_session(cpus))
         is_cluster = "RAY_ADDRESS" in os.environ
         chain = stack.enter_context(
             closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster))
         )
         versions = NodeVersions(run, this_node(), chain)
         batches = {one.step: one for one in taken}
-        trainers = stack.enter_context(closing(_trainers(task, loop, versions.folder, batches, len(curve))))
-        spec = spec_of(sampler, task.paths.policy.resolve(), run, gpus=0.0)
+        gpus = gpus_each(sampler, sampler.replicas.count, loop.trainer_ranks, total_gpus())
+        own = (
+            0.0
+            if getattr(task.sections["trainer"], "device", "auto") == "cpu"
+            else min(1.0, gpus or total_gpus())
+        )
+        trainers = _trainers(task, loop, own, versions.folder, batches, len(curve))
+        stack.enter_context(closing(trainers))
+        spec = spec_of(sampler, task.paths.policy, run, gpus, may_be_virtual=True)
         fleet = Fleet(spec, sampler.replicas.count, loop.stalled_seconds, loop.report_seconds)
         stack.enter_context(closing(fleet))
-        verifier = stack.enter_context(Verifier(task.sections["verifier"]))
         judge = stack.enter_context(Judge(verifier, task.tokenizer, task.params))
         hub = Hub(
             HubParts(
@@ -85,6 +103,8 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
                 journal=journal,
                 log=log,
                 timeline=timeline,
+                timeline_path=scratch / TIMELINE,
+                abort_undecided_fraction=task.sections["verifier"].abort_undecided_fraction,
                 batches=batches,
                 curve=curve,
             )
@@ -94,11 +114,31 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
         with replace_folder(task.paths.out) as folder:
             trainers.save_model(folder)
         timeline.write(scratch / TIMELINE)
-        write_outputs(task, log, curve, round_totals(curve), scratch / TIMELINE)
+        write_outputs(task, log, curve, known | round_totals(curve), scratch / TIMELINE)
         journal.clear()
     Checkpoints(scratch).clear()
     log.clear()
+    forget_passes(scratch)
     (scratch / TIMELINE).unlink()
+
+
+def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[RoundTask, dict[str, float]]:
+    """The task with the problems that `prompt_selection` keeps, and what is to be told of them."""
+    selection = task.round.prompt_selection
+    if not isinstance(selection, PassRateSelection):
+        return task, {}
+    with (
+        task.run.phase("select"),
+        closing(
+            ReplicatedSampler(task.sections["sampler"], task.paths.policy, may_be_virtual=True)
+        ) as sampler,
+    ):
+        asked = task.problems, selection.samples, task.params, sampler, verifier, task.tokenizer, task.scratch
+        counts = count_passes(*asked, task.seed, task.name)
+    kept = select_by_pass_rate(task.problems, counts, selection, task.params.problems_per_step)
+    told = selection_metrics(counts, len(kept))
+    task.run.log(told, step=0)
+    return replace(task, problems=kept), told
 
 
 def _coordinator(task: RoundTask, loop: AsynchronousLoop, journal: Journal) -> Coordinator:
@@ -122,7 +162,12 @@ def _curve(records: list[Record]) -> list[dict[str, float]]:
 
 
 def _trainers(
-    task: RoundTask, loop: AsynchronousLoop, weights: Path, batches: dict[int, StepBatch], steps_known: int
+    task: RoundTask,
+    loop: AsynchronousLoop,
+    gpus: float,
+    weights: Path,
+    batches: dict[int, StepBatch],
+    steps_known: int,
 ) -> Trainers:
     every, steps = task.params.checkpoint_every_steps, task.round.steps
     probe = [problem.prompt for problem in task.problems[: task.params.weight_sync_check.sequences]]
@@ -140,6 +185,7 @@ def _trainers(
     return Trainers(
         trainer_task,
         loop.trainer_ranks,
+        gpus,
         steps_known,
         batch_of=lambda step: batches[step].batch,
         saves=lambda step: (step + 1) % every == 0 and step + 1 < steps,

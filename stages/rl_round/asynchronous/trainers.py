@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from stages.engines.distributed.ranked_actors import RankedActors, RanksLost
 from stages.foundations.errors import UserError
@@ -61,12 +62,13 @@ class Trainers:
         self,
         task: TrainerTask,
         ranks: int,
+        gpus: float,
         steps_known: int,
         batch_of: Callable[[int], Batch],
         saves: Callable[[int], bool],
     ) -> None:
-        """`steps_known`: steps that the hub has heard of in an earlier life. `batch_of` gives the batch of a step that
-        was submitted since the last checkpoint; `saves` says whether a checkpoint follows a step."""
+        """`gpus`: of each rank. `steps_known`: steps that the hub has heard of in an earlier life. `batch_of` gives
+        the batch of a step that was submitted since the last checkpoint; `saves` says whether a checkpoint follows."""
         self._name, self._batch_of, self._saves = task.name, batch_of, saves
         self._actors = RankedActors(
             TrainerActor,
@@ -83,6 +85,11 @@ class Trainers:
         """True once it has said where it stands."""
         self.restarts = 0
         self._actors.call("start")
+
+    @property
+    def calls(self) -> list[Any]:
+        """What to wait for."""
+        return self._actors.calls
 
     def submit(self, step: int) -> None:
         """It is to go on up to this step (from 0)."""
@@ -140,8 +147,8 @@ class Trainers:
         if self._deaths_in_a_row > MOST_DEATHS:
             raise UserError(
                 f"{self._name}: the trainer was lost {self._deaths_in_a_row} times in a row, at last because {lost}. "
-                "Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last checkpoint and every "
-                "finished response are kept, the next run goes on from them"
+                "Too little memory is the usual reason: lower trainer.micro_batch_tokens. The last checkpoint and "
+                "every finished response are kept, the next run goes on from them"
             ) from lost
         say(f"{self._name}: the trainer starts again from its last checkpoint, because {lost}")
         self._actors.start_again()

@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from stages.engines.samplers.protocol import FullSample, Sampler
-from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.params.verifier import ModelVerifier, RoundVerifierParams
+from stages.rl_round.params.verifier import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
 from stages.rl_round.rollouts.grouping import draw_groups
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
+from stages.rl_round.rollouts.undecided import stop_when_undecided
 
 
 class BatchSource(Protocol):
@@ -72,7 +72,7 @@ class SampledBatches:
         # surplus then waits no longer than other surplus.
         version = parts.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
-        _stop_when_undecided(batch, parts, params.verifier)
+        stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, params.verifier)
         if isinstance(params.verifier, ModelVerifier):
             batch = replace(batch, agreement=parts.verifier.pop_agreement_metrics())
         return batch
@@ -118,23 +118,6 @@ class ReceivedBatches:
 
     def load(self, folder: Path) -> None:
         """Nothing was kept."""
-
-
-def _stop_when_undecided(batch: Batch, parts: RolloutParts, verifier: RoundVerifierParams) -> None:
-    rollouts = [rollout for group in batch.drawn for rollout in group.rollouts]
-    failures = [rollout.verdict for rollout in rollouts if not rollout.is_decided]
-    if len(failures) <= parts.abort_undecided_fraction * len(rollouts):
-        return
-    remedy = "raise verifier.timeout_seconds or memory_mib, or look at the responses"
-    if isinstance(verifier, ModelVerifier):
-        remedy = (
-            "lower rl.verifier.reading.undecided_margin, or give the judge more teaching.steps or max_tokens"
-        )
-    raise UserError(
-        f"the verifier could not decide {len(failures)} of {len(rollouts)} responses "
-        f"({', '.join(sorted(set(failures)))}), more than verifier.abort_undecided_fraction "
-        f"{parts.abort_undecided_fraction} allows: {remedy}; the last checkpoint is kept"
-    )
 
 
 def _distributions(groups: Sequence[Group]) -> dict[str, Tensor]:
