@@ -7,7 +7,6 @@ that was killed goes on from there. No Ray, no torch; the clock is the caller's.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, 
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.rollouts.sampling import ProblemDraw, sampling_settings, trajectories_of
 from stages.rl_round.rollouts.scoring import make_rollout
+from stages.rl_round.rollouts.undecided import stop_when_undecided
 from stages.rl_round.schedule.records import Failed, Finished, Issued, LeftOut, Partial, Record, Trained
 
 DrawOf = Callable[[int], ProblemDraw]
@@ -59,11 +59,12 @@ class Coordinator:
         replicas: int,
         kv_capacity: int,
         seed_parts: Sequence[int | str],
+        abort_fraction: float,
         draw_of: DrawOf,
         write: Callable[[Record], None],
     ) -> None:
-        """`write` puts a record into the journal. `steps` are those of the round."""
-        self.params, self.loop, self.steps = params, loop, steps
+        """`write` puts a record into the journal. `abort_fraction` of responses may stay without a verdict."""
+        self.params, self.loop, self.steps, self._abort_fraction = params, loop, steps, abort_fraction
         self._seed_parts, self._draw_of, self._write = tuple(seed_parts), draw_of, write
         self.window = ExperienceWindow(params.problems_per_step, loop.window, steps)
         needs_signal = isinstance(params.dynamic_sampling, DynamicSampling)
@@ -71,7 +72,6 @@ class Coordinator:
         share = -(-loop.replica_share * params.problems_per_step // replicas)
         self.pool = TrajectoryPool(loop, max(1, int(share)), kv_capacity, sampling_settings(params))
         self.next_number = 0
-        self.counts: Counter[str] = Counter()
         self._versions: dict[int, int] = {}
         """The version that each outstanding group was begun with."""
         self._since = _SinceLastStep()
@@ -170,12 +170,14 @@ class Coordinator:
     # What the trainer does.
 
     def next_batch(self, now: float) -> StepBatch | None:
-        """What the next step trains on; None while it has to wait."""
+        """What the next step trains on; None while it has to wait. UserError when the verifier failed too often."""
         if self.window.steps_done >= self.steps:
             return None
         numbers = self.window.next_batch() or self._short_batch()
         if numbers is None:
             return None
+        # Before it is written: the next attempt, whose journal says the same, must stop here too.
+        stop_when_undecided(self._since.completed, self._abort_fraction, self.params.verifier)
         step = self.window.steps_done
         self._write(Trained(step + 1, step, tuple(numbers)))  # version `step` trains
         ages = tuple(now - self.buffer.completed_at(number) for number in numbers)

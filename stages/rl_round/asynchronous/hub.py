@@ -35,7 +35,6 @@ from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUB
 from stages.rl_round.asynchronous.trainers import Trainers
 from stages.rl_round.loop.round_log import RoundLog
 from stages.rl_round.params.loop import BestFitRepack
-from stages.rl_round.rollouts.undecided import stop_when_undecided
 from stages.rl_round.schedule.journal import Journal
 from stages.rl_round.schedule.records import Fault, Stepped, record_to_json
 
@@ -62,7 +61,6 @@ class HubParts:
     log: RoundLog
     timeline: Timeline
     timeline_path: Path
-    abort_undecided_fraction: float
     batches: dict[int, StepBatch] = field(default_factory=dict)
     """Taken, and not yet in a checkpoint."""
     curve: list[dict[str, float]] = field(default_factory=list)
@@ -183,8 +181,6 @@ class Hub:
         if self._is_training is None and trainers.is_up:
             taken = parts.batches.get(len(parts.curve)) or self._coordinator.next_batch(time.time())
             if taken:
-                fraction, verifier = parts.abort_undecided_fraction, self._coordinator.params.verifier
-                stop_when_undecided(taken.batch.drawn, fraction, verifier)
                 parts.journal.flush()
                 parts.batches[taken.step] = taken
                 self._is_training = taken.step

@@ -104,7 +104,6 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
                 log=log,
                 timeline=timeline,
                 timeline_path=scratch / TIMELINE,
-                abort_undecided_fraction=task.sections["verifier"].abort_undecided_fraction,
                 batches=batches,
                 curve=curve,
             )
@@ -154,7 +153,10 @@ def _coordinator(task: RoundTask, loop: AsynchronousLoop, journal: Journal) -> C
     longest_prompt = max(len(problem.prompt) for problem in task.problems)
     kv_capacity = sampler.max_sequences * (longest_prompt + task.params.max_response_tokens)
     replicas = sampler.replicas.count
-    return Coordinator(task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, draw_of, write)
+    fraction = task.sections["verifier"].abort_undecided_fraction
+    return Coordinator(
+        task.params, loop, task.round.steps, replicas, kv_capacity, seed_parts, fraction, draw_of, write
+    )
 
 
 def _curve(records: list[Record]) -> list[dict[str, float]]:

@@ -65,7 +65,8 @@ class _Replica:
     """Repack has chosen it as a source."""
     is_told_to_empty: bool = False
     kv_tokens: int = 0
-    kv_at_check: float = float("inf")
+    kv_at_check: float = 0.0
+    """At the last look of repack: one that has begun since is filling up and not idle."""
     has_received: bool = False
     """Repack has sent it something since the last check: it stays where it is for one interval."""
 
@@ -157,7 +158,7 @@ class TrajectoryPool:
         if not state.flights:
             wanted = self._version_for(replica, newest, kept)
             if wanted != state.version:
-                state.pulling = wanted
+                state.pulling, state.kv_at_check = wanted, 0.0
                 return self._order(pull=wanted)
         begun = self._begin_waiting(replica, newest)
         may_take = not state.flights or self.loop.takes_groups == "while_newest"

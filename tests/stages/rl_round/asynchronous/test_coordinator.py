@@ -49,6 +49,7 @@ def coordinator(
         replicas,
         kv_capacity=100_000,
         seed_parts=(1, "rl_1"),
+        abort_fraction=0.1,
         draw_of=lambda number: problems_in_order(PROBLEMS, number, 1, 1, "rl_1")[0],
         write=(written if written is not None else []).append,
     )

@@ -18,9 +18,8 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round.loop import in_process
 from stages.rl_round.__main__ import main
-from stages.rl_round.loop import training_step
+from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
