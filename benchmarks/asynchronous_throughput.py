@@ -1,4 +1,4 @@
-"""The asynchronous loop beside the synchronous one on eight devices that sleep: steps, tokens, and the simulator's word.
+"""The asynchronous loop beside the synchronous one on eight devices that sleep: steps, tokens, and what was simulated.
 
     python -m benchmarks.asynchronous_throughput --work FOLDER [--runs 5] [--steps 10]
 
