@@ -136,11 +136,11 @@ class Hub:
             for name, seconds in report.seconds.items()
         }
         self._timeline.report(f"replica/{replica}", report.ended_at, named)
-        self._check_pull(replica, report)
         samples = self._coordinator.receive(replica, report)
         if samples:
             answers = {name: self._coordinator.answer_of(name) for name in samples}
             self._parts.judge.ask(answers, samples)
+        self._check_pull(replica, report)  # last: it may end the replica
 
     def _check_pull(self, replica: int, report: Report) -> None:
         """A version that was gone is no fault; weights that are not the trainer's are."""

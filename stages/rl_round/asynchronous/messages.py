@@ -25,8 +25,6 @@ class TrainerTask:
     """Folder of the round's checkpoints."""
     weights: Path
     """Folder in this node's memory where versions are published."""
-    probe: list[list[int]]
-    """Prompts by which replicas are checked after each pull."""
 
 
 @dataclass(frozen=True)

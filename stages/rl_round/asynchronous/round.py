@@ -172,7 +172,6 @@ def _trainers(
     steps_known: int,
 ) -> Trainers:
     every, steps = task.params.checkpoint_every_steps, task.round.steps
-    probe = [problem.prompt for problem in task.problems[: task.params.weight_sync_check.sequences]]
     trainer_task = TrainerTask(
         rl=task.params,
         round=task.round,
@@ -182,7 +181,6 @@ def _trainers(
         policy=task.paths.policy.resolve(),
         scratch=task.scratch,
         weights=weights,
-        probe=probe,
     )
     return Trainers(
         trainer_task,

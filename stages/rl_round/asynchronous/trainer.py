@@ -28,8 +28,8 @@ from stages.rl_round.rollouts.records import Batch
 
 ROUND_FILE = "round.json"
 """In a checkpoint's folder."""
-PROBE_RESPONSE_TOKENS = 32
-"""Of each probe: the tokens of the next prompt, which any policy has an opinion about."""
+PROBE_FILE = "probe.json"
+"""Beside it."""
 
 
 class RoundTrainer:
@@ -49,15 +49,16 @@ class RoundTrainer:
         assert isinstance(rl.loop, AsynchronousLoop)
         self._keep = rl.loop.relay.keep
         self._weights = PublishedWeights(task.weights, rl.loop.relay.chunk_mib << 20)
-        self._probe_responses = [
-            prompt[:PROBE_RESPONSE_TOKENS] for prompt in [*task.probe[1:], *task.probe[:1]]
-        ]
+        self._probe: list[list[list[int]]] = []
+        """Prompt and response of each: the first that it trains on. What a policy would not say has log-probs so small
+        that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(task.scratch)
         self._standing = Standing(0, {})
         found = self._checkpoints.latest()
         if found:
             trainer.load_checkpoint(found[1])
             self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
+            self._probe = json.loads((found[1] / PROBE_FILE).read_text(encoding="utf-8"))
         self._publish()
 
     def standing(self) -> Standing:
@@ -72,6 +73,9 @@ class RoundTrainer:
         if step != self._standing.steps_done:
             raise RuntimeError(f"the trainer stands at {self._standing} and was told to do step {step}")
         started = time.perf_counter()
+        if not self._probe:
+            chosen = batch.groups[: self._task.rl.weight_sync_check.sequences]
+            self._probe = [[group.prompt, group.rollouts[0].sample.token_ids] for group in chosen]
         row = train_step(self._context, step, batch).row
         self._standing = Standing(step + 1, row)
         trained = time.perf_counter()
@@ -95,17 +99,20 @@ class RoundTrainer:
 
     def _publish(self) -> None:
         """Collective: every rank takes part in gathering, rank 0 writes. Nobody is waited for."""
-        task, trainer = self._task, self._trainer
-        sequences = [TokenSequence(*pair) for pair in zip(task.probe, self._probe_responses, strict=True)]
-        batch = pack(sequences)
-        logprobs = trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
+        trainer, logprobs = self._trainer, list[float]()
+        if self._probe:
+            batch = pack([TokenSequence(*pair) for pair in self._probe])
+            logprobs = trainer.evaluate(batch).logprobs.cpu()[batch.response_mask.bool()].tolist()
         if trainer.rank != 0:
             for _ in trainer.named_weights():
                 continue
             return
-        bound = task.rl.weight_sync_check.max_logprob_gap
-        probe = Probe(task.probe, self._probe_responses, logprobs, bound)
-        self._weights.publish(self._standing.steps_done, trainer.named_weights(), probe.to_metadata())
+        metadata = {}
+        if self._probe:
+            prompts, responses = map(list, zip(*self._probe, strict=True))
+            bound = self._task.rl.weight_sync_check.max_logprob_gap
+            metadata = Probe(prompts, responses, logprobs, bound).to_metadata()
+        self._weights.publish(self._standing.steps_done, trainer.named_weights(), metadata)
         self._weights.prune(self._keep)
 
     def _save(self) -> None:
@@ -115,5 +122,6 @@ class RoundTrainer:
             self._trainer.save_checkpoint(folder)
             if self._trainer.rank == 0:
                 write_json(folder / ROUND_FILE, asdict(self._standing))
+                write_json(folder / PROBE_FILE, self._probe)
         if self._trainer.rank == 0:
             self._checkpoints.keep_last()
