@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,7 @@ def _own(processes: int, run: str) -> Iterator[None]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
         "RAY_gcs_server_port_wait_time_s": "300",
         "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # without it Ray writes one into the home folder
+        "RAY_AUTH_TOKEN": session_token(),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
     }
     with variables_set(settings), _folder() as folder, _guard(folder, run):
@@ -157,6 +158,12 @@ def _start_or_say(ray: Any, processes: int, folder: Path) -> None:
             "about 0.5 GiB of memory and some 200 processes and threads (`ulimit -u`); without Ray a round runs with "
             "`rl.loop: {kind: synchronous}` and no `sampler.replicas`"
         ) from error
+
+
+@cache
+def session_token() -> str:
+    """This process's, for all its sessions: Ray reads it once, and a second session with another one would hang."""
+    return secrets.token_hex(32)
 
 
 def _start(ray: Any, processes: int, folder: Path) -> None:

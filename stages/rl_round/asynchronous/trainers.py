@@ -70,13 +70,7 @@ class Trainers:
         """`gpus`: of each rank. `steps_known`: steps that the hub has heard of in an earlier life. `batch_of` gives
         the batch of a step that was submitted since the last checkpoint; `saves` says whether a checkpoint follows."""
         self._name, self._batch_of, self._saves = task.name, batch_of, saves
-        self._actors = RankedActors(
-            TrainerActor,
-            (task,),
-            ranks,
-            task.trainer.threads,
-            getattr(task.trainer, "device", "auto") != "cpu",
-        )
+        self._actors = RankedActors(TrainerActor, (task,), ranks, task.trainer.threads, gpus)
         self._steps_done, self._told, self._target = 0, steps_known, -1
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0

@@ -1,5 +1,6 @@
 """Relays on the nodes of a real cluster (three raylets on this machine): versions arrive whole, whatever fails."""
 
+import importlib
 import os
 import signal
 import time
@@ -9,11 +10,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import ray
 import torch
-from ray.cluster_utils import Cluster
 
-from stages.engines.distributed.ray_session import ray_session
+from stages.engines.distributed.ray_session import ray_session, session_token
 from stages.engines.relays import published_weights
 from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
@@ -31,17 +30,25 @@ CHUNK_BYTES = 100_000
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=12, log_threshold=None)
 
 
+def the_ray():
+    """The package. It reads its environment when it is first imported, and `cluster` sets that."""
+    return importlib.import_module("ray")
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     """Name of the session's folders in memory and the ids of its three nodes."""
     patch = pytest.MonkeyPatch()
     for name, value in {
         "RETRACE_STATE": str(tmp_path_factory.mktemp("state")),
-        "RAY_AUTH_MODE": "disabled",
+        "RAY_AUTH_MODE": "token",  # Ray reads mode and token once in a process, and other tests have sessions too
+        "RAY_AUTH_TOKEN": session_token(),
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONPATH": os.getcwd(),
     }.items():
         patch.setenv(name, value)
+    from ray.cluster_utils import Cluster
+
     size = {"num_cpus": 4, "object_store_memory": 80 << 20, "include_dashboard": False}
     servers = Cluster(initialize_head=True, head_node_args=size)
     for _ in range(2):
@@ -49,7 +56,7 @@ def cluster(tmp_path_factory):
     patch.setenv("RAY_ADDRESS", servers.address)
     try:
         with ray_session(1, packages=("pydantic",)) as run:
-            yield run, [node["NodeID"] for node in ray.nodes()]
+            yield run, [node["NodeID"] for node in the_ray().nodes()]
     finally:
         servers.shutdown()
         patch.undo()
@@ -136,7 +143,7 @@ def relay_of(cluster, place, kind=Relay, keep=3):
 
     run, nodes = cluster
     strategy = NodeAffinitySchedulingStrategy(nodes[place], soft=False)
-    actor = ray.remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
+    actor = the_ray().remote(num_cpus=0, max_concurrency=4)(kind).options(scheduling_strategy=strategy)
     return actor.remote(nodes[place], run, keep, False)
 
 
@@ -161,8 +168,8 @@ class AlwaysDamaging(Damaging):
 def test_a_damaged_chunk_is_asked_for_again(cluster, chain_of, kind, damaged, passed_over):
     publish(cluster, 7)
     master, middle = relay_of(cluster, 0), relay_of(cluster, 1, kind)
-    ray.get(middle.fetch.remote(7, [master]))
-    fetched = ray.get(relay_of(cluster, 2).fetch.remote(7, [middle, master]), timeout=60)
+    the_ray().get(middle.fetch.remote(7, [master]))
+    fetched = the_ray().get(relay_of(cluster, 2).fetch.remote(7, [middle, master]), timeout=60)
     assert (fetched.damaged, fetched.passed_over) == (damaged, passed_over)
     assert is_there(cluster, cluster[1][2], 7)
 
@@ -171,11 +178,11 @@ def test_a_damaged_chunk_is_asked_for_again(cluster, chain_of, kind, damaged, pa
 def test_a_silent_relay_is_passed_over(cluster, chain_of, sent):
     publish(cluster, 8)
     master, middle, last = (relay_of(cluster, place) for place in range(3))
-    ray.get(middle.fetch.remote(8, [master]))
-    os.kill(ray.get(middle.process.remote()), sent)
-    fetched = ray.get(last.fetch.remote(8, [middle, master]), timeout=60)
+    the_ray().get(middle.fetch.remote(8, [master]))
+    os.kill(the_ray().get(middle.process.remote()), sent)
+    fetched = the_ray().get(last.fetch.remote(8, [middle, master]), timeout=60)
     assert fetched.passed_over == 1 and is_there(cluster, cluster[1][2], 8)
-    ray.kill(middle)
+    the_ray().kill(middle)
 
 
 class Slow(Relay):
@@ -189,12 +196,12 @@ class Slow(Relay):
 def test_a_relay_passes_on_what_it_is_still_receiving(cluster, chain_of):
     publish(cluster, 9)
     master, middle, last = relay_of(cluster, 0, Slow), relay_of(cluster, 1), relay_of(cluster, 2)
-    digest = ray.get(master.have.remote())[9]
+    digest = the_ray().get(master.have.remote())[9]
     receiving = middle.fetch.remote(9, [master])
-    while ray.get(middle.chunk.remote(9, digest, (0, 0))) is None:
+    while the_ray().get(middle.chunk.remote(9, digest, (0, 0))) is None:
         time.sleep(0.02)
-    assert not ray.wait([receiving], timeout=0)[0]
-    fetched = ray.get(last.fetch.remote(9, [middle, master]), timeout=60)
+    assert not the_ray().wait([receiving], timeout=0)[0]
+    fetched = the_ray().get(last.fetch.remote(9, [middle, master]), timeout=60)
     assert fetched.passed_over == 0 and is_there(cluster, cluster[1][2], 9)
 
 
@@ -205,7 +212,7 @@ def test_a_killed_relay_reads_its_folder_again(cluster, chain_of):
     poll_until(chain, all_have(chain, [1]))
     for node in cluster[1]:
         seat = chain._seats[node]
-        os.kill(ray.get(seat.actor.process.remote()), signal.SIGKILL)
+        os.kill(the_ray().get(seat.actor.process.remote()), signal.SIGKILL)
     publish(cluster, 2)
     chain.announce(2)
     poll_until(chain, all_have(chain, [1, 2]))
@@ -217,7 +224,7 @@ def test_a_stopped_relay_is_restarted(cluster, chain_of):
     publish(cluster, 1)
     chain.announce(1)
     poll_until(chain, all_have(chain, [1]))
-    process = psutil.Process(ray.get(chain._seats[cluster[1][1]].actor.process.remote()))
+    process = psutil.Process(the_ray().get(chain._seats[cluster[1][1]].actor.process.remote()))
     process.suspend()
     publish(cluster, 2)
     chain.announce(2)
@@ -270,7 +277,7 @@ class NoRoom(Relay):
 def test_a_node_without_room_says_so(cluster, chain_of):
     publish(cluster, 6)
     with pytest.raises(UserError, match="has no room for 1 MiB"):
-        ray.get(relay_of(cluster, 1, NoRoom).fetch.remote(6, [relay_of(cluster, 0)]))
+        the_ray().get(relay_of(cluster, 1, NoRoom).fetch.remote(6, [relay_of(cluster, 0)]))
     assert not list(Path(weights_folder(cluster[0], cluster[1][1])).glob("*6*"))
 
 
@@ -280,4 +287,4 @@ def test_a_cluster_without_a_package_is_one_sentence(cluster):
     with pytest.raises(
         UserError, match=r"of the Ray cluster lacks no_such_package: install requirements.lock"
     ):
-        _require(ray, ("pydantic", "no_such_package"))
+        _require(the_ray(), ("pydantic", "no_such_package"))

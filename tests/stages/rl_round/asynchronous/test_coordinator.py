@@ -88,7 +88,7 @@ def check_tokens(run):
 
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 4, None])
 def test_random_schedules_keep_the_window_and_lose_nothing(window):
-    for seed in range(24):
+    for seed in range(10):
         core = coordinator(
             window,
             repack=seed % 2 == 0,
@@ -119,13 +119,13 @@ def test_a_window_of_zero_trains_on_what_the_newest_weights_have_drawn():
 
 
 def test_versions_that_are_lost_are_drawn_again_and_never_mixed():
-    for seed in range(30):
+    for seed in range(10):
         run = schedule(coordinator(2), seed, death_rate=0.05, keep=1)
         run.run()
         check_tokens(run)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(10))
 def test_a_killed_hub_goes_on_from_its_journal(seed):
     written = []
     core = coordinator(2, written=written)

@@ -18,7 +18,7 @@ from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from tests.fakes.taught_policy import rl_flags, write_params
 
-STEPS = 12
+STEPS = 8
 LOOP = {
     "kind": "asynchronous",
     "window": 2,
