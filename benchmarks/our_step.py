@@ -28,7 +28,7 @@ from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
 from stages.rl_round.params.drawing import NoDynamicSampling
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.grouping import draw_groups
-from stages.rl_round.rollouts.records import Problem
+from stages.rl_round.rollouts.records import Batch, Problem
 from stages.rl_round.rollouts.sampling import ProblemDraw
 from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
 
