@@ -116,7 +116,7 @@ def _lengths(
         return _spread(question.mean_tokens, most), [
             f"responses: {question.mean_tokens:.0f} tokens on average (given)"
         ]
-    table = question.data / "rollouts" / f"{address.partition("@")[2]}.parquet"
+    table = question.data / "rollouts" / f"{address.partition('@')[2]}.parquet"
     if table.is_file():
         found = _measured_groups(table)
         return found, [f"responses: those of {len(found.groups)} groups in {table}"]
