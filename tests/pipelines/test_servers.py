@@ -191,7 +191,7 @@ class TestServers:
             page.get_by_text("A stage that runs longer is stopped").wait_for()
             page.locator("button.p-select-button__control").first.focus()
             page.keyboard.press("ArrowDown")
-            page.locator(".p-select-option__text", has_text="laptop").wait_for()
+            page.get_by_text("laptop", exact=True).last.wait_for()
             offered = page.locator(".p-select-option__text").all_inner_texts()
             assert offered[0] == "params.yaml as it is" and "laptop" in offered
             page.keyboard.press("Escape")
