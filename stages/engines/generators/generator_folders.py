@@ -51,6 +51,8 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
             f"{folder} is not a generator that can be used ({error}): give a folder in diffusers' layout with unet, "
             "text_encoder, tokenizer, scheduler and, for latents, vae; weights as safetensors"
         ) from error
+    for told in ("is_local", "local_files_only"):  # how it was loaded would be saved with it
+        tokenizer.init_kwargs.pop(told, None)
     return Generator(unet, text_encoder, tokenizer, scheduler, vae).to(device)
 
 
