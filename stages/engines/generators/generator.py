@@ -9,7 +9,7 @@ is exact; (2) images are encoded to the mode of the VAE's distribution, not to a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy
@@ -37,10 +37,14 @@ class Generator:
         unet: UNet2DConditionModel,
         text_encoder: CLIPTextModel,
         tokenizer: PreTrainedTokenizerBase,
+        tokenizer_files: Mapping[str, bytes],
         scheduler: DDIMScheduler,
         vae: AutoencoderKL | None,
     ) -> None:
         self.unet, self.text_encoder, self.tokenizer = unet.eval(), text_encoder.eval(), tokenizer
+        self.tokenizer_files = (
+            tokenizer_files  # as they were: a tokenizer that was used saves itself differently
+        )
         self.scheduler, self.vae = scheduler, vae.eval().requires_grad_(False) if vae is not None else None
 
     @property

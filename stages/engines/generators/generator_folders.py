@@ -5,6 +5,7 @@ Nothing else of a folder is read: no safety checker, no pipeline's code. Weights
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 from stages.engines.generators.generator import Generator
 from stages.engines.generators.params import CHANNEL_GROUPS, GeneratorSizes
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
+from stages.foundations.files import write_bytes_atomically, write_json
 
 transformers_logging.disable_progress_bar()
 diffusers_logging.disable_progress_bar()
@@ -51,9 +52,11 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
             f"{folder} is not a generator that can be used ({error}): give a folder in diffusers' layout with unet, "
             "text_encoder, tokenizer, scheduler and, for latents, vae; weights as safetensors"
         ) from error
-    for told in ("is_local", "local_files_only"):  # how it was loaded would be saved with it
-        tokenizer.init_kwargs.pop(told, None)
-    return Generator(unet, text_encoder, tokenizer, scheduler, vae).to(device)
+    return Generator(unet, text_encoder, tokenizer, _files(folder / "tokenizer"), scheduler, vae).to(device)
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
 
 
 def _scheduler(folder: Path) -> DDIMScheduler:
@@ -128,7 +131,10 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
         clip_sample=False,
         timestep_spacing="trailing",
     )
-    return Generator(unet, text_encoder, tokenizer, scheduler, None)
+    with tempfile.TemporaryDirectory() as place:
+        tokenizer.save_pretrained(place)
+        files = _files(Path(place))
+    return Generator(unet, text_encoder, tokenizer, files, scheduler, None)
 
 
 def _word_tokenizer(prompts: Sequence[str], max_tokens: int) -> PreTrainedTokenizerFast:
@@ -161,7 +167,8 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
         _save_network(getattr(generator, part), given, folder / part)
     if generator.vae is not None:
         _save_network(generator.vae, {}, folder / "vae")
-    generator.tokenizer.save_pretrained(folder / "tokenizer")
+    for name, content in generator.tokenizer_files.items():
+        write_bytes_atomically(folder / "tokenizer" / name, content)
     generator.scheduler.save_config(folder / "scheduler")
     write_json(
         folder / "model_index.json",
