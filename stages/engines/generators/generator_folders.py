@@ -5,6 +5,7 @@ Nothing else of a folder is read: no safety checker, no pipeline's code. Weights
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -169,7 +170,7 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
         _save_network(generator.vae, {}, folder / "vae")
     for name, content in generator.tokenizer_files.items():
         write_bytes_atomically(folder / "tokenizer" / name, content)
-    generator.scheduler.save_config(folder / "scheduler")
+    _save_config(generator.scheduler, folder / "scheduler" / "scheduler_config.json")
     write_json(
         folder / "model_index.json",
         {
@@ -195,5 +196,11 @@ def _save_network(network: nn.Module, given: Mapping[str, Tensor], folder: Path)
         network.config.save_pretrained(folder)
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     else:
-        network.save_config(folder)
+        _save_config(network, folder / "config.json")
         save_file(tensors, folder / "diffusion_pytorch_model.safetensors", metadata={"format": "pt"})
+
+
+def _save_config(part: Any, path: Path) -> None:
+    config = json.loads(part.to_json_string())
+    config.pop("_name_or_path", None)  # where it was loaded from
+    write_json(path, config)
