@@ -1,0 +1,187 @@
+"""How well a picture fits a prompt, by a BLIP-shaped network: contrastive score, matching score, learnt reward.
+
+Source: BLIP (arXiv 2201.12086), ImageReward (arXiv 2304.05977, section 3.1; code at c1392c6d). The encoders are
+transformers' `BlipVisionModel` and `BlipTextModel`, put together here because `BlipModel` starts with random text
+weights without a word (transformers#28034).
+
+Deviations from ImageReward's code:
+1. Training, evaluation and feedback to a generator call the same function; there, training read the last token.
+2. A picture is encoded once, however many pairs it is in.
+3. Resizing is torch's antialiased bicubic and differentiable; it differs from PIL's by rounding to bytes
+   (tests/engines/image_scorers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
+
+from stages.engines.image_scorers.config import RewardHeadSizes, ScorerConfig, Variant
+from stages.foundations.errors import UserError
+
+FIRST_TEMPERATURE = 0.07
+PAD = "[PAD]"
+
+
+class Tokens(NamedTuple):
+    """Prompts as the text encoder takes them."""
+
+    ids: Tensor
+    """[prompts, tokens]"""
+    mask: Tensor
+    """[prompts, tokens]: 1 where there is a token, 0 where there is padding."""
+
+
+class ImageScorer(nn.Module):
+    """Both encoders and the heads that `config` names; `scorer_folders` loads and saves it."""
+
+    def __init__(self, config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float = 0.02) -> None:
+        super().__init__()
+        self.config, self.tokenizer = config, Tokenizer.from_str(tokenizer.to_str())
+        self.tokenizer.enable_truncation(config.max_text_tokens)
+        self.tokenizer.enable_padding(pad_id=tokenizer.token_to_id(PAD), pad_token=PAD)
+        self.vision = BlipVisionModel(_vision_config(config, initializer_range))
+        self.text = BlipTextModel(_text_config(config, initializer_range), add_pooling_layer=False)
+        width = config.text.hidden_size
+        if config.projection_size is not None:
+            self.vision_projection = nn.Linear(config.vision.hidden_size, config.projection_size)
+            self.text_projection = nn.Linear(width, config.projection_size)
+            self.temperature = nn.Parameter(torch.tensor(FIRST_TEMPERATURE))
+        if config.has_matching_head:
+            self.matching_head = nn.Linear(width, 2)
+        if config.reward_head is not None:
+            self.reward_head = reward_head(width, config.reward_head)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.text.embeddings.word_embeddings.weight.device
+
+    def score(self, images: Tensor, prompts: Sequence[str], variant: Variant = "reward") -> Tensor:
+        """Scores [N] of images float[N, 3, H, W] in 0..1 for one prompt each; higher is better.
+
+        `clip` is a cosine, `blip` the log-odds of a match, `reward` has mean 0 and spread 1 on validation images.
+        Differentiable with respect to the images. Values outside of 0..1 are not cut off: a cut has no gradient.
+        UserError when the scorer lacks the head.
+        """
+        tokens = self.encode_prompts(prompts)
+        return self.score_encoded(self.encode_images(images.to(self.device)), tokens, variant)
+
+    def encode_prompts(self, prompts: Sequence[str]) -> Tokens:
+        """Token ids, cut at `max_text_tokens` and padded to the longest."""
+        found = self.tokenizer.encode_batch(list(prompts))
+        ids, mask = ([getattr(one, name) for one in found] for name in ("ids", "attention_mask"))
+        return Tokens(torch.tensor(ids, device=self.device), torch.tensor(mask, device=self.device))
+
+    def encode_images(self, images: Tensor) -> Tensor:
+        """Hidden states [N, 1 + patches, width] of images float[N, 3, H, W] in 0..1."""
+        side, config = self.config.image_size, self.config
+        mean, std = (
+            torch.tensor(values, device=images.device).view(3, 1, 1)
+            for values in (config.pixel_mean, config.pixel_std)
+        )
+        return self.vision((fit_to_square(images, side) - mean) / std).last_hidden_state
+
+    def score_encoded(self, hidden: Tensor, tokens: Tokens, variant: Variant) -> Tensor:
+        """`score` of images that are encoded already, row for row with the tokens."""
+        match variant:
+            case "clip":
+                image, text = self.contrastive_features(hidden, tokens)
+                return (image * text).sum(-1)
+            case "blip":
+                logits = self.matching_logits(hidden, tokens)
+                return logits[:, 1] - logits[:, 0]
+            case "reward":
+                return (self.raw_reward(hidden, tokens) - self.config.reward_mean) / self.config.reward_std
+
+    def contrastive_features(self, hidden: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Unit vectors [images, projection] and [prompts, projection]; their product is the `clip` score."""
+        if self.config.projection_size is None:
+            raise UserError("this scorer has no contrastive projections: take `clip` from one that has")
+        text = self.text(tokens.ids, tokens.mask).last_hidden_state[:, 0]
+        return (
+            nn.functional.normalize(self.vision_projection(hidden[:, 0]), dim=-1),
+            nn.functional.normalize(self.text_projection(text), dim=-1),
+        )
+
+    def matching_logits(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        """[N, 2]: no match, match."""
+        if not self.config.has_matching_head:
+            raise UserError("this scorer has no matching head: take `blip` from one that has")
+        if self.config.matching_token_id is not None:
+            ids = tokens.ids.clone()
+            ids[:, 0] = self.config.matching_token_id
+            tokens = tokens._replace(ids=ids)
+        return self.matching_head(self.fused(hidden, tokens))
+
+    def raw_reward(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        """[N]: the reward head's output before normalisation."""
+        if self.config.reward_head is None:
+            raise UserError("this scorer has no reward head: `dvc repro reward_model` trains one")
+        return self.reward_head(self.fused(hidden, tokens))[:, 0]
+
+    def fused(self, hidden: Tensor, tokens: Tokens) -> Tensor:
+        """[N, text width]: the first token after it has looked at the image in every layer."""
+        # Without `is_decoder`, which would make the attention causal.
+        return self.text(tokens.ids, tokens.mask, encoder_hidden_states=hidden).last_hidden_state[:, 0]
+
+
+def fit_to_square(images: Tensor, side: int) -> Tensor:
+    """Images [N, 3, side, side]: the shorter side resized (bicubic, antialiased), then the centre.
+
+    Images of that size stay as they are.
+    """
+    height, width = images.shape[-2:]
+    if (height, width) == (side, side):
+        return images
+    shorter = min(height, width)
+    size = [max(side, int(side * length / shorter)) for length in (height, width)]
+    images = nn.functional.interpolate(images, size=size, mode="bicubic", antialias=True, align_corners=False)
+    top, left = (round((length - side) / 2) for length in size)
+    return images[..., top : top + side, left : left + side]
+
+
+def reward_head(width: int, sizes: RewardHeadSizes) -> nn.Sequential:
+    """Linear layers, a dropout after each of the first, no activation: ImageReward left its ReLUs out."""
+    layers: list[nn.Module] = []
+    for number, outputs in enumerate([*sizes.widths, 1]):
+        layers.append(nn.Linear(width, outputs))
+        if number < len(sizes.dropouts):
+            layers.append(nn.Dropout(sizes.dropouts[number]))
+        width = outputs
+    return nn.Sequential(*layers)
+
+
+def _vision_config(config: ScorerConfig, initializer_range: float) -> BlipVisionConfig:
+    return BlipVisionConfig(
+        hidden_size=config.vision.hidden_size,
+        intermediate_size=config.vision.feed_forward_size,
+        num_hidden_layers=config.vision.layers,
+        num_attention_heads=config.vision.heads,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        layer_norm_eps=1e-6,  # as in BLIP; the class's default is 1e-5
+        initializer_range=initializer_range,
+    )
+
+
+def _text_config(config: ScorerConfig, initializer_range: float) -> BlipTextConfig:
+    return BlipTextConfig(
+        vocab_size=config.vocabulary,
+        hidden_size=config.text.hidden_size,
+        encoder_hidden_size=config.vision.hidden_size,
+        intermediate_size=config.text.feed_forward_size,
+        num_hidden_layers=config.text.layers,
+        num_attention_heads=config.text.heads,
+        max_position_embeddings=config.text_positions,
+        layer_norm_eps=1e-12,
+        hidden_dropout_prob=config.text_dropout,
+        attention_probs_dropout_prob=config.text_dropout,
+        initializer_range=initializer_range,
+        is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
+    )
