@@ -62,7 +62,7 @@ def json_rows(content: bytes, told: str) -> list[Any]:
 
 def _loads(text: str) -> Any:
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=str)  # NaN is no JSON, and no number
         return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None

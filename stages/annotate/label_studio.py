@@ -117,5 +117,42 @@ def _annotator(given: Any) -> str:
         if given.get("id") is None and isinstance(given.get("email"), str):
             return f"{SOURCE}/{stable_hash(given['email'])[:12]}"
         given = given.get("id")
-    is_number = isinstance(given, int) and not isinstance(given, bool)
-    return f"{SOURCE}/{given}" if is_number else ""
+    is_name = isinstance(given, int) and not isinstance(given, bool)
+    is_name |= isinstance(given, str) and bool(
+        re.fullmatch(r"[0-9a-f]{12}", given)
+    )  # of an address, by `slimmed`
+    return f"{SOURCE}/{given}" if is_name else ""
+
+
+def slimmed(rows: list[Any]) -> list[Any]:
+    """The export without what nobody reads, addresses of people and paths of the server among it.
+
+    Its tables are those of the whole export; rows that are no tasks stay, to be counted.
+    """
+    return [_slim_task(row) if isinstance(row, dict) else None for row in rows]
+
+
+def _slim_task(task: Mapping[str, Any]) -> dict[str, Any]:
+    slim = {"id": task.get("id")}
+    if isinstance(task.get("data"), dict):
+        slim["data"] = {name: task["data"].get(name) for name in ("prompt_id", "prompt", "image_ids")}
+    if isinstance(task.get("drafts"), list):
+        slim["drafts"] = [{} for _ in task["drafts"]]
+    if "annotations" in task:
+        given = task["annotations"]
+        slim["annotations"] = [_slim_annotation(one) for one in given] if isinstance(given, list) else None
+    return slim
+
+
+def _slim_annotation(one: Any) -> Any:
+    if not isinstance(one, dict):
+        return None
+    names = ("id", "result", "was_cancelled", "ground_truth", "lead_time", "created_at")
+    said = {name: one[name] for name in names if name in one}
+    return said | {"completed_by": completed_by(_annotator(one.get("completed_by")))}
+
+
+def completed_by(annotator_id: str) -> int | str:
+    """What an export says of this annotator: the number of a user, or the hash of an address."""
+    name = annotator_id.rpartition("/")[2]
+    return int(name) if name.isdecimal() and str(int(name)) == name else name

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stages.annotate.annotations import MOST_POINTS, SLOTS
+from stages.annotate.label_studio import completed_by
 from stages.foundations.tables.rating import ASPECTS, ISSUES
 
 FEWEST, MOST = 2, 9
@@ -111,11 +112,10 @@ def exported_annotation(
         if len(row["issues"]):
             flags = {"choices": list(row["issues"])}
             result.append(_result(f"issues_{number}", f"image_{number}", "choices", flags))
-    annotator = ranking["annotator_id"].rpartition("/")[2]
     seconds = ranking["seconds"]
     return {
         "result": result,
-        "completed_by": int(annotator) if annotator.isdigit() else annotator,
+        "completed_by": completed_by(ranking["annotator_id"]),
         "was_cancelled": False,
         "ground_truth": bool(ranking["is_gold"]),
         "lead_time": seconds if seconds == seconds else None,

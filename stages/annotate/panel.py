@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from stages.annotate.annotations import MOST_IN_SLOT, MOST_POINTS, SLOTS, Annotation
 from stages.annotate.params import PanelAnnotations
+from stages.annotate.tasks import Task
 from stages.foundations.seeds import derive_seed
 from stages.foundations.tables.rating import ASPECTS
 
@@ -33,14 +34,6 @@ class Seen(NamedTuple):
 
     alignment: float
     fidelity: float
-
-
-@dataclass(frozen=True)
-class Task:
-    """Images of a prompt that are ranked side by side."""
-
-    prompt_id: str
-    image_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -69,32 +62,6 @@ def seat_panel(params: PanelAnnotations, seed: int) -> list[Annotator]:
         )
         for name in names
     ]
-
-
-def set_tasks(
-    images: Mapping[str, Sequence[tuple[str, str]]], params: PanelAnnotations, seed: int
-) -> list[Task]:
-    """Tasks of each prompt's images, given as (image id, generator): no image twice, generators mixed evenly.
-
-    The last task of a prompt may have fewer images, never one.
-    """
-    tasks = []
-    for prompt_id in sorted(images):
-        drawn = random.Random(derive_seed(seed, "tasks", prompt_id))
-        left: dict[str, list[str]] = {}
-        for image_id, generator in sorted(images[prompt_id]):
-            left.setdefault(generator, []).append(image_id)
-        for own in left.values():
-            drawn.shuffle(own)
-        mixed = []
-        while any(left.values()):
-            turn = [name for name in sorted(left) if left[name]]
-            drawn.shuffle(turn)
-            mixed += [left[name].pop() for name in turn]
-        size = params.images_per_task
-        cut = [tuple(mixed[start : start + size]) for start in range(0, len(mixed), size)]
-        tasks += [Task(prompt_id, part) for part in cut[: params.tasks_per_prompt] if len(part) > 1]
-    return tasks
 
 
 def gold_tasks(

@@ -106,7 +106,8 @@ def _by_panel(
     params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, paths: Namespace, seed: int
 ) -> Found:
     from stages.algorithms.shape_world.truth import true_score
-    from stages.annotate.panel import Seen, annotate_tasks, seat_panel, set_tasks
+    from stages.annotate.panel import Seen, annotate_tasks, seat_panel
+    from stages.annotate.tasks import by_prompt, set_tasks
 
     seen, truths = {}, {}
     for frame in read_shards(paths.pool):
@@ -118,15 +119,12 @@ def _by_panel(
                     f"annotate.kind panel judges pictures of the shape world only: {error}"
                 ) from None
             seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
-    by_prompt = {
-        name: list(zip(own["image_id"], own["generator"], strict=True))
-        for name, own in images.groupby("prompt_id", sort=True)
-    }
     splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
     careless = [one.annotator_id for one in seat_panel(params, seed) if one.is_careless]
     write_json(paths.out / "panel.json", {"careless": careless})
+    tasks = set_tasks(by_prompt(images), params.images_per_task, params.tasks_per_prompt, seed)
     # The same people in every round: what they say differs because the images do.
-    return annotate_tasks(set_tasks(by_prompt, params, seed), seen, truths, splits, params, seed)
+    return annotate_tasks(tasks, seen, truths, splits, params, seed)
 
 
 def _file_of(own: RankingRoundParams, paths: Namespace) -> AnnotationFile:

@@ -7,8 +7,9 @@ import pandas
 import pytest
 
 from stages.annotate.annotations import Known, checked_tables
-from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, set_tasks, slots_of
+from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
 from stages.annotate.params import PanelAnnotations
+from stages.annotate.tasks import set_tasks
 from stages.foundations.tables.ranking import RANKING
 from stages.preferences.annotators import agreement_measures, judge_annotators, ratings_of
 from stages.preferences.params import AnnotatorRules
@@ -51,7 +52,7 @@ def world(prompts=150, images=12, seed=0):
 
 def said(params=PANEL, seed=0, **size):
     by_prompt, seen, truths, splits = world(seed=seed, **size)
-    tasks = set_tasks(by_prompt, params, seed)
+    tasks = set_tasks(by_prompt, params.images_per_task, params.tasks_per_prompt, seed)
     known = Known(dict.fromkeys(splits, ""), {name: name.split("/")[0] for name in seen})
     rankings, ratings, funnel, warnings = checked_tables(
         annotate_tasks(tasks, seen, truths, splits, params, seed), known
