@@ -6,7 +6,8 @@ Two cores cannot show by computing what asynchrony gains, so a virtual device sl
 real one would take: 17 ms alone, 41 ms with 64 sequences. Everything else is real: Ray, journal, relay, repack, groups,
 verifier, and a trainer that learns a tiny policy in a process of its own. Both loops run on the same eight devices and
 the same forced lengths (median 40 tokens, p99 ten times as many, 400 at most), 32 groups of 8 a step; neither trains on
-a device that draws. A run's figure is the time between two of its steps, the first ones left out.
+a device that draws. A run's figure is the time of a step in its middle: at the beginning devices fill up, at the end
+there is nothing left to begin. `whole` is that of all steps behind the first, with the end that every round has.
 
 A figure is refused when the devices slept more than 5% too long: the machine was too busy, and measured itself. The
 same schedules are then simulated with the measured training time. Exit code 1 when something is refused.
@@ -42,6 +43,8 @@ GROUPS, MEMBERS, LIMIT = 32, 8, 400
 MOST_LATENESS = 0.05
 LEFT_OUT = 3
 """Steps at the beginning of a run: the asynchronous loop has not filled its devices before."""
+DRAINING = 4
+"""Steps at the end of a run: nothing is begun that no step could train on, so devices run empty."""
 REPACK_SECONDS = 0.5
 BATCH_BOUND = 28
 
@@ -51,6 +54,8 @@ class Measured:
     """One run."""
 
     seconds_per_step: float
+    whole_seconds_per_step: float
+    """From the end of the first step to that of the last."""
     tokens_per_second: float
     lateness: float
     training_seconds: float
@@ -104,7 +109,7 @@ def contenders() -> dict[str, dict[str, Any]]:
         "window": None,
         "replica_share": 1.0,
         "takes_groups": "when_empty",
-        "report_seconds": 0.25,
+        "report_seconds": 0.1,
         "relay": {"keep": 8, "chunk_mib": 16},
         "stalled_seconds": 10.0,
         "trainer_ranks": 1,
@@ -145,7 +150,7 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
             "rl.weight_sync_check": {"sequences": 2, "max_logprob_gap": None},
             "rl.checkpoint_every_steps": 1000,
             "rl.minibatches": 1,
-            "rl_rounds.rl_1.steps": steps + LEFT_OUT,
+            "rl_rounds.rl_1.steps": LEFT_OUT + steps + DRAINING,
             **changes,
         },
     )
@@ -172,7 +177,9 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     seconds = ended[counted[-1]] - ended[LEFT_OUT]
     tokens = int(frame[frame["step"].isin(counted)]["response_tokens"].sum())
     said = re.findall(r"virtual samplers: at most ([\d.]+)", (out / "log").read_text(encoding="utf-8"))
-    return Measured(seconds / steps, tokens / seconds, float(said[-1]), _training_seconds(out))
+    last = max(ended)
+    whole = (ended[last] - ended[1]) / (last - 1)
+    return Measured(seconds / steps, whole, tokens / seconds, float(said[-1]), _training_seconds(out))
 
 
 def _training_seconds(out: Path) -> float:
@@ -188,6 +195,7 @@ def _training_seconds(out: Path) -> float:
 def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
     """Medians, ratios, what is refused, and the simulator beside them."""
     median = {name: statistics.median(run.seconds_per_step for run in of) for name, of in runs.items()}
+    whole = {name: statistics.median(run.whole_seconds_per_step for run in of) for name, of in runs.items()}
     tokens = {name: statistics.median(run.tokens_per_second for run in of) for name, of in runs.items()}
     late = {name: max(run.lateness for run in of) for name, of in runs.items()}
     training = statistics.median(run.training_seconds for run in runs["asynchronous"])
@@ -211,6 +219,7 @@ def _report(work: Path, runs: dict[str, list[Measured]]) -> dict[str, Any]:
             for name, of in runs.items()
         },
         "ratio_to_synchronous": {name: median["synchronous"] / value for name, value in median.items()},
+        "whole_seconds_per_step": whole,
         "tokens_per_second": tokens,
         "repack_tokens_gain": tokens["asynchronous_repack"] / tokens["asynchronous"] - 1,
         "training_seconds": training,

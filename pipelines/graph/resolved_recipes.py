@@ -8,7 +8,7 @@ A recipe is whole, or says `base: other.yaml` and what differs:
     sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
 
 It leaves out the sections of branches that it does not use. What runs is the resolved, whole file: without `base`, and
-with `{}` for a section over which stages run and that the recipe leaves out, which DVC would miss.
+with `{}` for a section over which stages run and that the recipe leaves out, where DVC would miss it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import yaml
 
 from pipelines.graph.overrides import dotted, with_changes, without
 from stages.foundations.errors import UserError
-from stages.foundations.stage_graph import foreach_sections, read_definitions
+from stages.foundations.stage_graph import foreach_sections, optional_sections, read_definitions
 
 BASE, WITHOUT = "base", "without"
 
@@ -57,7 +57,11 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
             content = _on_top(content, recipe, name)
         told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are its base's."
         text = f"{told}\n{_dumped(content)}"
-    missing = [one for one in foreach_sections(read_definitions(root / "dvc.yaml")) if one not in content]
+    graph = root / "dvc.yaml"
+    needed = [
+        name for name in foreach_sections(read_definitions(graph)) if name not in optional_sections(graph)
+    ]
+    missing = [name for name in needed if name not in content]
     if missing:
         text = (
             text.rstrip("\n")

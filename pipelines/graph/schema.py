@@ -5,7 +5,7 @@ Each stage checks its own section when it runs; this finds a mistake before the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from stages.foundations.stage_graph import (
     foreach_sections,
     interpolated_sections,
     left_out,
+    optional_sections,
     read_definitions,
     shared_folders,
     stages_of,
@@ -66,7 +67,8 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
     """
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
     stages, loops = stages_of(definitions, given), foreach_sections(definitions)
-    problems = _wrong_sections(given, models, definitions, stages)
+    optional = optional_sections(root / "dvc.yaml")
+    problems = _wrong_sections(given, models, definitions, stages, optional)
     sections: dict[str, Any] = {}
     for name in models:
         if name in given and (given[name] or name not in loops):
@@ -84,7 +86,11 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
 
 
 def _wrong_sections(
-    given: Mapping[str, Any], models: Mapping[str, Any], definitions: Definitions, stages: list[GraphStage]
+    given: Mapping[str, Any],
+    models: Mapping[str, Any],
+    definitions: Definitions,
+    stages: list[GraphStage],
+    optional: Sequence[str],
 ) -> list[str]:
     readers = {section: stage.address for stage in reversed(stages) for section in stage.reads}
     interpolated = interpolated_sections(definitions)
@@ -99,7 +105,7 @@ def _wrong_sections(
     wrong += [
         f"{name}: missing section; dvc.yaml interpolates it, and an empty one leaves its stages out"
         for name in interpolated
-        if name not in given and name not in readers
+        if name not in given and name not in readers and name not in optional
     ]
     wrong += [
         f"{name}: no stage of this recipe reads it; remove it, or add what its stage needs besides"

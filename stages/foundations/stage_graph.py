@@ -1,7 +1,8 @@
 """The stages that dvc.yaml makes of a parameter file, resolved without DVC, which needs seconds and a repository.
 
 A recipe may leave branches out. A stage with `foreach` vanishes where its section is empty, as it does for DVC; a plain
-stage that reads a section of its own name is left out where that section is absent, and DVC has to be told.
+stage that reads a section of its own name is left out where that section is absent, and DVC has to be told. A section
+that `vars` of dvc.yaml has as `{}` may be absent for DVC as well.
 """
 
 from __future__ import annotations
@@ -50,6 +51,12 @@ class GraphStage:
 def read_definitions(dvc_yaml: Path) -> Definitions:
     """The stages of a dvc.yaml; none where there is no such file."""
     return yaml.safe_load(dvc_yaml.read_bytes())["stages"] if dvc_yaml.exists() else {}
+
+
+def optional_sections(dvc_yaml: Path) -> list[str]:
+    """Sections that `vars` of a dvc.yaml has as `{}`: DVC takes them for empty where the parameter file has none."""
+    content = yaml.safe_load(dvc_yaml.read_bytes()) if dvc_yaml.exists() else {}
+    return [name for part in content.get("vars", ()) for name in part]
 
 
 def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[GraphStage]:

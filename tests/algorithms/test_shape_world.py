@@ -6,7 +6,7 @@ from scipy.ndimage import label
 
 from stages.algorithms.shape_world.renderer import render, shape_mask
 from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, all_prompts, scene_of
-from stages.algorithms.shape_world.truth import found_objects, true_score
+from stages.algorithms.shape_world.truth import _patches, found_objects, true_score
 
 PROMPTS = all_prompts()
 SOME = list(PROMPTS)[::11]
@@ -111,6 +111,17 @@ def test_the_detector_finds_what_a_flood_fill_finds():
         _, patches = label(numpy.abs(drawn.astype(int) - drawn[0, 0]).max(axis=2) > 30)
         found, clean = found_objects(drawn)
         assert len(found) == patches and clean == 1.0
+
+
+def test_patches_are_those_of_scipy_on_noise_with_long_winding_ones():
+    random = numpy.random.default_rng(3)
+    for _ in range(20):
+        colours = random.integers(0, 2, (24, 17))
+        patches = _patches(colours)
+        for colour in (0, 1):
+            expected, count = label(colours == colour)
+            pairs = set(zip(expected[expected > 0], patches[expected > 0], strict=True))
+            assert len(pairs) == count == len({one for _, one in pairs})
 
 
 def test_a_larger_picture_is_judged_in_its_own_size():

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy
-from scipy.ndimage import find_objects, label
 
 from stages.algorithms.shape_world.renderer import shape_mask
 from stages.algorithms.shape_world.scenes import (
@@ -91,21 +90,42 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
     nearest = away.argmin(axis=2)
     clean = numpy.clip((DIRTY - away.min(axis=2)) / (DIRTY - CLEAN), 0, 1)
     smallest = SMALLEST_OBJECT * height * width / SIDE**2
+    patches = _patches(nearest)
+    areas = numpy.bincount(patches.ravel(), minlength=height * width)
+    clean[(areas[patches] < smallest) & (nearest > 0)] = 0.0
     objects = []
-    for number, colour in enumerate(COLOURS, start=1):
-        patches, _ = label(nearest == number)
-        for patch, box in enumerate(find_objects(patches), start=1):
-            mask = patches[box] == patch
-            count = int(mask.sum())
-            if count < smallest:
-                clean[box][mask] = 0.0
-                continue
-            overlaps = {shape: _overlap(mask, shape) for shape in SHAPES}
-            across = (box[1].start + box[1].stop) / 2 / width
-            down = (box[0].start + box[0].stop) / 2 / height
-            objects.append(FoundObject(colour, overlaps, across, down, count))
+    for patch in numpy.flatnonzero(areas >= smallest):
+        if (colour := int(nearest.flat[patch])) == 0:
+            continue
+        rows, columns = numpy.nonzero(patches == patch)
+        top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
+        mask = patches[top:bottom, left:right] == patch
+        overlaps = {shape: _overlap(mask, shape) for shape in SHAPES}
+        across, down = float(left + right) / 2 / width, float(top + bottom) / 2 / height
+        objects.append(FoundObject(list(COLOURS)[colour - 1], overlaps, across, down, len(rows)))
     objects.sort(key=lambda one: -one.pixels)
     return objects[:MOST_OBJECTS], float(clean.mean())
+
+
+def _patches(colours: numpy.ndarray) -> numpy.ndarray:
+    """For each pixel of [height, width] the first pixel, in reading order, of its patch of one colour.
+
+    Pixels that share a side hang together. Numpy alone: the stages that import this hide scipy, which loads slowly.
+    """
+    first = numpy.arange(colours.size).reshape(colours.shape)
+    edges = (
+        ((slice(None), slice(1, None)), (slice(None), slice(None, -1))),
+        ((slice(1, None), slice(None)), (slice(None, -1), slice(None))),
+    )
+    alike = [colours[one] == colours[other] for one, other in edges]
+    while True:
+        before = first.copy()
+        for (one, other), same in zip(edges, alike, strict=True):
+            for here, there in ((one, other), (other, one)):
+                first[here] = numpy.where(same, numpy.minimum(first[here], first[there]), first[here])
+        first = first.ravel()[first]  # where my first pixel found an earlier one, it is mine too
+        if numpy.array_equal(before, first):
+            return first
 
 
 @cache

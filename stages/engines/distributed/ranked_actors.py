@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
+
+from stages.engines.distributed.patient_clock import PatientClock
 
 
 class RanksLost(RuntimeError):
@@ -22,7 +23,7 @@ class RankedActors:
         self._threads, self._gpus = threads, gpus
         self._actors: list[Any] = []
         self._calls: list[Any] = []
-        self._called_at = 0.0
+        self._clock, self._called_at = PatientClock(), 0.0
         self._start()
 
     @property
@@ -37,16 +38,18 @@ class RankedActors:
 
     @property
     def seconds(self) -> float:
-        """Since the outstanding call was made."""
-        return time.monotonic() - self._called_at
+        """Since the outstanding call was made, as far as anybody has looked at it."""
+        self._clock.look()
+        return self._clock.now - self._called_at
 
     def call(self, method: str, *arguments: Any) -> None:
         """Has every rank call this. One call at a time."""
-        self._called_at = time.monotonic()
+        self._clock.look()
+        self._called_at = self._clock.now
         self._calls = [getattr(actor, method).remote(*arguments) for actor in self._actors]
 
     def result(self, patience_seconds: float) -> Any:
-        """Rank 0's answer when all ranks have answered, else None; waits for nothing.
+        """Rank 0's answer when all ranks have answered, else None; waits for nothing. Must be asked again and again.
 
         What a rank raises is raised. RanksLost when one has died, or after `patience_seconds`.
         """

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stages.engines.distributed.patient_clock import LONGEST_STEP, PatientClock
 from stages.engines.replicas.actor import ReplicaActor
 from stages.engines.replicas.messages import Name, Orders, Report
 from stages.engines.replicas.placement import ReplicaSpec, check_room
@@ -33,8 +34,6 @@ MOST_RESTARTS = 5
 """In a row, without a sample between them."""
 LONGEST_PAUSE_SECONDS = 30.0
 """Between two restarts in a row: 0, 1, 2, 4, ... seconds."""
-LONGEST_STEP_OF_CLOCK = 1.0
-"""More than this between two looks at the replicas is our own delay (a suspended machine), and no sign of theirs."""
 
 
 class FleetError(RuntimeError):
@@ -135,7 +134,7 @@ class Fleet:
         self._seats = [_Seat(number) for number in range(count)]
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         self._pulls: deque[float] = deque(maxlen=REMEMBERED)
-        self._clock = _PatientClock()
+        self._clock = PatientClock()
         self._lateness: float | None = None
         self._start_due()
 
@@ -168,7 +167,7 @@ class Fleet:
             left = deadline - time.monotonic()
             if events or left <= 0 or self._is_any_over(beside):
                 return events
-            self._wait(min(left, self.report_seconds / 4, LONGEST_STEP_OF_CLOCK / 2), beside)
+            self._wait(min(left, self.report_seconds / 4, LONGEST_STEP / 2), beside)
 
     def node(self, replica: int) -> str:
         """Ray's id of the node where the replica runs, or ran last."""
@@ -317,20 +316,6 @@ class Fleet:
         seat.due = time.monotonic() + min(pause, LONGEST_PAUSE_SECONDS)
         seat.restarts_in_a_row += 1
         return kind(seat.number, reason, lost)
-
-
-class _PatientClock:
-    """Seconds that pass while somebody looks: where nobody does for long, only a little passes."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self._looked = time.monotonic()
-
-    def look(self) -> None:
-        """Moves on."""
-        looked = time.monotonic()
-        self.now += min(looked - self._looked, LONGEST_STEP_OF_CLOCK)
-        self._looked = looked
 
 
 def _reason(error: Exception) -> str:

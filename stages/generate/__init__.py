@@ -1,0 +1,1 @@
+"""Stage `generate`: a generator's pictures of the prompts, as shards of PNG."""

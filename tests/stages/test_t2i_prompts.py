@@ -1,0 +1,157 @@
+"""Prompts of the text-to-image branch: split once, and none of the test split among the others."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pandas
+import pytest
+import yaml
+
+from stages.foundations.errors import UserError
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.prompt import PROMPT, prompt_id
+from stages.foundations.tables.table import read_table
+from stages.t2i_prompts.__main__ import main
+
+REAL_DATA = Path(__file__).resolve().parents[3] / "shared/data/image_prefs"
+SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts": 30, "test_prompts": 200}
+
+
+def run(folder, params, seed=0):
+    """Table, dropped rows and metrics of one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "params.yaml").write_text(
+        yaml.safe_dump({"seed": seed, "t2i_prompts": params}, sort_keys=False)
+    )
+    names = {"prompts": "parquet", "dropped": "parquet", "metrics": "json", "headline": "json"}
+    flags = [part for name, end in names.items() for part in (f"--{name}", str(folder / f"{name}.{end}"))]
+    main(["--params", str(folder / "params.yaml"), *flags])
+    tables = [
+        read_table(folder / f"{name}.parquet", schema)
+        for name, schema in (("prompts", PROMPT), ("dropped", DROPPED))
+    ]
+    return *tables, json.loads((folder / "metrics.json").read_text())
+
+
+def files(folder, validation=1, **lines):
+    """Parameters for sources given as `name=[line, ...]`; one whose name begins with "test" has the test prompts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sources = {}
+    for name, rows in lines.items():
+        path = folder / f"{name}.jsonl.gz"
+        path.write_bytes(gzip.compress(b"".join(row + b"\n" for row in rows)))
+        split = "test" if name.startswith("test") else "train"
+        sources[name] = {"path": str(path), "prompt_field": "text", "split": split, "max_prompts": None}
+    return {
+        "kind": "files",
+        "sources": sources,
+        "validation_prompts": validation,
+        "max_prompt_characters": 40,
+    }
+
+
+def line(text):
+    return json.dumps({"text": text}).encode()
+
+
+def test_shapes_are_split_once_and_the_seed_says_how(tmp_path):
+    prompts, dropped, metrics = run(tmp_path / "one", SHAPES)
+    assert prompts["prompt_id"].is_unique and prompts["prompt"].is_unique
+    assert prompts["split"].value_counts().to_dict() == {"train": 408, "test": 200, "validation": 30}
+    assert (prompts["source"] == "shapes/relation").sum() == 20
+    assert set(dropped["reason"]) == {"beyond_max_of_kind"} and metrics["rows/in"] == 882
+    kinds = pandas.crosstab(prompts["source"], prompts["split"])
+    assert (kinds[["test", "train"]] > 0).all(axis=None)  # each kind is trained and tested
+    run(tmp_path / "again", SHAPES)
+    same = [(tmp_path / name / "prompts.parquet").read_bytes() for name in ("one", "again")]
+    assert same[0] == same[1]
+    other, _, _ = run(tmp_path / "other", SHAPES, seed=1)
+    assert set(other["prompt"][other["split"] == "test"]) != set(
+        prompts["prompt"][prompts["split"] == "test"]
+    )
+
+
+def test_test_prompts_are_taken_out_of_the_others(tmp_path):
+    train = [line(text) for text in ("a cat", "A  Cat ", "two dogs", "a dog", "Two  DOGS", "a bird")]
+    params = files(
+        tmp_path, train=train, test=[line("A CAT"), line("a cat"), line("two dogs"), line("a fox")]
+    )
+    prompts, dropped, metrics = run(tmp_path / "out", params)
+    assert set(prompts["prompt"][prompts["split"] == "test"]) == {"A CAT", "two dogs", "a fox"}
+    assert set(prompts["prompt"][prompts["split"] != "test"]) == {"a dog", "a bird"}
+    assert metrics["contamination/test_prompts"] == 2
+    assert metrics["dropped/contaminated"] == 4 and metrics["dropped/duplicate_prompt"] == 1
+    assert dropped["row_id"].tolist() == ["train/0", "train/1", "train/2", "train/4", "test/1"]
+    assert (prompts["prompt_id"] == prompts["prompt"].map(prompt_id)).all()
+
+
+def test_bad_lines_are_dropped_with_a_reason_and_the_rest_is_read(tmp_path):
+    bad = {
+        b"{": "not_json",
+        b'{"other": 1}': "no_prompt_field",
+        b"[1]": "no_prompt_field",
+        b'{"text": 5}': "not_text",
+        b'{"text": "  "}': "empty_prompt",
+        b'{"text": "\\ud800"}': "not_unicode",
+        line("x" * 41): "too_long",
+        b'{"text": "' + b"y" * (1 << 20) + b'"}': "line_too_long",
+    }
+    params = files(tmp_path, train=[*bad, line("<img onerror=1>"), line("b")], test=[line("c")])
+    prompts, dropped, _ = run(tmp_path / "out", params)
+    assert sorted(prompts["prompt"]) == [
+        "<img onerror=1>",
+        "b",
+        "c",
+    ]  # kept as it is: whoever shows it escapes it
+    assert set(dropped["reason"]) == set(bad.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda p: p["sources"]["train"].update(path="/nowhere.jsonl"), "does not exist"),
+        (lambda p: p.update(validation_prompts=9), "validation_prompts 9 leaves none of 2"),
+        (lambda p: p["sources"].pop("test"), "no prompts are left for test"),
+    ],
+)
+def test_mistakes_are_told(tmp_path, change, told):
+    params = files(tmp_path, train=[line("a"), line("b")], test=[line("c")])
+    change(params)
+    with pytest.raises(UserError, match=told):
+        run(tmp_path / "out", params)
+
+
+def test_a_file_that_is_no_gzip_and_unknown_kinds_are_told(tmp_path):
+    params = files(tmp_path, train=[line("a"), line("b")], test=[line("c")])
+    Path(params["sources"]["train"]["path"]).write_bytes(b"no gzip")
+    with pytest.raises(UserError, match="cannot be read"):
+        run(tmp_path / "out", params)
+    with pytest.raises(UserError, match="there are no kinds"):
+        run(tmp_path / "kinds", {**SHAPES, "max_of_kind": {"dogs": 1}})
+    with pytest.raises(UserError, match="leave none of 618 to train"):
+        run(tmp_path / "many", {**SHAPES, "max_of_kind": {"relation": 0}, "test_prompts": 700})
+
+
+@pytest.mark.skipif(not REAL_DATA.exists(), reason="../shared/data/image_prefs is not on this machine")
+def test_of_the_463_test_prompts_of_imagereward_44_stand_among_the_prompts_of_refl(tmp_path):
+    told = {"max_prompts": None}
+    sources = {
+        "refl": {
+            "path": str(REAL_DATA / "refl_prompts_10k.jsonl.gz"),
+            "prompt_field": "text",
+            "split": "train",
+            **told,
+        },
+        "rankings": {
+            "path": str(REAL_DATA / "imagereward_test_rankings.jsonl.gz"),
+            "prompt_field": "prompt",
+            "split": "test",
+            **told,
+        },
+    }
+    limits = {"validation_prompts": 200, "max_prompt_characters": 1000}
+    prompts, _, metrics = run(tmp_path, {"kind": "files", "sources": sources, **limits})
+    assert metrics["contamination/test_prompts"] == 44
+    assert (metrics["prompts/test"], metrics["prompts/train"]) == (463, 9549)
+    assert prompts["prompt"].str.lower().str.split().str.join(" ").is_unique
