@@ -45,6 +45,9 @@ class Feedback(Protocol):
     def outputs(self, generator: Generator, batch: FeedbackBatch) -> Any:
         """What the generator makes of a batch: a tensor, or a tuple of tensors."""
 
+    def to(self, device: torch.device) -> None:
+        """Moves what it holds besides the generator, once."""
+
     def losses(self, outputs: Any, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of each image, [images], and figures for the curve, each [images]."""
 

@@ -86,6 +86,29 @@ class Judges:
         return torch.cat(scores).double().numpy()
 
 
+class Validation:
+    """The points of a curve: the same pictures each time, beside those of the start."""
+
+    def __init__(self, draws: Draws, judges: Judges, start: Generator) -> None:
+        self.draws, self.judges = draws, judges
+        self.start_pictures = draws.of(start)
+        self.start_scores = judges.scores(self.start_pictures, draws.prompts)
+
+    def row(self, generator: Generator) -> dict[str, float]:
+        """`validation/<quantity>`: means of all scores, diversity, distance to the start, and whether the reward rose
+        while the held-out score, or the truth, fell (1 or 0)."""
+        pictures = self.draws.of(generator)
+        scores = self.judges.scores(pictures, self.draws.prompts)
+        gained = gains(self.start_scores, scores, self.draws.prompts)
+        found = {
+            **means(scores),
+            "diversity": diversity(pictures, self.draws.prompts),
+            "distance_to_start": distance(self.start_pictures, pictures),
+            **without(gained),
+        }
+        return {f"validation/{name}": value for name, value in found.items()}
+
+
 def saturation(pictures: NDArray[numpy.uint8]) -> Values:
     """Mean saturation of each picture's pixels as in HSV: (max - min) / max, 0 for black."""
     low, high = pictures.min(axis=3).astype(float), pictures.max(axis=3).astype(float)
@@ -127,6 +150,15 @@ def gains(
 def rose_without(gained: Mapping[str, Interval], quantity: str) -> bool:
     """True when the reward rose while `quantity` fell, both by more than the noise."""
     return gained["reward"].low > 0 and gained[quantity].high < 0
+
+
+def without(gained: Mapping[str, Interval]) -> dict[str, float]:
+    """`reward_without_held_out`, and `reward_without_truth` where it is known: 1 where `rose_without`, else 0."""
+    return {
+        f"reward_without_{name}": float(rose_without(gained, name))
+        for name in ("held_out", "truth")
+        if name in gained
+    }
 
 
 def means(scores: Mapping[str, Values]) -> dict[str, float]:

@@ -80,7 +80,7 @@ class MeasurementParams(StrictParams):
     draw_images: int = Field(ge=1)
     """Drawn at once."""
     shown_images: int = Field(ge=0)
-    """Pairs whose pictures are kept for the report: a third each of largest gain, of largest loss, and of the middle."""
+    """Pairs whose pictures are kept for the report: a third each of largest gain, largest loss, and the middle."""
 
 
 class ReflParams(StrictParams):

@@ -55,8 +55,6 @@ class PreferenceLearning:
         ]
         seeds = [derive_seed(self.seed, self.name, update, position) for position in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
-        if not pairs:
-            return FeedbackBatch((), self.generator.tokenize([""])[:0], {})
         better, worse = (
             denoising_batch(self.generator, self._images([pair[side] for pair in pairs]), prompts, seeds)
             for side in (0, 1)
@@ -82,7 +80,7 @@ class PreferenceLearning:
             denoising_errors(generator, predict(generator, one, states), one, None) for one in (better, worse)
         ]
         with torch.no_grad():
-            frozen = generator.with_unet(self.reference.to(generator.device))
+            frozen = generator.with_unet(self.reference)
             theirs = [
                 denoising_errors(frozen, predict(frozen, one, states), one, None) for one in (better, worse)
             ]
@@ -91,6 +89,10 @@ class PreferenceLearning:
     def _side(self, batch: FeedbackBatch, side: str) -> DenoisingBatch:
         held = batch.tensors
         return DenoisingBatch(held[side], held["noise"], held["timesteps"], batch.token_ids)
+
+    def to(self, device: torch.device) -> None:
+        """Moves the reference."""
+        self.reference.to(device)
 
     def losses(
         self, outputs: tuple[Tensor, Tensor, Tensor, Tensor], batch: FeedbackBatch
@@ -122,11 +124,12 @@ def preference_learning(
         for row in _rows(rows, wanted)
     }
     lacking = sorted(wanted - set(pictures))
-    if lacking or not pairs:
+    if not pairs:
+        raise UserError(f"{preferences} has no training pairs: loosen the rules of section `preferences`")
+    if lacking:
         raise UserError(
-            f"{pool} lacks {len(lacking)} images of {preferences} ({', '.join(lacking[:3])}): run `dvc repro preferences`"
-            if lacking
-            else f"{preferences} has no training pairs: loosen the rules of section `preferences`"
+            f"{pool} lacks {len(lacking)} images of {preferences} ({', '.join(lacking[:3])}): run `dvc repro`, which "
+            "makes both of one pool"
         )
     return PreferenceLearning(params, generator, pairs, pictures, batch_images, seed, name)
 

@@ -43,10 +43,6 @@ class Pretraining:
             images.append(image)
             prompts.append("" if stream.random() < self.params.empty_prompt_fraction else prompt)
             seeds.append(derive_seed(self.seed, self.name, "pretraining", update, position))
-        side = self.generator.image_side
-        if not images:
-            whole = denoising_batch(self.generator, torch.zeros(1, 3, side, side), [""], [0])
-            return DenoisingBatch(*(value[:0] for value in vars(whole).values()))
         return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
 
 

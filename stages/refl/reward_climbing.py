@@ -30,7 +30,7 @@ class RewardClimbing:
         prompts: UpdatePrompts,
     ) -> None:
         self.params, self.prompts, self.scorer = params, prompts, scorer
-        self.timesteps, self.generator = generator.timesteps(sampling_steps), generator
+        self.sampling_steps, self.generator = sampling_steps, generator
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         """Noise and prompts; the position of the gradient is one for the whole update, as in ReFL's code."""
@@ -50,13 +50,17 @@ class RewardClimbing:
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
             return generator.step(latents, timestep, states, 1.0, states)
 
-        noise = batch.tensors["noise"]
+        noise, timesteps = batch.tensors["noise"], generator.timesteps(self.sampling_steps)
         match self.params:
             case ReflFeedback():
-                latents = guess_at(noise, self.timesteps, batch.position, step)
+                latents = guess_at(noise, timesteps, batch.position, step)
             case DraftFeedback(gradient_steps=gradient_steps):
-                latents = drawn_with_gradient(noise, self.timesteps, gradient_steps, step)
+                latents = drawn_with_gradient(noise, timesteps, gradient_steps, step)
         return generator.to_images(latents)
+
+    def to(self, device: torch.device) -> None:
+        """Moves the scorer."""
+        self.scorer.to(device)
 
     def losses(self, outputs: Tensor, batch: FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         """`feedback_loss` of the reward."""

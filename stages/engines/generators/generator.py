@@ -54,9 +54,14 @@ class Generator:
 
     def to(self, device: torch.device) -> Generator:
         """The same generator, moved to `device` in place."""
-        for module in filter(None, [self.unet, self.text_encoder, self.vae]):
-            module.to(device)
+        self.unet.to(device)
+        self.move_others(device)
         return self
+
+    def move_others(self, device: torch.device) -> None:
+        """Moves all but the U-Net, which may be a trainer's."""
+        for module in filter(None, [self.text_encoder, self.vae]):
+            module.to(device)
 
     def with_unet(self, unet: UNet2DConditionModel) -> Generator:
         """Another generator with this U-Net that shares everything else."""
