@@ -6,7 +6,7 @@ from typing import Any
 
 from stages.foundations.about import About, FunnelStep
 
-REASONS = ("gold_reference", "unknown_prompt", "annotator_dropped", "rank_contradicts_rating", "all_tied")
+REASONS = ("gold_task", "unknown_prompt", "annotator_dropped", "rank_contradicts_rating", "all_tied")
 """In the order in which the stage asks."""
 
 

@@ -30,6 +30,11 @@ Ratings = Mapping[tuple[str, str], Mapping[str, float]]
 """(task, annotator) -> image -> overall rating."""
 
 
+def is_of_gold_task(rankings: pandas.DataFrame) -> pandas.Series:
+    """Rows of tasks that have a reference answer, the reference itself included."""
+    return rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])
+
+
 def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
     """The overall ratings that were given, by task and annotator."""
     rated = ratings.dropna(subset=["overall"])
@@ -50,11 +55,11 @@ def judge_annotators(
 ) -> pandas.DataFrame:
     """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
     own = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
+    references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
     tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
     for row in own.to_dict("records"):
         tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
-    agreement = agreement_with_others(tasks.values())
-    references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
+    agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
     rated = overall_ratings(ratings)
     rows = []
     for annotator, done in own.groupby("annotator_id", sort=True):
@@ -65,12 +70,13 @@ def judge_annotators(
             if task in references:
                 gold = _added(gold, _against_reference(ranks, references[task]))
         seconds = done["seconds"].dropna()
+        with_others = agreement.get(annotator, Share(0, 0))
         rows.append(
             {
                 "annotator_id": annotator,
                 "rankings": len(done),
-                "agreement": _measured(agreement[annotator], rules),
-                "agreement_pairs": agreement[annotator].pairs,
+                "agreement": _measured(with_others, rules),
+                "agreement_pairs": with_others.pairs,
                 "consistency": _measured(consistency, rules),
                 "gold_accuracy": _measured(gold, rules),
                 "median_seconds": float(seconds.median()) if len(seconds) else None,
@@ -100,16 +106,19 @@ def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float
 def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) -> dict[str, float]:
     """`alpha_rank`, and `alpha_overall` and so on: Krippendorff's alpha of slots and of ratings; absent if undefined.
 
-    A unit is one image in one task: slots of lists of different images do not compare.
-    `annotator_pairs` is how often two annotators of one task order two images alike, a tie being half.
+    A unit is one image in one task: slots of lists of different images do not compare. Gold tasks are left out: they
+    were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
+    half.
     """
-    own = rankings[~rankings["is_gold"]]
+    own = rankings[~is_of_gold_task(rankings)]
     ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
     tasks: dict[str, list[dict[str, float]]] = defaultdict(list)
     for row in own.to_dict("records"):
-        tasks[row["task_id"]].append(ranks_of(row))
-        for image, rank in tasks[row["task_id"]][-1].items():
-            ranks[row["task_id"], image].append(rank)
+        slots = ranks_of(row)
+        tasks[row["task_id"]].append(slots)
+        # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
+        for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
+            ranks[row["task_id"], image].append(slots[image])
     found = {"alpha_rank": ordinal_alpha(ranks.values())}
     own_ratings = ratings_of(ratings, own)
     for aspect in ASPECTS:

@@ -87,12 +87,13 @@ def keep_rankings(
     funnel, kept = Funnel("preferences", len(rankings)), []
     reasons = dict(zip(annotators["annotator_id"], annotators["reason"], strict=True))
     rated = overall_ratings(ratings)
+    gold = set(rankings.loc[rankings["is_gold"], "task_id"])
     for row in rankings.to_dict("records"):
         row |= {"image_ids": list(row["image_ids"]), "ranks": [int(rank) for rank in row["ranks"]]}
         row_id = f"{row['task_id']}/{row['annotator_id']}"
         own = rank_consistency(ranks_of(row), rated.get((row["task_id"], row["annotator_id"]), {})).share
-        if row["is_gold"]:
-            funnel.drop(row, "gold_reference", "checks annotators, is no annotator's work", row_id)
+        if row["task_id"] in gold:
+            funnel.drop(row, "gold_task", "checks annotators, is not learned from", row_id)
         elif row["prompt_id"] not in splits:
             funnel.drop(row, "unknown_prompt", "the table of prompts lacks it", row_id)
         elif broken := reasons.get(row["annotator_id"]):

@@ -67,7 +67,7 @@ REFUSED = {
     "image_too_small": [png(GRADIENT[:3])],
     "image_animated": [animated("PNG"), animated("WEBP")],
     "image_truncated": [
-        png()[:-100],
+        png()[: len(png()) // 2],
         saved(Image.fromarray(GRADIENT), "JPEG")[:-200],
         saved(Image.fromarray(GRADIENT), "WEBP")[:-60],
     ],

@@ -122,14 +122,17 @@ def test_who_contradicts_own_ratings_is_left_out_and_so_is_one_such_ranking(tmp_
     assert metrics["dropped/rank_contradicts_rating"] == 1  # ann's
 
 
-def test_gold_answers_check_annotators_and_are_nobodys_work(tmp_path):
-    rows = [*panel([1, 2, 3]), *(ranking(f"{task}", "boss", [3, 2, 2], is_gold=True) for task in range(4))]
+def test_gold_tasks_check_annotators_and_are_not_learned_from(tmp_path):
+    rows = [
+        *panel([1, 2, 3], tasks=5),
+        *(ranking(f"{task}", "boss", [3, 2, 2], is_gold=True) for task in range(4)),
+    ]
     tables, metrics = run(
         tmp_path, rows, annotator_rules=PARAMS["annotator_rules"] | {"min_gold_accuracy": 0.0}
     )
     # The reference says x2 = x3 before x1; annotators say x1 x2 x3: both ordered pairs are wrong.
     assert tables["annotators"]["gold_accuracy"].tolist() == [0.0] * 4
-    assert metrics["dropped/gold_reference"] == 4 and "boss" not in set(tables["pairs"]["annotator_id"])
+    assert metrics["dropped/gold_task"] == 20 and set(tables["pairs"]["prompt_id"]) == {"p4"}
     with pytest.raises(UserError, match="no pair of images to train on"):
         run(tmp_path, rows)
 

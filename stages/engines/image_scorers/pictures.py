@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from itertools import chain
 from pathlib import Path
 
 import numpy
@@ -32,10 +33,10 @@ class Pictures:
         return self.rows["prompt"].loc[list(image_ids)].tolist()
 
 
-def load_pictures(pool: Path, image_ids: Collection[str], side: int) -> Pictures:
-    """The pictures with these ids out of the pool's shards; UserError when one is not there."""
+def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) -> Pictures:
+    """The pictures with these ids out of the pools' shards, fitted to `side`; UserError when one is not there."""
     wanted, pixels, kept = set(image_ids), {}, []
-    for frame in read_shards(pool):
+    for frame in chain.from_iterable(map(read_shards, pools)):
         frame = frame[frame["image_id"].isin(wanted)]
         for name, png in zip(frame["image_id"], frame["png"], strict=True):
             pixels[name] = _fitted(pixels_of(png), side)
@@ -43,7 +44,7 @@ def load_pictures(pool: Path, image_ids: Collection[str], side: int) -> Pictures
     missing = sorted(wanted - pixels.keys())
     if missing:
         raise UserError(
-            f"{pool} lacks {len(missing)} of {len(wanted)} images that were ranked, {missing[0]} for one: "
+            f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were ranked, {missing[0]} for one: "
             "run `dvc repro`, so that pool and annotations belong together"
         )
     rows = pandas.concat(kept, ignore_index=True).drop_duplicates("image_id").set_index("image_id")

@@ -74,10 +74,13 @@ class RewardOutputs(NamedTuple):
 class RewardLearner(nn.Module):
     """A scorer and, for training alone, a head for the ratings."""
 
-    def __init__(self, scorer: ImageScorer) -> None:
+    def __init__(self, scorer: ImageScorer, seed: int) -> None:
         super().__init__()
         self.scorer = scorer
-        self.rating_head = nn.Linear(scorer.config.text.hidden_size, ASPECTS)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.rating_head = nn.Linear(scorer.config.text.hidden_size, ASPECTS)
+        self.rating_head.to(next(scorer.parameters()).dtype)
 
 
 def add_reward_head(
@@ -151,8 +154,11 @@ def reward_loss(
     return loss
 
 
-def reward_model(scorer: ImageScorer) -> TrainedModel[RewardBatch, RewardOutputs]:
-    """The scorer as trainers take it; it is saved as a scorer folder, without the head for ratings."""
+def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, RewardOutputs]:
+    """The scorer as trainers take it; it is saved as a scorer folder, without the head for ratings.
+
+    seed: of that head's first weights.
+    """
     side = scorer.config.image_size
     tokens = scorer.encode_prompts([""])
     none = torch.zeros(0, dtype=torch.long)
@@ -169,7 +175,7 @@ def reward_model(scorer: ImageScorer) -> TrainedModel[RewardBatch, RewardOutputs
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:
         save_scorer(scorer, folder, {name.removeprefix("scorer."): one for name, one in weights.items()})
 
-    return TrainedModel(RewardLearner(scorer), reward_outputs, save, filler)
+    return TrainedModel(RewardLearner(scorer, seed), reward_outputs, save, filler)
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from stages.foundations.tables.table import TEXT, TableSchema
 
 ASPECTS = ("overall", "alignment", "fidelity")
 """The three ratings of an image; null where the annotator gave none."""
+ISSUES = ("repeated_generation", "body_problem", "blur", "discomfort", "sexual", "violent", "defamatory")
+"""What may be wrong with an image (ImageReward, arXiv 2304.05977, section 2.2)."""
 RATING = TableSchema(
     "rating",
     {
