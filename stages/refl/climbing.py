@@ -73,13 +73,13 @@ def climb(
             with run.phase("validate"):
                 row |= _measured(learner)
         curve.append(row)
-        if HELD_OUT in row and chosen_update(curve, params.selection) == done:
+        if HELD_OUT in row and chosen_update(curve, this_round.selection) == done:
             best = _weights_of(learner.average)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
         if done % params.checkpoint_every_updates == 0 or done == this_round.updates:
             with run.phase("checkpoint"):
                 _save(learner, checkpoints, done, curve, best)
-    return curve, chosen_update(curve, params.selection), best
+    return curve, chosen_update(curve, this_round.selection), best
 
 
 def chosen_update(curve: Curve, selection: str) -> int:

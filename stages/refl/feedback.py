@@ -39,6 +39,9 @@ class FeedbackBatch:
 class Feedback(Protocol):
     """One kind of feedback. Everything random in it is a function of the seed and the update."""
 
+    figures: Mapping[str, float]
+    """Metrics of what it learns from."""
+
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         """The images of these `positions` of update `update` (from 0)."""
 

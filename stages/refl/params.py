@@ -104,9 +104,6 @@ class ReflParams(StrictParams):
     evaluate_every_updates: int = Field(ge=1)
     checkpoint_every_updates: int = Field(ge=1)
     """A killed run goes on from the last checkpoint."""
-    selection: Literal["held_out", "last"]
-    """`held_out`: of the points of the curve, the start among them, the one with the best held-out score. Never the
-    best reward, which rises in hacked runs too. `last`: the end, as for a control."""
     measurement: MeasurementParams
 
     @model_validator(mode="after")
@@ -146,5 +143,6 @@ class ReflRound(StrictParams):
     updates: int = Field(ge=1)
     reward_weight: float = Field(ge=0)
     """Of the feedback, beside `pretraining.weight`: their ratio decides. 0 is a control, which trains as long."""
-    control: str | None
-    """A round of as many updates and weight 0 that this one is compared with; null for none."""
+    selection: Literal["held_out", "last"]
+    """`held_out`: of the points of the curve, the start among them, the one with the best held-out score. Never the
+    best reward, which rises in hacked runs too. `last`: the end, for a control that has trained as long."""

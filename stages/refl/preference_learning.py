@@ -42,7 +42,13 @@ class PreferenceLearning:
         batch_images: int,
         seed: int,
         name: str,
+        left_out: int,
     ) -> None:
+        self.figures = {
+            "rows/in": len(pairs) + left_out,
+            "rows/kept": len(pairs),
+            "dropped/image_missing": left_out,
+        }
         self.params, self.pairs, self.pictures = params, pairs, pictures
         self.batch_images, self.seed, self.name = batch_images, seed, name
         self.generator, self.reference = generator, deepcopy(generator.unet).requires_grad_(False)
@@ -113,7 +119,10 @@ def preference_learning(
     seed: int,
     name: str,
 ) -> PreferenceLearning:
-    """The feedback of the training pairs in a folder; UserError when there are none, or one's image is missing."""
+    """The feedback of the training pairs in a folder; UserError when none has both its images in the pool.
+
+    Pairs of an earlier round, whose images lie in another pool, are left out and counted.
+    """
     frame = read_table(preferences / "pairs.parquet", PAIR)
     frame = frame[frame["split"] == "train"]
     pairs = list(zip(frame["better_image_id"], frame["worse_image_id"], strict=True))
@@ -123,15 +132,14 @@ def preference_learning(
         for rows in read_shards(pool)
         for row in _rows(rows, wanted)
     }
-    lacking = sorted(wanted - set(pictures))
-    if not pairs:
-        raise UserError(f"{preferences} has no training pairs: loosen the rules of section `preferences`")
-    if lacking:
+    there = [pair for pair in pairs if pictures.keys() >= set(pair)]
+    if not there:
         raise UserError(
-            f"{pool} lacks {len(lacking)} images of {preferences} ({', '.join(lacking[:3])}): run `dvc repro`, which "
-            "makes both of one pool"
+            f"of {len(pairs)} training pairs in {preferences} no images lie in {pool}: loosen the rules of section "
+            "`preferences`, or run `dvc repro`, which makes both of one pool"
         )
-    return PreferenceLearning(params, generator, pairs, pictures, batch_images, seed, name)
+    left_out = len(pairs) - len(there)
+    return PreferenceLearning(params, generator, there, pictures, batch_images, seed, name, left_out)
 
 
 def _rows(rows: pandas.DataFrame, wanted: set[str]) -> list:

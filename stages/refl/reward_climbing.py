@@ -29,6 +29,7 @@ class RewardClimbing:
         scorer: ImageScorer,
         prompts: UpdatePrompts,
     ) -> None:
+        self.figures: dict[str, float] = {}
         self.params, self.prompts, self.scorer = params, prompts, scorer
         self.sampling_steps, self.generator = sampling_steps, generator
 

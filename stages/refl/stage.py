@@ -97,6 +97,7 @@ def run_refl(paths: Namespace) -> None:
                 "refl/updates": this_round.updates,
                 "refl/guidance": params.measurement.guidance,
                 **_hacked(curve[-1], metrics),
+                **feedback.figures,
             }
             run.summary(metrics)
             with replace_folder(paths.out) as folder:

@@ -32,6 +32,8 @@ from stages.refl.climbing import chosen_update
 from stages.refl.comparison import shown_for
 from stages.refl.measurement import diversity, gains, saturation, without
 from stages.refl.params import ReflParams, ReflRound
+from stages.refl_control.__main__ import main as compare
+from stages.refl_control.about import ABOUT as CONTROL_ABOUT
 
 PROMPTS = {
     "train": ["a red circle", "a blue square", "two green triangles", "a yellow circle"],
@@ -57,7 +59,6 @@ REFL = {
     "ema_decay": 0.5,
     "evaluate_every_updates": 2,
     "checkpoint_every_updates": 2,
-    "selection": "held_out",
     "measurement": {
         "validation_images": 4,
         "test_images": 6,
@@ -73,9 +74,10 @@ ROUND = {
     "held_out": {"scorer": "base", "variant": "clip"},
     "updates": 6,
     "reward_weight": 1.0,
-    "control": "control_1",
+    "selection": "held_out",
 }
-CONTROL = {**ROUND, "reward_weight": 0, "control": None}
+LAST = {**ROUND, "selection": "last"}
+CONTROL = {**LAST, "reward_weight": 0}
 TRAINER = {
     "kind": "torch",
     "device": "cpu",
@@ -202,7 +204,7 @@ def climbed(project, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RETRACE_TRACKING", "off")
         patch.setenv("RETRACE_STATE", str(out / "state"))
-        params = write_params(out / "params.yaml", {"selection": "last", "ema_decay": 0.0})
+        params = write_params(out / "params.yaml", {"ema_decay": 0.0}, refl_1=LAST)
         main(flags(project, out, params))
     return out
 
@@ -257,7 +259,7 @@ def test_only_the_unet_learns(climbed, project):
 
 
 def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
-    params = write_params(tmp_path / "params.yaml", {"selection": "last"})
+    params = write_params(tmp_path / "params.yaml")
     main(flags(project, tmp_path, params, "control_1"))
     rows = curve_of(tmp_path)[1:]
     assert len(rows) == 6
@@ -270,9 +272,9 @@ def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
     ids=["draft", "dpo"],
 )
 def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
-    changes = {"feedback": feedback, "selection": "last", "ema_decay": 0.0}
+    changes = {"feedback": feedback, "ema_decay": 0.0}
     params = write_params(
-        tmp_path / "params.yaml", changes, refl_1={**ROUND, "updates": 12, "reward_weight": 5.0}
+        tmp_path / "params.yaml", changes, refl_1={**LAST, "updates": 12, "reward_weight": 5.0}
     )
     main(flags(project, tmp_path, params))
     rows = curve_of(tmp_path)[1:]
@@ -281,6 +283,7 @@ def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
         assert rows[0]["loss/feedback"] == pytest.approx(numpy.log(2))
         assert min(row["loss/feedback"] for row in rows[6:]) < 0.67
         assert rows[-1]["preference/accuracy_train"] > 0.5
+        assert metrics_of(tmp_path)["rows/kept"] == 4 and metrics_of(tmp_path)["dropped/image_missing"] == 0
     else:
         assert metrics_of(tmp_path)["refl/reward/gain"] > 0
 
@@ -361,34 +364,60 @@ def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path)
     with pytest.raises(UserError, match="no test prompts"):
         main(arguments)
     pairs = read_table(project / "preferences" / "pairs.parquet", PAIR)
-    pairs.loc[0, "worse_image_id"] = "f" * 64
+    pairs["worse_image_id"] = "f" * 64
     write_table(pairs, tmp_path / "preferences" / "pairs.parquet", PAIR)
     arguments = flags(project, tmp_path, params)
     arguments[arguments.index("--preferences") + 1] = str(tmp_path / "preferences")
-    with pytest.raises(UserError, match="lacks 1 images"):
+    with pytest.raises(UserError, match="of 4 training pairs"):
         main(arguments)
 
 
-@pytest.mark.parametrize(
-    "changes, told",
-    [
-        ({"held_out": {"scorer": "round_1", "variant": "reward"}}, "the reward that the round climbs"),
-        ({"control": "absent"}, "reward_weight 0"),
-        ({"updates": 7}, "updates 7"),
-    ],
-)
-def test_rounds_that_prove_nothing_are_refused(changes, told):
-    rounds = {"refl_1": ROUND | changes, "control_1": CONTROL}
-    sections = {
-        "refl": ReflParams.model_validate(REFL),
-        "refl_rounds": {name: ReflRound.model_validate(one) for name, one in rounds.items()},
-    }
-    (line,) = ABOUT.contradictions(sections)
-    assert told in line
-    assert (
-        ABOUT.contradictions({**sections, "refl_rounds": {"control_1": sections["refl_rounds"]["control_1"]}})
-        == []
-    )
+def test_rounds_that_prove_nothing_are_refused():
+    def told(changes, control):
+        rounds = {"refl_1": ROUND | changes, "control_1": CONTROL | control}
+        sections = {"refl_rounds": {name: ReflRound.model_validate(one) for name, one in rounds.items()}}
+        sections["refl_controls"] = {"refl_1": "control_1"}
+        return [*ABOUT.contradictions(sections), *CONTROL_ABOUT.contradictions(sections)]
+
+    assert told({}, {}) == []
+    (line,) = told({"held_out": {"scorer": "round_1", "variant": "reward"}}, {})
+    assert "the reward that the round climbs" in line
+    for changes, control, words in (
+        ({}, {"reward_weight": 0.1}, "set reward_weight 0"),
+        ({}, {"selection": "held_out"}, "selection last"),
+        ({"updates": 7}, {}, "updates 7"),
+        ({}, {"start_from": "refl_0"}, "start_from base"),
+    ):
+        (line,) = told(changes, control)
+        assert words in line
+
+
+def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_path):
+    params = write_params(tmp_path / "params.yaml")
+    params.write_text(params.read_text() + "refl_controls: {refl_1: control_1}\n")
+    pictures = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
+    control = pictures.assign(truth_after=pictures["truth_after"] - 0.25).iloc[::-1]
+    write_table(control, tmp_path / "control.parquet", FEEDBACK_IMAGE)
+    arguments = [
+        "--params",
+        str(params),
+        "--round",
+        "refl_1",
+        "--pictures",
+        str(climbed / "pictures.parquet"),
+    ]
+    arguments += ["--control", str(tmp_path / "control.parquet")]
+    arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
+    compare(arguments)
+    metrics = metrics_of(tmp_path)
+    for end in ("", "_low", "_high"):
+        assert metrics[f"refl/truth/over_control{end}"] == pytest.approx(0.25)
+        assert metrics[f"refl/reward/over_control{end}"] == 0
+    assert metrics["refl/pairs"] == 6
+    assert json.loads((tmp_path / "headline.json").read_text())["score"] == pytest.approx(0.25)
+    write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control.parquet", FEEDBACK_IMAGE)
+    with pytest.raises(UserError, match="0 are from the same noise"):
+        compare(arguments)
 
 
 def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():
