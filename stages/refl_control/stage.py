@@ -32,14 +32,14 @@ def run_refl_control(paths: Namespace) -> None:
             )
         )
         run.summary(metrics)
-        judge = "truth" if "refl/truth/over_control" in metrics else "held_out"
-        shown = {"score": "over_control", "low": "over_control_low", "high": "over_control_high"}
-        headline = {word: f"refl/{judge}/{name}" for word, name in shown.items()}
+        judge = "truth" if "gain_over_control/truth/mean" in metrics else "held_out"
+        shown = {"score": "mean", "low": "low", "high": "high"}
+        headline = {word: f"gain_over_control/{judge}/{name}" for word, name in shown.items()}
         write_metrics(paths.metrics, metrics, {paths.headline: headline})
 
 
 def gains_over_control(pictures: pandas.DataFrame, control: pandas.DataFrame) -> dict[str, float]:
-    """`refl/<quantity>/over_control` with its 95% interval: the round's pictures less the control's, whole prompts
+    """`gain_over_control/<quantity>/mean` with its 95% interval: the round's pictures less the control's, whole prompts
     resampled.
 
     UserError when they were not drawn from the same noise.
@@ -50,15 +50,15 @@ def gains_over_control(pictures: pandas.DataFrame, control: pandas.DataFrame) ->
             f"of {len(pictures)} pictures of the round and {len(control)} of its control, {len(both)} are from the "
             "same noise: give both rounds the same refl.measurement and prompts"
         )
-    metrics: dict[str, float] = {"refl/pairs": len(both), "refl/prompts": both["prompt_id"].nunique()}
+    metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
     for name in QUANTITIES:
         of_control, own = both[f"{name}_after_control"], both[f"{name}_after"]
         if own.isna().any():  # nobody knows the truth of these prompts
             continue
         gained = paired_bootstrap(of_control, own, both["prompt_id"])
         metrics |= {
-            f"refl/{name}/over_control": gained.estimate,
-            f"refl/{name}/over_control_low": gained.low,
-            f"refl/{name}/over_control_high": gained.high,
+            f"gain_over_control/{name}/mean": gained.estimate,
+            f"gain_over_control/{name}/low": gained.low,
+            f"gain_over_control/{name}/high": gained.high,
         }
     return metrics

@@ -410,10 +410,10 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
     arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
     compare(arguments)
     metrics = metrics_of(tmp_path)
-    for end in ("", "_low", "_high"):
-        assert metrics[f"refl/truth/over_control{end}"] == pytest.approx(0.25)
-        assert metrics[f"refl/reward/over_control{end}"] == 0
-    assert metrics["refl/pairs"] == 6
+    for end in ("mean", "low", "high"):
+        assert metrics[f"gain_over_control/truth/{end}"] == pytest.approx(0.25)
+        assert metrics[f"gain_over_control/reward/{end}"] == 0
+    assert metrics["rows/pairs"] == 6
     assert json.loads((tmp_path / "headline.json").read_text())["score"] == pytest.approx(0.25)
     write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control.parquet", FEEDBACK_IMAGE)
     with pytest.raises(UserError, match="0 are from the same noise"):
