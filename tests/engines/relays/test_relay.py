@@ -44,6 +44,8 @@ def cluster(tmp_path_factory):
         "RAY_AUTH_MODE": "token",  # Ray reads mode and token once in a process, and other tests have sessions too
         "RAY_AUTH_TOKEN": session_token(),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "PYTHONPATH": os.getcwd(),
     }.items():
         patch.setenv(name, value)
