@@ -137,7 +137,7 @@ def _own(processes: int, run: str) -> Iterator[None]:
         "RAY_gcs_server_port_wait_time_s": "300",
         # Ray's is 15, with which an actor beside any busy process gets a thirtieth of a core and looks as if it hung.
         "RAY_worker_niceness": "0",
-        "RAY_prestart_worker_first_driver": "0",  # one for each CPU, of which actors with settings of their own use none
+        "RAY_prestart_worker_first_driver": "0",  # one for each CPU: most are not needed
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": session_token(),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
