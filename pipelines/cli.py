@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
+from pipelines.annotating.command import annotations
 from pipelines.commands.extracting import extract
 from pipelines.commands.grading import grade
 from pipelines.commands.grading_agreement import agreement
@@ -104,3 +105,4 @@ app.command()(verify)
 app.command()(mirror)
 app.command()(explain)
 app.command()(doctor)
+app.add_typer(annotations, name="annotations")

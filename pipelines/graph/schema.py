@@ -117,7 +117,10 @@ def _wrong_sections(
 
 def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str, Any]) -> list[str]:
     """Inputs that no stage of the recipe makes, as where a branch is left out that another one needs."""
-    shared, made = shared_folders(definitions), {path: stage for stage in stages for path in stage.outs}
+    shared, made = (
+        shared_folders(definitions, given),
+        {path: stage for stage in stages for path in stage.outs},
+    )
     absent = {
         path: name
         for name in left_out(definitions, given)

@@ -18,6 +18,9 @@ import yaml
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
 
+_ANY = "*"
+"""Stands for whatever an item has, where paths of different stages are compared."""
+
 METRICS = "data/metrics/"
 """Where stages write all their numbers."""
 
@@ -98,17 +101,29 @@ def written_outs(definitions: Definitions) -> list[str]:
     return [path for definition in definitions.values() for path in _outs(definition.get("do", definition))]
 
 
-def shared_folders(definitions: Definitions) -> list[str]:
-    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write."""
-    outs = written_outs(definitions)
-    bodies = [definition.get("do", definition) for definition in definitions.values()]
-    deps = [path for body in bodies for path in _paths(body.get("deps"))]
-    return [dep for dep in dict.fromkeys(deps) if any(out.startswith(f"{dep}/") for out in outs)]
+def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:
+    """Dependencies that no stage makes whole: folders into which several stages, or the items of one, write.
+
+    One of a stage with `foreach` counts for every item, where nothing writes for that item too: its folder is empty.
+    """
+    outs = [_ITEM.sub(_ANY, path) for path in written_outs(definitions)]
+    found = []
+    for name, definition in definitions.items():
+        written = _paths(definition.get("do", definition).get("deps"))
+        shared = [any(out.startswith(f"{_ITEM.sub(_ANY, dep)}/") for out in outs) for dep in written]
+        if not any("${" in dep for dep in written):
+            found += [dep for dep, is_shared in zip(written, shared, strict=True) if is_shared]
+            continue
+        for stage in stages_of({name: definition}, params):
+            found += [dep for dep, is_shared in zip(stage.deps, shared, strict=True) if is_shared]
+    return list(dict.fromkeys(found))
 
 
 def make_shared_folders(root: Path) -> None:
     """Makes those that are missing: a folder stays away where the branch that writes into it is left out."""
-    for folder in shared_folders(read_definitions(root / "dvc.yaml")):
+    params = root / "params.yaml"
+    given = yaml.safe_load(params.read_bytes()) if params.exists() else None
+    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given or {}):
         (root / folder).mkdir(parents=True, exist_ok=True)
 
 

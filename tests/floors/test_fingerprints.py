@@ -110,6 +110,7 @@ CHOICES = sorted(
 
 def test_the_choices_there_are():
     assert {section for section, _ in CHOICES} == {
+        "annotate",
         "extract_web.engine",
         "filter_web.agreement",
         "rl.loop",

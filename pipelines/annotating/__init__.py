@@ -1,0 +1,1 @@
+"""`retrace annotations`: tasks for Label Studio, and its exports back."""

@@ -1,0 +1,106 @@
+"""How far annotators agree: with each other, with themselves, and beyond chance.
+
+Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), by the library `krippendorff`; Kendall and
+Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977,
+section 2) judges annotators by agreement with researchers and with each other, in shares of pairs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import krippendorff
+import numpy
+
+Ranks = Mapping[str, float]
+"""Item -> rank; 1 is best, equal ranks are ties."""
+
+
+class Share(NamedTuple):
+    """Points out of pairs; `share` is None without pairs."""
+
+    points: float
+    pairs: int
+
+    @property
+    def share(self) -> float | None:
+        """Between 0 and 1."""
+        return self.points / self.pairs if self.pairs else None
+
+
+def pair_agreement(first: Ranks, second: Ranks) -> Share:
+    """Of the pairs of items that both rank, how many they order alike; a tie on either side is half a point.
+
+    So whoever ties everything agrees by 0.5 with everybody, as chance does.
+    """
+    points, pairs = 0.0, 0
+    for one, other in combinations(sorted(set(first) & set(second)), 2):
+        product = numpy.sign(first[one] - first[other]) * numpy.sign(second[one] - second[other])
+        points += (1 + float(product)) / 2
+        pairs += 1
+    return Share(points, pairs)
+
+
+def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Share]:
+    """Each annotator's agreement with the mean rank of all others, over tasks that somebody else has done too.
+
+    tasks: for each the rankings by annotator. An annotator who never shared a task has no pairs.
+    """
+    found: dict[str, Share] = defaultdict(lambda: Share(0.0, 0))
+    for rankings in tasks:
+        for annotator, own in rankings.items():
+            others = [ranks for name, ranks in rankings.items() if name != annotator]
+            shared = set(own).intersection(*others) if others else set()
+            consensus = {item: sum(ranks[item] for ranks in others) / len(others) for item in shared}
+            task = pair_agreement(own, consensus)
+            before = found[annotator]
+            found[annotator] = Share(before.points + task.points, before.pairs + task.pairs)
+    return dict(found)
+
+
+def rank_consistency(ranks: Ranks, ratings: Mapping[str, float]) -> Share:
+    """Of the pairs that both the ranks and the same annotator's ratings order strictly, those ordered alike.
+
+    A rating is the better the higher; unrated items are not compared.
+    """
+    points, pairs = 0, 0
+    for one, other in combinations(sorted(set(ranks) & set(ratings)), 2):
+        by_rank, by_rating = ranks[other] - ranks[one], ratings[one] - ratings[other]
+        if by_rank and by_rating:
+            points += (by_rank > 0) == (by_rating > 0)
+            pairs += 1
+    return Share(points, pairs)
+
+
+def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
+    """Krippendorff's alpha of ordinal values: 1 is full agreement, 0 is chance.
+
+    units: for each thing that was judged, the values that it got, of any number of annotators; alpha does not depend on
+    who gave which value. Units with fewer than two values say nothing. None where no two values differ, or no unit has
+    two.
+    """
+    shared = [list(values) for values in units if len(values) > 1]
+    if len({value for values in shared for value in values}) < 2:
+        return None
+    matrix = numpy.full(
+        (max(map(len, shared)), len(shared)), numpy.nan
+    )  # (annotators, units); NaN is missing
+    for column, values in enumerate(shared):
+        matrix[: len(values), column] = values
+    return float(krippendorff.alpha(reliability_data=matrix, level_of_measurement="ordinal"))
+
+
+def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
+    """Sets of three items of which each beats the next by majority: A over B, B over C, C over A.
+
+    wins: votes (or weight) of the first item over the second.
+    """
+    beats = {(one, other) for (one, other), votes in wins.items() if votes > wins.get((other, one), 0.0)}
+    items = sorted({item for pair in beats for item in pair}, key=str)
+    return sum(
+        {(a, b), (b, c), (c, a)} <= beats or {(b, a), (c, b), (a, c)} <= beats
+        for a, b, c in combinations(items, 3)
+    )

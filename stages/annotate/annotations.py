@@ -1,0 +1,207 @@
+"""One annotation of whatever origin, and the checks that all of them go through.
+
+Nobody else checks: Label Studio takes a rating of 99, a rating "a", an unknown image and an image in two slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pandas
+
+from stages.foundations.funnel import Funnel
+from stages.foundations.hashing import stable_hash
+from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables.rating import ASPECTS, ISSUES, RATING
+
+SLOTS = 5
+"""Of a ranking; the first is best."""
+MOST_IN_SLOT = 2
+"""Images that the paper's annotators may put into one slot."""
+MOST_POINTS = 7
+"""Of a rating; the least is 1."""
+
+
+class Refused(Exception):
+    """A reason and a detail: the annotation is dropped."""
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """What one annotator said of the images of one task, as it was given: nothing here is checked yet."""
+
+    row_id: str
+    """Where it stands in its file."""
+    prompt_id: str
+    annotator_id: str
+    """Empty for an anonymous vote."""
+    source: str
+    image_ids: Sequence[str]
+    """The images that were shown."""
+    ranks: Mapping[str, Any]
+    """Image -> slot."""
+    ratings: Mapping[tuple[str, str], Any] = field(default_factory=dict)
+    """(image, aspect) -> points; what is absent was not rated."""
+    issues: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Image -> flags."""
+    seconds: Any = None
+    created: str = ""
+    weight: Any = 1.0
+    is_gold: bool = False
+    occasion: str = ""
+    """Tells tasks of equal images apart."""
+    is_anonymous: bool = False
+    """It needs no annotator."""
+
+    @property
+    def task_id(self) -> str:
+        """A hash of the prompt and the images, whatever their order."""
+        return stable_hash([self.prompt_id, sorted(map(str, self.image_ids)), self.occasion])[:16]
+
+
+@dataclass(frozen=True)
+class Known:
+    """Which prompts and images there are."""
+
+    prompts: Mapping[str, str]
+    """Prompt id -> prompt."""
+    images: Mapping[str, str]
+    """Image id -> the id of its prompt."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The name that a foreign image came with -> its id."""
+
+    def image(self, name: str) -> str:
+        """The id of an image that is named by its id or its foreign name; `name` itself where neither is known."""
+        return self.names.get(name, name)
+
+
+def checked_tables(
+    annotations: Iterable[Annotation | tuple[str, str, str]], known: Known
+) -> tuple[pandas.DataFrame, pandas.DataFrame, Funnel, Counter[str]]:
+    """Rankings, ratings, what was dropped with the reason, and warnings.
+
+    An annotation is dropped whole: of one that holds a wrong thing, nothing can be trusted. What a reader has refused
+    already is (row id, reason, detail). Of several by one annotator on one task the latest counts.
+    """
+    funnel, warnings = Funnel("annotate", 0), Counter[str]()
+    accepted: dict[tuple[str, str, bool], tuple[Annotation, list[int]]] = {}
+    for number, one in enumerate(annotations):
+        funnel.rows_in += 1
+        if isinstance(one, tuple):
+            row_id, reason, detail = one
+            funnel.drop({}, reason, detail, row_id)
+            continue
+        try:
+            ranks = _checked(one, known)
+        except Refused as refused:
+            _drop(funnel, one, *refused.args)
+            continue
+        if max(Counter(ranks).values()) > MOST_IN_SLOT and not one.is_gold:
+            warnings["warnings/too_many_in_slot"] += 1
+        key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
+        if key in accepted:
+            older, newer = sorted([accepted[key], (one, ranks)], key=lambda found: found[0].created)
+            _drop(
+                funnel,
+                older[0],
+                "duplicate_annotation",
+                f"{newer[0].row_id} is the same annotator's later one",
+            )
+            accepted[key] = newer
+        else:
+            accepted[key] = (one, ranks)
+    rankings = [_ranking(one, ranks) for one, ranks in accepted.values()]
+    ratings = [row for one, _ in accepted.values() for row in _ratings(one)]
+    return (
+        pandas.DataFrame(rankings, columns=RANKING.names),
+        pandas.DataFrame(ratings, columns=RATING.names),
+        funnel,
+        warnings,
+    )
+
+
+def _checked(one: Annotation, known: Known) -> list[int]:
+    """The ranks in the order of the images; Refused with the first thing that is wrong."""
+    if one.prompt_id not in known.prompts:
+        raise Refused("unknown_prompt", f"the table of prompts lacks {one.prompt_id!r}"[:200])
+    if not one.annotator_id and not one.is_anonymous:
+        raise Refused("unknown_annotator", "it does not say whose it is")
+    for name in (*one.image_ids, *one.ranks):
+        if known.images.get(name) != one.prompt_id or name not in one.image_ids:
+            raise Refused("unknown_image", f"{name!r} is no image of this task"[:200])
+    if len(set(one.image_ids)) < 2:
+        raise Refused("one_image_only", "a ranking needs two different images")
+    ranks = _checked_ranks(one)
+    _check_ratings(one)
+    if not _is_amount(one.weight):
+        raise Refused("weight_out_of_range", f"{one.weight!r} is no weight of a vote"[:200])
+    if one.seconds is not None and not _is_amount(one.seconds):
+        raise Refused("seconds_out_of_range", f"{one.seconds!r}"[:200])
+    return ranks
+
+
+def _checked_ranks(one: Annotation) -> list[int]:
+    if len(set(one.image_ids)) < len(one.image_ids):
+        raise Refused("image_in_two_slots", "the task shows an image twice")
+    if missing := [name for name in one.image_ids if name not in one.ranks]:
+        raise Refused("rank_missing", f"{len(missing)} of {len(one.image_ids)} images have no slot")
+    ranks = [one.ranks[name] for name in one.image_ids]
+    for rank in ranks:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= SLOTS:
+            raise Refused("rank_out_of_range", f"{rank!r} is none of the slots 1 to {SLOTS}"[:200])
+    return ranks
+
+
+def _check_ratings(one: Annotation) -> None:
+    for points in one.ratings.values():
+        if isinstance(points, bool) or not isinstance(points, (int, float)) or points != points:
+            raise Refused("rating_not_a_number", f"{points!r}"[:200])
+        if not 1 <= points <= MOST_POINTS:
+            raise Refused("rating_out_of_range", f"{points!r} is not within 1 to {MOST_POINTS}"[:200])
+    for name, flags in one.issues.items():
+        if unknown := [flag for flag in flags if flag not in ISSUES]:
+            raise Refused("unknown_issue", f"{unknown[0]!r} of {name!r}"[:200])
+
+
+def _is_amount(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1e12
+
+
+def _drop(funnel: Funnel, one: Annotation, reason: str, detail: str) -> None:
+    row = {name: value for name, value in asdict(one).items() if name not in ("ratings", "issues")}
+    funnel.drop(row, reason, detail, one.row_id)
+
+
+def _shared(one: Annotation) -> dict[str, Any]:
+    return {
+        "task_id": one.task_id,
+        "prompt_id": one.prompt_id,
+        "annotator_id": one.annotator_id,
+        "source": one.source,
+        "seconds": one.seconds,
+    }
+
+
+def _ranking(one: Annotation, ranks: list[int]) -> dict[str, Any]:
+    said = {
+        "is_gold": one.is_gold,
+        "image_ids": list(one.image_ids),
+        "ranks": ranks,
+        "weight": float(one.weight),
+    }
+    return _shared(one) | said
+
+
+def _ratings(one: Annotation) -> list[dict[str, Any]]:
+    """A row for each image that was rated or flagged; none of a reference answer."""
+    said = {name for name, _ in one.ratings} | {name for name, flags in one.issues.items() if flags}
+    return [
+        _shared(one)
+        | {"image_id": name, "created": one.created, "issues": list(one.issues.get(name, []))}
+        | {aspect: one.ratings.get((name, aspect)) for aspect in ASPECTS}
+        for name in one.image_ids
+        if name in said and not one.is_gold
+    ]

@@ -1,0 +1,91 @@
+"""Decodes foreign images in processes that can be killed: one that hangs, crashes or fills memory costs only itself."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy
+
+from stages.engines.images.decoding import decode, prepare
+from stages.engines.images.params import ImageParams
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+
+_PATIENCE = 8.0
+"""Wall clock over computing time: a busy machine must not drop images."""
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
+"""All that a worker gets to see of the environment, beside PYTHONPATH."""
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """What became of a file: pixels, or a reason."""
+
+    pixels: numpy.ndarray | None
+    """uint8[height, width, 3]."""
+    form: str = ""
+    """png, jpeg or webp, by the content."""
+    changes: tuple[str, ...] = ()
+    """What was not plain RGB before (`decoding.decode`)."""
+    reason: str = ""
+    detail: str = ""
+
+
+class ImageDecoder:
+    """A context manager; `close` ends the workers, which start with the first image."""
+
+    def __init__(self, params: ImageParams) -> None:
+        self._params = params
+        seconds = params.timeout_seconds
+        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        limits = WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds)
+        self._pool = WorkerPool(decode, params.workers, limits, environment, prepare)
+
+    def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
+        """One result for each file's bytes, in order. RuntimeError when no worker can be started."""
+        most = int(self._params.max_file_mib * 2**20)
+        asked = [self._ask(content) if len(content) <= most else None for content in files]
+        return [
+            DecodedImage(None, reason="image_too_large", detail=f"{len(content)} bytes, at most {most}")
+            if answer is None
+            else self._result(answer)
+            for content, answer in zip(files, asked, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Ends the workers."""
+        self._pool.close()
+
+    def __enter__(self) -> ImageDecoder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, content: bytes) -> Future[Answer]:
+        return self._pool.submit(
+            content=base64.b64encode(content).decode(),
+            max_pixels=self._params.max_pixels,
+            min_side=self._params.min_side,
+        )
+
+    def _result(self, asked: Future[Answer]) -> DecodedImage:
+        try:
+            answer = asked.result()
+        except StartError as error:
+            raise RuntimeError(
+                f"no process for decoding could be started ({error}): give it memory "
+                f"(images.memory_mib is {self._params.memory_mib})"
+            ) from error
+        if answer.failure:
+            told = f"decoding {answer.failure} {answer.ending}".strip()
+            return DecodedImage(None, reason="image_broken", detail=told)
+        found = answer.value
+        if "reason" in found:
+            return DecodedImage(None, reason=found["reason"], detail=found["detail"])
+        flat = numpy.frombuffer(base64.b64decode(found["rgb"]), dtype=numpy.uint8)
+        pixels = flat.reshape(found["height"], found["width"], 3)
+        return DecodedImage(pixels, found["format"], tuple(found["changes"]))

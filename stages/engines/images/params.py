@@ -1,0 +1,62 @@
+"""Parameters of the sections `images` and `ranking_rounds`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from stages.foundations.params import StrictParams
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class ImageParams(StrictParams):
+    """Section `images`: what an image may be, and what decoding it may cost."""
+
+    max_pixels: int = Field(ge=1)
+    """Width times height, looked at before anything is decoded."""
+    max_file_mib: float = Field(gt=0)
+    """Of one file."""
+    min_side: int = Field(ge=1)
+    """Of width and height, in pixels."""
+    timeout_seconds: float = Field(gt=0)
+    """Seconds of computing for one image; wall clock at most 8 times as many."""
+    memory_mib: int = Field(ge=256)
+    """Address space of the process that decodes."""
+    workers: int = Field(ge=1)
+    """Processes that decode."""
+    images_per_shard: int = Field(ge=1)
+    """Rows of one file of the pool."""
+
+
+class ForeignImages(StrictParams):
+    """Images that came from elsewhere: a folder, and a list that says what they are."""
+
+    folder: str
+    """Paths in the list start here, and may not lead out of it."""
+    list_path: str
+    """JSON lines: `image` (path) and `prompt`, which the table of prompts must have; `generator`, `licence` and
+    `sha256` of the file where they are known."""
+    sha256: Sha256
+    """Hash of the list's bytes: nothing else notices that it has changed."""
+
+
+class AnnotationFile(StrictParams):
+    """What people said of the round's images."""
+
+    path: str
+    """A Label Studio export, rankings or votes, as `annotate.kind` says."""
+    sha256: Sha256
+    """Hash of the file's bytes: nothing else notices that it has changed."""
+
+
+class RankingRoundParams(StrictParams):
+    """One entry of section `ranking_rounds`: images that no generator made, and what people said."""
+
+    foreign: ForeignImages | None
+    """null: only what generators made."""
+    annotations: AnnotationFile | None
+    """null where `annotate.kind` is panel."""
+    also: str
+    """An earlier round whose annotations count as well; the round's own name where there is none."""

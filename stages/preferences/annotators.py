@@ -1,0 +1,159 @@
+"""Quality control: every annotator is measured in four ways, and is kept or dropped with the reasons.
+
+1. Agreement with the others on tasks that several did, leaving the annotator's own ranking out.
+2. Agreement of the ranks with the annotator's own overall ratings.
+3. Agreement with the reference answers of gold tasks.
+4. Seconds for a task.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import numpy
+import pandas
+
+from stages.algorithms.annotator_agreement import (
+    Share,
+    agreement_with_others,
+    ordinal_alpha,
+    pair_agreement,
+    rank_consistency,
+)
+from stages.foundations.tables.annotator import ANNOTATOR
+from stages.foundations.tables.rating import ASPECTS
+from stages.preferences.params import AnnotatorRules
+
+CHANCE = 0.5
+Ratings = Mapping[tuple[str, str], Mapping[str, float]]
+"""(task, annotator) -> image -> overall rating."""
+
+
+def is_of_gold_task(rankings: pandas.DataFrame) -> pandas.Series:
+    """Rows of tasks that have a reference answer, the reference itself included."""
+    return rankings["task_id"].isin(rankings.loc[rankings["is_gold"], "task_id"])
+
+
+def overall_ratings(ratings: pandas.DataFrame) -> Ratings:
+    """The overall ratings that were given, by task and annotator."""
+    rated = ratings.dropna(subset=["overall"])
+    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    columns = (rated[name] for name in ("task_id", "annotator_id", "image_id", "overall"))
+    for task, annotator, image, overall in zip(*columns, strict=True):
+        found[task, annotator][image] = overall
+    return dict(found)
+
+
+def ranks_of(row: pandas.Series | Mapping[str, object]) -> dict[str, float]:
+    """Image -> rank of a row of the ranking table."""
+    return {image: float(rank) for image, rank in zip(row["image_ids"], row["ranks"], strict=True)}
+
+
+def judge_annotators(
+    rankings: pandas.DataFrame, ratings: pandas.DataFrame, rules: AnnotatorRules
+) -> pandas.DataFrame:
+    """The annotator table, sorted by name. Reference answers are nobody's work, anonymous votes have no annotator."""
+    own = rankings[~rankings["is_gold"] & (rankings["annotator_id"] != "")]
+    references = {row["task_id"]: ranks_of(row) for row in rankings[rankings["is_gold"]].to_dict("records")}
+    tasks: dict[str, dict[str, dict[str, float]]] = defaultdict(dict)
+    for row in own.to_dict("records"):
+        tasks[row["task_id"]][row["annotator_id"]] = ranks_of(row)
+    agreement = agreement_with_others(done for task, done in tasks.items() if task not in references)
+    rated = overall_ratings(ratings)
+    rows = []
+    for annotator, done in own.groupby("annotator_id", sort=True):
+        consistency, gold = Share(0, 0), Share(0, 0)
+        for task in done["task_id"]:
+            ranks = tasks[task][annotator]
+            consistency = _added(consistency, rank_consistency(ranks, rated.get((task, annotator), {})))
+            if task in references:
+                gold = _added(gold, _against_reference(ranks, references[task]))
+        seconds = done["seconds"].dropna()
+        with_others = agreement.get(annotator, Share(0, 0))
+        rows.append(
+            {
+                "annotator_id": annotator,
+                "rankings": len(done),
+                "agreement": _measured(with_others, rules),
+                "agreement_pairs": with_others.pairs,
+                "consistency": _measured(consistency, rules),
+                "gold_accuracy": _measured(gold, rules),
+                "median_seconds": float(seconds.median()) if len(seconds) else None,
+            }
+        )
+    table = pandas.DataFrame(rows, columns=ANNOTATOR.names)
+    measures = ["agreement", "consistency", "gold_accuracy", "median_seconds"]
+    table[measures] = table[measures].astype(float)
+    median = table["agreement"].median()
+    table["reason"] = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
+    table["is_kept"] = table["reason"] == ""
+    return table
+
+
+def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float) -> list[str]:
+    """Names of the rules; a measure that is missing (NaN) is below nothing."""
+    least = CHANCE + rules.min_agreement_over_chance * (median - CHANCE)
+    found = {
+        "low_agreement": row["agreement"] < least,
+        "contradicts_own_ratings": row["consistency"] < rules.min_consistency,
+        "fails_gold": row["gold_accuracy"] < rules.min_gold_accuracy,
+        "too_fast": row["median_seconds"] < rules.min_median_seconds,
+    }
+    return [name for name, is_broken in found.items() if is_broken]
+
+
+def agreement_measures(rankings: pandas.DataFrame, ratings: pandas.DataFrame) -> dict[str, float]:
+    """`alpha_rank`, and `alpha_overall` and so on: Krippendorff's alpha of slots and of ratings; absent if undefined.
+
+    A unit is one image in one task: slots of lists of different images do not compare. Gold tasks are left out: they
+    were chosen to be easy. `annotator_pairs`: how often two annotators of one task order two images alike, a tie being
+    half.
+    """
+    own = rankings[~is_of_gold_task(rankings)]
+    ranks: dict[tuple[str, str], list[float]] = defaultdict(list)
+    tasks: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for row in own.to_dict("records"):
+        slots = ranks_of(row)
+        tasks[row["task_id"]].append(slots)
+        # Of two images the second one's slot follows from the first one's: it is no judgement of its own.
+        for image in sorted(slots)[: 1 if len(slots) == 2 else None]:
+            ranks[row["task_id"], image].append(slots[image])
+    found = {"alpha_rank": ordinal_alpha(ranks.values())}
+    own_ratings = ratings_of(ratings, own)
+    for aspect in ASPECTS:
+        rated = own_ratings.dropna(subset=[aspect]).groupby(["task_id", "image_id"])[aspect]
+        found[f"alpha_{aspect}"] = ordinal_alpha(values.tolist() for _, values in rated)
+    total = Share(0, 0)
+    for several in tasks.values():
+        for index, one in enumerate(several):
+            for other in several[:index]:
+                total = _added(total, pair_agreement(one, other))
+    found["annotator_pairs"] = total.share
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def ratings_of(ratings: pandas.DataFrame, rankings: pandas.DataFrame) -> pandas.DataFrame:
+    """The ratings that the same annotator gave in the same task as one of the rankings."""
+    done = set(zip(rankings["task_id"], rankings["annotator_id"], strict=True))
+    keys = zip(ratings["task_id"], ratings["annotator_id"], strict=True)
+    return ratings[numpy.fromiter((key in done for key in keys), dtype=bool)].reset_index(drop=True)
+
+
+def _against_reference(ranks: dict[str, float], reference: dict[str, float]) -> Share:
+    """Agreement on the pairs that the reference orders: what it ties, it does not ask."""
+    total = Share(0, 0)
+    for one, first in reference.items():
+        for other, second in reference.items():
+            if first < second and one in ranks and other in ranks:
+                pair = pair_agreement({one: ranks[one], other: ranks[other]}, {one: first, other: second})
+                total = _added(total, pair)
+    return total
+
+
+def _added(one: Share, other: Share) -> Share:
+    return Share(one.points + other.points, one.pairs + other.pairs)
+
+
+def _measured(share: Share, rules: AnnotatorRules) -> float | None:
+    return share.share if share.pairs >= rules.min_pairs else None

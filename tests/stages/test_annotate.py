@@ -1,0 +1,365 @@
+"""annotate: every bad annotation is a counted reason, and what is sound comes through as it was given."""
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.annotate.__main__ import main
+from stages.annotate.annotation_files import json_rows, ranking_annotations, vote_annotations
+from stages.annotate.annotations import Known, checked_tables
+from stages.annotate.label_studio import export_annotations
+from stages.annotate.labelling import labelling_task
+from stages.engines.images.shards import image_row, read_image_rows, write_shards
+from stages.foundations.errors import UserError
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.prompt import PROMPT, prompt_id
+from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables.rating import RATING
+from stages.foundations.tables.table import read_table, write_table
+from stages.preferences.annotators import agreement_measures
+from stages.preferences.pairs import count_ties, pairs_of, vote_measures
+from tests.fakes.hostile_images import GRADIENT
+
+REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
+needs_real_rows = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the files of {REAL}")
+CAT, DOG = prompt_id("a cat"), prompt_id("a dog")
+IMAGES = ["a" * 64, "b" * 64, "c" * 64]
+KNOWN = Known(
+    {CAT: "a cat", DOG: "a dog"},
+    dict.fromkeys(IMAGES, CAT) | {"d" * 64: DOG},
+    {"cat_1.jpg": IMAGES[0], "cat_2.jpg": IMAGES[1]},
+)
+
+
+def result(control, value):
+    return {"from_name": control, "to_name": "x", "type": "x", "value": value}
+
+
+def ranked(slots):
+    return result("ranking", {"ranker": {f"slot_{i}": [] for i in range(1, 6)} | slots})
+
+
+def annotation(**changed):
+    return {
+        "id": 7,
+        "completed_by": 1,
+        "was_cancelled": False,
+        "ground_truth": False,
+        "lead_time": 31.5,
+        "created_at": "2026-01-01T10:00:00Z",
+        "result": [
+            ranked({"slot_1": [IMAGES[1]], "slot_3": [IMAGES[0], IMAGES[2]]}),
+            result("overall_1", {"rating": 2}),
+            result("overall_2", {"rating": 7}),
+            result("fidelity_2", {"rating": 0}),  # taken back
+            result("issues_1", {"choices": ["blur"]}),
+            result("comment", {"text": ["<b>"]}),  # a control of somebody else's
+        ],
+    } | changed
+
+
+def task(*annotations, data=None, **more):
+    data = data or labelling_task(CAT, "a cat", IMAGES, ["1.png", "2.png", "3.png"])["data"]
+    return {"id": 3, "data": data, "annotations": list(annotations), **more}
+
+
+def checked(*tasks):
+    rankings, ratings, funnel, warnings = checked_tables(export_annotations(list(tasks), "x.json"), KNOWN)
+    dropped = funnel.dropped_frame()
+    assert funnel.metrics(len(rankings))["rows/in"] == len(rankings) + len(dropped)
+    return rankings, ratings, dropped, warnings
+
+
+def test_a_sound_annotation_comes_through_as_given():
+    rankings, ratings, dropped, warnings = checked(task(annotation()))
+    assert dropped.empty and not warnings
+    (row,) = rankings.to_dict("records")
+    assert row["annotator_id"] == "label_studio/1" and not row["is_gold"] and row["seconds"] == 31.5
+    assert row["image_ids"] == IMAGES and row["ranks"] == [3, 1, 3]
+    first, second = ratings.to_dict("records")
+    assert (first["overall"], second["overall"]) == (2, 7) and second["fidelity"] is None
+    assert first["issues"] == ["blur"] and first["task_id"] == row["task_id"]
+
+
+def without_slot(name):
+    kept = [one for one in IMAGES if one != name]
+    return ranked({"slot_1": kept[:1], "slot_2": kept[1:], "_": [name]})
+
+
+GOOD = annotation()["result"][0]
+BAD = {
+    "cancelled": [annotation(was_cancelled=True)],
+    "unknown_annotator": [
+        annotation(completed_by=None),
+        annotation(completed_by={}),
+        annotation(completed_by=True),
+    ],
+    "unknown_image": [
+        annotation(result=[ranked({"slot_1": IMAGES, "slot_2": ["z" * 64]})]),
+        annotation(result=[ranked({"slot_1": [*IMAGES, ["x"]]})]),
+        annotation(result=[ranked({"slot_1": [*IMAGES, "d" * 64]})]),
+        annotation(result=[GOOD, result("overall_9", {"rating": 4})]),
+        annotation(result=[GOOD, result("overall_" + "9" * 5_000, {"rating": 4})]),
+    ],
+    "image_in_two_slots": [annotation(result=[ranked({"slot_1": IMAGES, "slot_2": [IMAGES[0]]})])],
+    "rank_missing": [
+        annotation(result=[]),
+        annotation(result=[without_slot(IMAGES[2])]),
+        annotation(result=[result("ranking", {"ranker": "slot_1"})]),
+    ],
+    "rank_out_of_range": [
+        annotation(result=[ranked({"slot_6": IMAGES})]),
+        annotation(result=[ranked({"slot_0": IMAGES})]),
+        annotation(result=[ranked({"rank": IMAGES})]),
+        annotation(result=[ranked({"slot_" + "9" * 5_000: IMAGES})]),
+    ],
+    "rating_out_of_range": [
+        annotation(result=[GOOD, result("overall_1", {"rating": points})])
+        for points in (99, -1, 10**400, float("inf"))
+    ],
+    "rating_not_a_number": [
+        annotation(result=[GOOD, result("overall_1", {"rating": points})])
+        for points in ("a", None, True, [4], float("nan"))
+    ],
+    "unknown_issue": [
+        annotation(result=[GOOD, result("issues_1", {"choices": flags})])
+        for flags in (["ugly"], [["x"]], "blur ")
+    ],
+    "seconds_out_of_range": [annotation(lead_time=seconds) for seconds in (-1, "x", float("inf"))],
+    "malformed_row": [
+        "text",
+        annotation(result="x"),
+        annotation(result=[3]),
+        annotation(result=[{"value": 3}]),
+    ],
+}
+
+
+@pytest.mark.parametrize("reason", BAD)
+def test_every_bad_annotation_has_its_reason_and_the_next_one_is_taken(reason):
+    rankings, ratings, dropped, _ = checked(task(*BAD[reason], annotation(completed_by=2)))
+    assert dropped["reason"].tolist() == [reason] * len(BAD[reason]), dropped["detail"].tolist()
+    assert rankings["annotator_id"].tolist() == ["label_studio/2"] and len(ratings) == 2
+    assert dropped["detail"].str.len().max() <= 200
+
+
+@pytest.mark.parametrize(
+    ("reason", "changed"),
+    [
+        ("unknown_prompt", {"prompt_id": "nobody's"}),
+        ("unknown_prompt", {"prompt_id": ["x"]}),
+        ("unknown_image", {"image_ids": ["d" * 64, *IMAGES]}),  # of another prompt
+        ("unknown_image", {"image_ids": [{"x": 1}]}),
+        ("unknown_image", {"image_ids": None}),
+        ("one_image_only", {"image_ids": IMAGES[:1]}),
+        ("image_in_two_slots", {"image_ids": [*IMAGES, IMAGES[0]]}),
+    ],
+)
+def test_every_bad_task_has_its_reason(reason, changed):
+    one = task(
+        annotation(
+            result=[ranked({"slot_1": IMAGES[:1]})] if reason == "one_image_only" else annotation()["result"]
+        )
+    )
+    one["data"] = one["data"] | changed
+    assert checked(one, task(annotation()))[2]["reason"].tolist() == [reason]
+
+
+def test_drafts_and_rows_that_are_no_tasks_are_counted():
+    *_, dropped, _ = checked(
+        task(annotation(), drafts=[{"result": []}, {}]), {"data": {}, "annotations": 3}, 7
+    )
+    assert dropped["reason"].tolist() == ["draft", "draft", "malformed_row", "malformed_row"]
+
+
+def test_of_two_annotations_by_one_person_the_later_counts():
+    early = annotation(id=1, created_at="2026-01-01T09:00:00Z", lead_time=1)
+    late = annotation(id=2, created_at="2026-01-01T11:00:00Z", lead_time=2)
+    reference = annotation(id=3, ground_truth=True)
+    for several in ([early, late], [late, early]):
+        rankings, ratings, dropped, _ = checked(task(*several, reference))
+        assert dropped["reason"].tolist() == ["duplicate_annotation"] and "3/1" in dropped["row_id"][0]
+        assert sorted(rankings["seconds"]) == [2, 31.5] and len(ratings) == 2  # the reference has no ratings
+        assert rankings.set_index("seconds")["is_gold"].to_dict() == {2: False, 31.5: True}
+
+
+def test_too_many_in_one_slot_is_a_warning():
+    rankings, _, dropped, warnings = checked(task(annotation(result=[ranked({"slot_2": IMAGES})])))
+    assert len(rankings) == 1 and dropped.empty and warnings == {"warnings/too_many_in_slot": 1}
+
+
+def test_addresses_of_people_do_not_reach_the_tables():
+    rankings, *_ = checked(task(annotation(completed_by={"email": "ann@example.org"})))
+    assert rankings["annotator_id"][0].startswith("label_studio/") and "@" not in rankings["annotator_id"][0]
+    by_number, *_ = checked(task(annotation(completed_by={"id": 4, "email": "ann@example.org"})))
+    assert by_number["annotator_id"][0] == "label_studio/4"
+
+
+def test_json_min_and_other_files_are_refused():
+    with pytest.raises(UserError, match="not as JSON-MIN"):
+        list(export_annotations([{"id": 1, "ranking": {}}], "x.json"))
+    for content in (b"[1, 2", b"a,b\n1,2\n", b"\x1f\x8b broken"):
+        with pytest.raises(UserError):
+            json_rows(content, "x.json")
+    assert json_rows(b'{"a": "\\ud800"}\nbroken\n', "x") == [{"a": "?"}, None]
+
+
+def test_rankings_of_the_papers_form():
+    rows = [
+        {"prompt": "a cat", "generations": ["cat_1.jpg", IMAGES[1]], "ranking": [2, 1], "annotator": "ann"},
+        {"prompt": "a cat", "generations": ["cat_1.jpg", "cat_2.jpg"], "ranking": [1, 1]},
+        {"prompt": "a cat", "generations": ["cat_1.jpg", "cat_9.jpg"], "ranking": [1, 2]},
+        {"prompt": "a cow", "generations": ["cat_1.jpg", "cat_2.jpg"], "ranking": [1, 2]},
+        {"prompt": "a cat", "generations": ["cat_1.jpg", "cat_2.jpg"], "ranking": [1]},
+        {"prompt": "a cat", "generations": ["cat_1.jpg", "cat_2.jpg"], "ranking": [1, 2.5]},
+        {"prompt": "a cat", "generations": [["x"], "cat_2.jpg"], "ranking": [1, 2]},
+        {"prompt": "a cat", "generations": ["cat_1.jpg", "cat_2.jpg"], "ranking": [1, 2], "annotator": ""},
+        {"prompt": "a cat"},
+        None,
+    ]
+    rankings, ratings, funnel, _ = checked_tables(ranking_annotations(rows, "r", KNOWN), KNOWN)
+    assert rankings["annotator_id"].tolist() == ["ann", ""] and rankings["ranks"].tolist() == [[2, 1], [1, 1]]
+    assert ratings.empty
+    assert funnel.dropped_frame()["reason"].tolist() == [
+        "unknown_image",
+        "unknown_prompt",
+        "rank_missing",
+        "rank_out_of_range",
+        "unknown_image",
+        "unknown_annotator",
+        "malformed_row",
+        "malformed_row",
+    ]
+
+
+def test_votes_are_anonymous_rankings_of_two_with_a_weight():
+    row = {"prompt": "a cat", "image_a": "cat_1.jpg", "image_b": "cat_2.jpg"}
+    votes = [
+        {"votedFor": "cat_2.jpg", "userScore": 0.5},
+        {"votedFor": "cat_2.jpg", "userScore": 0.5},  # another voter who says the same
+        {"votedFor": "cat_1.jpg", "userScore": 0},
+        {"votedFor": "cat_9.jpg", "userScore": 1},
+        {"votedFor": "cat_1.jpg", "userScore": "x"},
+        {"votedFor": "cat_1.jpg", "userScore": -1},
+        3,
+    ]
+    rows = [
+        row | {"votes": votes},
+        row,
+        {**row, "prompt": 3, "votes": []},
+        row | {"image_b": "cat_1.jpg", "votes": votes[:1]},
+    ]
+    rankings, _, funnel, _ = checked_tables(vote_annotations(rows, "v", KNOWN), KNOWN)
+    assert rankings["ranks"].tolist() == [[2, 1], [2, 1], [1, 2]] and rankings["weight"].tolist() == [
+        0.5,
+        0.5,
+        0,
+    ]
+    assert rankings["annotator_id"].tolist() == [""] * 3 and rankings["task_id"].nunique() == 1
+    assert funnel.dropped_frame()["reason"].tolist() == [
+        "unknown_image",
+        "weight_out_of_range",
+        "weight_out_of_range",
+        "malformed_row",
+        "malformed_row",
+        "malformed_row",
+        "unknown_image",
+    ]
+
+
+def real(name):
+    return json_rows((REAL / name).read_bytes(), name)
+
+
+@needs_real_rows
+def test_the_real_rankings_give_6399_pairs_and_831_ties():
+    rows = real("imagereward_test_rankings.jsonl.gz")
+    prompts = {prompt_id(row["prompt"]): row["prompt"] for row in rows}
+    images = {name: prompt_id(row["prompt"]) for row in rows for name in row["generations"]}
+    known = Known(prompts, images)
+    rankings, _, funnel, warnings = checked_tables(ranking_annotations(rows, "r", known), known)
+    assert len(rankings) == 466 and len(prompts) == 463 and not warnings and funnel.dropped_frame().empty
+    kept = rankings.to_dict("records")
+    assert len(pairs_of(kept, dict.fromkeys(prompts, "test"))) == 6_399 and count_ties(kept) == 831
+
+
+@needs_real_rows
+def test_the_real_votes_have_their_ceiling():
+    rows = real("rapidata_pairs_with_images.jsonl.gz")
+    prompts = {prompt_id(row["prompt"]): row["prompt"] for row in rows}
+    images = {row[side]: prompt_id(row["prompt"]) for row in rows for side in ("image_a", "image_b")}
+    known = Known(prompts, images)
+    rankings, ratings, funnel, _ = checked_tables(vote_annotations(rows, "v", known), known)
+    assert len(rankings) == 646 and len(images) == 20 and funnel.dropped_frame().empty
+    measures = vote_measures(rankings.to_dict("records"))
+    assert measures["agreement_of_two"] == pytest.approx(0.580, abs=0.0005)
+    assert measures["ceiling"] == pytest.approx(0.688, abs=0.0005)
+    assert agreement_measures(rankings, ratings)["alpha_rank"] == pytest.approx(0.150, abs=0.002)
+
+
+def run(tmp_path, params, content=None):
+    rows = []
+    for number in range(8):
+        said = {"generator": f"g{number % 2}", "seed": number, "source": "generated", "licence": ""}
+        prompt = "a red circle" if number % 4 else "a blue square"
+        rows.append(image_row(GRADIENT + number, prompt_id=prompt_id(prompt), prompt=prompt, **said))
+    write_shards(rows, tmp_path / "pool", 100)
+    prompts = [("a red circle", "train"), ("a blue square", "test")]
+    table = [{"prompt_id": prompt_id(p), "prompt": p, "split": s, "source": "s"} for p, s in prompts]
+    write_table(table, tmp_path / "prompts.parquet", PROMPT)
+    file = None
+    if content is not None:
+        (tmp_path / "export.json").write_bytes(content)
+        file = {"path": str(tmp_path / "export.json"), "sha256": hashlib.sha256(content).hexdigest()}
+    round_1 = {"foreign": None, "annotations": file, "also": "round_1"}
+    given = {"seed": 1, "annotate": params, "ranking_rounds": {"round_1": round_1}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(given))
+    names = {"params": "params.yaml", "pool": "pool", "prompts": "prompts.parquet", "out": "out"}
+    names |= {name: f"{name}.out" for name in ("dropped", "metrics", "headline")}
+    flags = [text for name, path in names.items() for text in (f"--{name}", str(tmp_path / path))]
+    main(["--round", "round_1", *flags])
+    rankings = read_table(tmp_path / "out" / "rankings.parquet", RANKING)
+    ratings = read_table(tmp_path / "out" / "ratings.parquet", RATING)
+    metrics = json.loads((tmp_path / "metrics.out").read_text())
+    return rankings, ratings, read_table(tmp_path / "dropped.out", DROPPED), metrics
+
+
+def test_the_stage_with_a_panel(tmp_path):
+    params = {
+        "kind": "panel",
+        "annotators": 12,
+        "careless": 2,
+        "careless_share": 0.85,
+        "noise": 0.12,
+        "images_per_task": 4,
+        "tasks_per_prompt": 2,
+        "annotators_per_task": 3,
+        "shared_fraction": 0.2,
+        "gold_tasks": 1,
+        "gold_margin": 0.15,
+    }
+    rankings, ratings, dropped, metrics = run(tmp_path, params)
+    assert metrics["tasks/gold"] == 1 and metrics["annotators/all"] == 12 and dropped.empty
+    assert len(rankings) == metrics["rows/kept"] and len(ratings) == metrics["ratings/all"]
+    assert len(json.loads((tmp_path / "out" / "panel.json").read_text())["careless"]) == 2
+    first = [path.read_bytes() for path in sorted((tmp_path / "out").iterdir())]
+    run(tmp_path, params)
+    assert [path.read_bytes() for path in sorted((tmp_path / "out").iterdir())] == first
+
+
+def test_the_stage_with_a_file(tmp_path):
+    with pytest.raises(UserError, match="has no usable annotation"):
+        run(tmp_path, {"kind": "rankings"}, b'[{"prompt": "a red circle"}]')
+    images = read_image_rows(tmp_path / "pool")
+    pool_ids = images.loc[images["prompt"] == "a red circle", "image_id"].tolist()
+    row = {"prompt": "a red circle", "generations": pool_ids[:3], "ranking": [1, 2, 2], "annotator": "ann"}
+    content = gzip.compress(json.dumps([row, row | {"ranking": [9, 1, 1], "annotator": "ben"}]).encode())
+    rankings, _, dropped, metrics = run(tmp_path, {"kind": "rankings"}, content)
+    assert rankings["ranks"].tolist()[0].tolist() == [1, 2, 2] and metrics["dropped/rank_out_of_range"] == 1
+    assert dropped["row_id"].tolist() == ["export.json:1"]
+    with pytest.raises(UserError, match="annotations is null"):
+        run(tmp_path, {"kind": "votes"})
