@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from argparse import Namespace
 from collections.abc import Sequence
@@ -34,10 +35,11 @@ def run_t2i_base(paths: Namespace) -> None:
     with track(attempt) as run:
         match chosen("t2i_base", params):
             case FolderGenerator():
-                generator = load_generator(Path(params.path), torch.device("cpu"))
-                with replace_folder(paths.out) as folder:
-                    save_generator(generator, folder)
-                _write(paths, [], _sizes(generator), run)
+                if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us, and one can copy
+                    generator = load_generator(Path(params.path), torch.device("cpu"))
+                    with replace_folder(paths.out) as folder:
+                        save_generator(generator, folder)
+                    _write(paths, [], _sizes(generator), run)
             case TrainedGenerator():
                 from stages.engines.generators.denoising import trained_denoiser
                 from stages.engines.trainers.build import build_trainer
