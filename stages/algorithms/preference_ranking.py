@@ -12,13 +12,20 @@ from torch import Tensor
 
 
 def pairwise_ranking_loss(
-    better: Float[Tensor, " pairs"], worse: Float[Tensor, " pairs"]
+    better: Float[Tensor, " pairs"],
+    worse: Float[Tensor, " pairs"],
+    weights: Float[Tensor, " pairs"] | None = None,
 ) -> Float[Tensor, ""]:
     """Mean over pairs of -log sigmoid(better - worse), of the scores of the preferred and the other image.
 
-    log 2 for equal scores; 0 with a zero gradient without pairs. Finite for any finite difference.
+    weights: of the pairs in that mean; None is 1 for each. log 2 for equal scores; 0 with a zero gradient without
+    pairs. Finite for any finite difference.
     """
-    return torch.nn.functional.softplus(worse - better).sum() / max(len(better), 1)
+    losses = torch.nn.functional.softplus(worse - better)
+    if weights is None:
+        return losses.sum() / max(len(better), 1)
+    total = float(weights.sum())
+    return (losses * weights).sum() / (total or 1.0)
 
 
 def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[tuple[int, int]]:

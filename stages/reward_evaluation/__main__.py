@@ -1,0 +1,36 @@
+"""Scores the pictures of held-out prompts by every scorer, and compares each with people's preferences.
+
+    python -m stages.reward_evaluation --params params.yaml --round round_1 \\
+        --base data/image_scorers/base --before data/image_scorers/round_1 --scorer data/image_scorers/round_1 \\
+        --preferences data/preferences/round_1 --pool data/images/pool/round_1 \\
+        --earlier-pool data/images/pool/round_1 --scores data/image_scores/round_1.parquet \\
+        --metrics data/metrics/reward_evaluation/round_1.json --headline data/headline/reward_evaluation/round_1.json
+"""
+
+from __future__ import annotations
+
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+from stages.observe.quick_imports import quick_imports
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the stage."""
+    paths = parse_paths(
+        "reward_evaluation",
+        argv,
+        __doc__,
+        inputs=["base", "before", "scorer", "preferences", "pool", "earlier_pool"],
+        outputs=["scores", "metrics", "headline"],
+        options=["round"],
+    )
+    import stages.algorithms.preference_accuracy  # noqa: F401  before scipy is hidden
+
+    with quick_imports():
+        from stages.reward_evaluation.stage import run_reward_evaluation
+
+    run_reward_evaluation(paths)
+
+
+if __name__ == "__main__":
+    run_stage(main)

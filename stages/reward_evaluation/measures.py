@@ -1,0 +1,164 @@
+"""Compares scorers with people on held-out prompts: always between chance and one annotator against another.
+
+Everything is clustered by prompt: pairs of one prompt share images and are not independent. Accuracy pools the pairs, as
+the paper does; whether one scorer is better than another is asked of the prompts' own accuracies, paired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy
+import pandas
+
+from stages.algorithms.comparisons import compare_paired
+from stages.algorithms.estimators import Interval, clustered_bootstrap
+from stages.algorithms.preference_accuracy import pair_points, rank_correlation, recall_and_filter
+from stages.algorithms.preference_ranking import pairs_from_ranking
+
+LEARNT = "reward"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What people said of the test prompts."""
+
+    pairs: pandas.DataFrame
+    """`pair` table"""
+    rankings: pandas.DataFrame
+    """`ranking` table"""
+    generators: pandas.Series
+    """Generator by image id"""
+    own_images: frozenset[str]
+    """Images of this round; the others are an earlier round's."""
+
+
+def measure(
+    held_out: HeldOut, scores: Mapping[str, pandas.Series], recall_at: Sequence[int], draws: int
+) -> dict[str, float]:
+    """All metrics of the stage; `scores` holds a score by image id for each scorer, `reward` among them."""
+    own = held_out.pairs[
+        held_out.pairs["better_image_id"].isin(held_out.own_images)
+        & held_out.pairs["worse_image_id"].isin(held_out.own_images)
+    ]
+    metrics: dict[str, float] = {
+        "pairs/test": len(held_out.pairs),
+        "pairs/on_policy": len(own),
+        "prompts/test": held_out.pairs["prompt_id"].nunique(),
+        "preference/accuracy/random": 0.5,
+    }
+    for name, of_scorer in scores.items():
+        metrics |= _accuracy(f"preference/accuracy/{name}", held_out.pairs, of_scorer, draws)
+        released = _points(held_out.pairs, of_scorer, tie_points=0.0)
+        metrics[f"preference/accuracy_as_released/{name}"] = float(released.mean())
+        by_prompt = by_prompt_accuracy(held_out.pairs, of_scorer)
+        metrics[f"preference/accuracy_by_prompt/{name}"] = float(by_prompt.mean())
+        if len(own):
+            metrics |= _accuracy(f"preference/on_policy_accuracy/{name}", own, of_scorer, draws)
+        metrics |= _recall(held_out.rankings, name, of_scorer, recall_at, draws)
+        metrics |= _interval(f"model_ranking/spearman/{name}", generator_ranking(held_out, of_scorer, draws))
+    equal = pandas.Series(0.0, index=held_out.generators.index)
+    metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
+    metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
+    metrics |= _gains("gain", held_out.pairs, scores)
+    if len(own) not in (0, len(held_out.pairs)):
+        metrics |= _gains("on_policy_gain", own, scores)
+    return metrics
+
+
+def by_prompt_accuracy(pairs: pandas.DataFrame, scores: pandas.Series) -> pandas.Series:
+    """Share of each prompt's pairs that the scores order as people did, ties half, by prompt id."""
+    return pandas.Series(_points(pairs, scores)).groupby(pairs["prompt_id"].to_numpy()).mean()
+
+
+def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | None:
+    """How often one annotator orders a pair as another did who saw the same images, ties half; None where none did."""
+    points, prompts = [], []
+    for _, own in rankings.groupby("task_id", sort=True):
+        ranks = [dict(zip(row.image_ids, row.ranks, strict=True)) for row in own.itertuples()]
+        for (_, one), (row, other) in permutations(zip(own.itertuples(), ranks, strict=True), 2):
+            named = list(other)
+            for better, worse in pairs_from_ranking([other[name] for name in named]):
+                points.append(pair_points(-one[named[better]], -one[named[worse]]).item())
+                prompts.append(row.prompt_id)
+    return clustered_bootstrap(points, prompts, draws) if points else None
+
+
+def generator_ranking(held_out: HeldOut, scores: pandas.Series, draws: int) -> Interval | None:
+    """Rank correlation over generators of the mean score and the share of pairs that people gave them."""
+    prompts, generators = sorted(held_out.pairs["prompt_id"].unique()), sorted(held_out.generators.unique())
+    pairs = held_out.pairs
+    sides = [
+        pandas.DataFrame({"prompt_id": pairs["prompt_id"], "image_id": pairs[f"{side}_image_id"], "won": won})
+        for side, won in (("better", 1.0), ("worse", 0.0))
+    ]
+    shown = pandas.concat(sides, ignore_index=True)
+    shown["generator"] = shown["image_id"].map(held_out.generators)
+    shown["score"] = shown["image_id"].map(scores)
+    images = shown.drop_duplicates("image_id")
+    tables = [
+        frame.pivot_table(index="prompt_id", columns="generator", values=value, aggfunc="mean")
+        .reindex(index=prompts, columns=generators)
+        .to_numpy(dtype=float)
+        for frame, value in ((images, "score"), (shown, "won"))
+    ]
+    return rank_correlation(*tables, draws)
+
+
+def _points(pairs: pandas.DataFrame, scores: pandas.Series, tie_points: float = 0.5) -> numpy.ndarray:
+    return pair_points(
+        scores[pairs["better_image_id"]].to_numpy(), scores[pairs["worse_image_id"]].to_numpy(), tie_points
+    )
+
+
+def _accuracy(name: str, pairs: pandas.DataFrame, scores: pandas.Series, draws: int) -> dict[str, float]:
+    return _interval(
+        name, clustered_bootstrap(_points(pairs, scores), pairs["prompt_id"].to_numpy(dtype=str), draws)
+    )
+
+
+def _recall(
+    rankings: pandas.DataFrame, name: str, scores: pandas.Series, recall_at: Sequence[int], draws: int
+) -> dict[str, float]:
+    """Recall and filter at each k below the number of images, over rankings, clustered by prompt."""
+    metrics: dict[str, float] = {}
+    for k in recall_at:
+        found = [
+            (row.prompt_id, *recall_and_filter(scores[list(row.image_ids)], row.ranks, k))
+            for row in rankings.itertuples()
+            if len(row.image_ids) > k
+        ]
+        if not found:
+            continue
+        prompts, recalls, filters = map(list, zip(*found, strict=True))
+        for thing, values in (("recall", recalls), ("filter", filters)):
+            metrics |= _interval(f"{thing}_at_{k}/{name}", clustered_bootstrap(values, prompts, draws))
+    return metrics
+
+
+def _gains(thing: str, pairs: pandas.DataFrame, scores: Mapping[str, pandas.Series]) -> dict[str, float]:
+    """The reward model's accuracy by prompt minus each other scorer's, paired by prompt."""
+    accuracies = {name: by_prompt_accuracy(pairs, of_scorer) for name, of_scorer in scores.items()}
+    accuracies["random"] = accuracies[LEARNT] * 0 + 0.5
+    metrics: dict[str, float] = {}
+    for name, other in accuracies.items():
+        if name == LEARNT:
+            continue
+        found = compare_paired(other.to_numpy(), accuracies[LEARNT].to_numpy())
+        key = f"{thing}/reward_model_minus_{name}"
+        mean, low, high = found.interval
+        metrics |= {
+            f"{key}/mean": mean,
+            f"{key}/low": low,
+            f"{key}/high": high,
+            f"{key}/p_value": found.p_value,
+        }
+    return metrics
+
+
+def _interval(name: str, interval: Interval | None) -> dict[str, float]:
+    if interval is None:
+        return {}
+    return {name: interval.estimate, f"{name}/low": interval.low, f"{name}/high": interval.high}

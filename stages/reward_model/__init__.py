@@ -1,0 +1,1 @@
+"""Stage `reward_model`: a scorer of pictures learns what people prefer."""

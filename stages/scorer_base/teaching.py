@@ -1,0 +1,144 @@
+"""Teaches a scorer captions of the shape world, by the contrastive and the matching loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy
+import torch
+
+from stages.engines.image_scorers.caption_training import (
+    CaptionBatch,
+    CaptionOutputs,
+    caption_batch,
+    caption_loss,
+    caption_model,
+)
+from stages.engines.image_scorers.config import ScorerConfig
+from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.scorer import ImageScorer
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
+from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.training_loop import Curve, Schedule, train_and_keep_best
+from stages.foundations.seeds import derive_seed
+from stages.observe.tracking import Run
+from stages.scorer_base.captions import Captions, drawn_rows
+from stages.scorer_base.params import TaughtScorer
+
+PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
+"""About those of the shape world's pictures."""
+VALIDATION_PICTURES = 2
+"""Of each validation caption."""
+
+
+def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
+    """A scorer with random weights and the words of `captions`."""
+    tokenizer = word_tokenizer(captions)
+    config = ScorerConfig(
+        vision=params.vision,
+        text=params.text,
+        image_size=params.image_size,
+        patch_size=params.patch_size,
+        pixel_mean=PIXEL_MEAN,
+        pixel_std=PIXEL_STD,
+        vocabulary=tokenizer.get_vocab_size(),
+        max_text_tokens=params.max_text_tokens,
+        text_positions=params.max_text_tokens,
+        text_dropout=0.0,  # pictures and false captions are new at every step
+        projection_size=params.projection_size,
+        has_matching_head=True,
+        matching_token_id=None,
+        reward_head=None,
+        reward_mean=0.0,
+        reward_std=1.0,
+    )
+    return new_scorer(config, tokenizer, params.initializer_range, derive_seed(seed, "scorer_base"))
+
+
+def teach(
+    params: TaughtScorer,
+    trainer_params: TorchTrainerParams | DeepspeedTrainerParams,
+    train: Captions,
+    validation: Captions,
+    seed: int,
+    checkpoints: Checkpoints,
+    run: Run,
+) -> tuple[Curve, Path]:
+    """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
+    scorer = untaught_scorer(params, train.captions, seed)
+    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
+    schedule = Schedule(
+        params.steps,
+        params.warmup_steps,
+        params.final_learning_rate_fraction,
+        params.validate_every_steps,
+        params.checkpoint_every_steps,
+    )
+    each = -(-params.batch_captions // trainer.world_size)
+
+    def update(step: int, scale: float) -> dict[str, float]:
+        images, captions, false = drawn_rows(
+            train, step, params.batch_captions, params.false_captions, params.max_pixel_noise, seed
+        )
+        mine = slice(trainer.rank * each, (trainer.rank + 1) * each)
+        batch = caption_batch(scorer, images[mine], captions[mine], false[mine])
+        done = trainer.update([batch], caption_loss(trainer.world_size), scale)
+        return {
+            "loss/train": done.loss,
+            "loss/contrastive": done.diagnostics["contrastive"],
+            "loss/matching": done.diagnostics["matching"],
+            "optim/gradient_norm": done.gradient_norm,
+        }
+
+    curve, best = train_and_keep_best(
+        "scorer_base",
+        schedule,
+        trainer,
+        checkpoints,
+        run,
+        update,
+        lambda: validated(scorer, trainer, validation, each),
+    )
+    trainer.close()
+    return curve, best
+
+
+def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once: int) -> dict[str, float]:
+    """Mean loss and how often the true caption beats one with one thing changed, on rendered pictures.
+
+    Every rank computes all of it: there are few. Each caption meets as many false ones as the one with the fewest has.
+    """
+    losses, right = [], {"clip": [], "blip": []}
+    count = min(map(len, captions.false))
+    for picture in range(min(VALIDATION_PICTURES, captions.pictures.shape[1])):
+        for start in range(0, len(captions.captions), at_once):
+            rows = slice(start, start + at_once)
+            images = captions.pictures[rows, picture].float() / 255
+            false = [others[picture::2][: count // 2] or others[:1] for others in captions.false[rows]]
+            batch = caption_batch(scorer, images, captions.captions[rows], false)
+            outputs = trainer.evaluate(batch)
+            losses.append((_loss(outputs, batch), len(images)))
+            for name, found in _right(outputs).items():
+                right[name].append(found.cpu())
+    loss = numpy.average([one for one, _ in losses], weights=[size for _, size in losses])
+    return {
+        "loss/validation": float(loss),
+        **{f"caption_accuracy/{name}": float(torch.cat(found).mean()) for name, found in right.items()},
+    }
+
+
+def _loss(outputs: CaptionOutputs, batch: CaptionBatch) -> float:
+    return float(caption_loss(1)(outputs, batch)[0])
+
+
+def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
+    """1 for each false caption that scores below the true one, by both scores."""
+    count = len(outputs.images)
+    changed = outputs.texts[count:].view(count, -1, outputs.texts.shape[-1])
+    own = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
+    contrast = own > (outputs.images[:, None] * changed).sum(-1)
+    odds = outputs.matching[..., 1] - outputs.matching[..., 0]
+    matching = odds[:, :1] > odds[:, 1:-1]
+    return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}
