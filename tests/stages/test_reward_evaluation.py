@@ -1,4 +1,4 @@
-"""The evaluation of scorers: numbers by hand on made-up scores, and the stage on pictures whose best is the brightest."""
+"""The evaluation of scorers: numbers by hand on made-up scores, and the stage on pictures of known order."""
 
 import json
 
