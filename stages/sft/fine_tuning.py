@@ -7,7 +7,6 @@ uninterrupted one sees.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 
 import torch
@@ -17,6 +16,7 @@ from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
+from stages.engines.trainers.schedules import warmup_then_cosine
 from stages.foundations.files import write_json
 from stages.foundations.seeds import endless_order
 from stages.observe.progress import progress, say
@@ -70,12 +70,8 @@ def fine_tune(
 
 
 def learning_rate_scale(step: int, params: SftParams) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
-    if step < params.warmup_steps:
-        return (step + 1) / params.warmup_steps
-    progressed = (step - params.warmup_steps) / max(1, params.steps - 1 - params.warmup_steps)
-    low = params.final_learning_rate_fraction
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))
+    """Share of the peak learning rate at `step` (from 0)."""
+    return warmup_then_cosine(step, params.steps, params.warmup_steps, params.final_learning_rate_fraction)
 
 
 def cross_entropy(batch_tokens: int) -> LossFunction:

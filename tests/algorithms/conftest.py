@@ -13,6 +13,7 @@ install_import_hook(
             "optimal_token_baseline",
             "policy_losses",
             "preference_ranking",
+            "reward_feedback",
             "rollout_correction",
             "token_statistics",
             "trust_region_masking",

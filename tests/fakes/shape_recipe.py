@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import TypeAdapter
+
+from stages.foundations.tables.prompt import PROMPT, prompt_id
+from stages.foundations.tables.table import write_table
+from stages.t2i_prompts.params import T2iPromptsParams
+from stages.t2i_prompts.prompts import make_prompts
 
 RECIPE = Path(__file__).resolve().parents[2] / "pipelines/recipes/t2i-shapes.yaml"
 GENERATORS = ("main", "guided")
@@ -24,3 +31,14 @@ def mini_shapes() -> dict[str, Any]:
     params["generate"] |= {"batch_images": 5, "images_per_shard": 16}
     params["generators"] = {name: params["generators"][name] | {"steps": 2} for name in GENERATORS}
     return params
+
+
+def shape_prompts(path: Path, also: Sequence[str] = ()) -> Path:
+    """Writes the miniature's table of prompts, and further ones to train on."""
+    params = TypeAdapter(T2iPromptsParams).validate_python(mini_shapes()["t2i_prompts"])
+    rows, _, _ = make_prompts(params, seed=0)
+    rows += [
+        {"prompt_id": prompt_id(text), "prompt": text, "split": "train", "source": "test"} for text in also
+    ]
+    write_table(rows, path, PROMPT)
+    return path

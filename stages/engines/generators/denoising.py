@@ -65,8 +65,7 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
     """U-Net and text encoder as a model to train; its output is the U-Net's prediction, [images, ...]."""
 
     def forward(module: nn.Module, batch: DenoisingBatch) -> Tensor:
-        states = module["text_encoder"](batch.token_ids).last_hidden_state
-        return predict(generator, module["unet"], batch, states)
+        return predict(generator, batch, generator.encode_tokens(batch.token_ids))
 
     def save(weights: dict[str, Tensor], folder: Path) -> None:
         save_generator(generator, folder, weights)
@@ -81,10 +80,10 @@ def trained_denoiser(generator: Generator) -> TrainedModel[DenoisingBatch, Tenso
     )
 
 
-def predict(generator: Generator, unet: nn.Module, batch: DenoisingBatch, states: Tensor) -> Tensor:
-    """What `unet` predicts of the batch's noised latents, given the prompts' `states`."""
+def predict(generator: Generator, batch: DenoisingBatch, states: Tensor) -> Tensor:
+    """What the U-Net predicts of the batch's noised latents, given the prompts' `states`."""
     noised = generator.scheduler.add_noise(batch.latents, batch.noise, batch.timesteps)
-    return unet(noised, batch.timesteps, states).sample
+    return generator.predict(noised, batch.timesteps, states)
 
 
 def denoising_errors(

@@ -54,9 +54,19 @@ class Generator:
 
     def to(self, device: torch.device) -> Generator:
         """The same generator, moved to `device` in place."""
-        for module in filter(None, [self.unet, self.text_encoder, self.vae]):
-            module.to(device)
+        self.unet.to(device)
+        self.move_others(device)
         return self
+
+    def move_others(self, device: torch.device) -> None:
+        """Moves all but the U-Net, which may be a trainer's."""
+        for module in filter(None, [self.text_encoder, self.vae]):
+            module.to(device)
+
+    def with_unet(self, unet: UNet2DConditionModel) -> Generator:
+        """Another generator with this U-Net that shares everything else."""
+        parts = (self.text_encoder, self.tokenizer, self.tokenizer_files, self.scheduler, self.vae)
+        return Generator(unet, *parts)
 
     @property
     def patch_side(self) -> int:
@@ -125,12 +135,17 @@ class Generator:
         `guidance` 1 asks the U-Net once and ignores `empty_states` (of the empty prompt, [1, tokens, width]).
         """
         if guidance == 1:
-            predicted = self.unet(latents, timestep, states).sample
+            predicted = self.predict(latents, timestep, states)
         else:
             both = torch.cat([empty_states.expand_as(states), states])
-            empty, asked = self.unet(torch.cat([latents, latents]), timestep, both).sample.chunk(2)
+            empty, asked = self.predict(torch.cat([latents, latents]), timestep, both).chunk(2)
             predicted = empty + guidance * (asked - empty)
         return Step(*self.scheduler.step(predicted, timestep, latents, return_dict=False))
+
+    def predict(self, latents: Tensor, timesteps: Tensor | int, states: Tensor) -> Tensor:
+        """What the U-Net makes of noised latents, in float32 whatever its own precision is."""
+        dtype = self.unet.dtype
+        return self.unet(latents.to(dtype), timesteps, states.to(dtype)).sample.float()
 
     @torch.no_grad()
     def draw(

@@ -7,7 +7,6 @@ weights lie inside the checkpoint that they were the best at: no crash can part 
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.schedules import warmup_then_cosine
 from stages.foundations.files import write_json
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run
@@ -39,11 +39,7 @@ class Schedule:
 
     def learning_rate_scale(self, step: int) -> float:
         """Share of the peak learning rate at `step` (from 0)."""
-        if step < self.warmup_steps:
-            return (step + 1) / self.warmup_steps
-        progressed = (step - self.warmup_steps) / max(1, self.steps - 1 - self.warmup_steps)
-        low = self.final_learning_rate_fraction
-        return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))
+        return warmup_then_cosine(step, self.steps, self.warmup_steps, self.final_learning_rate_fraction)
 
 
 def train_and_keep_best(

@@ -1,0 +1,191 @@
+"""The updates of a round: feedback and pre-training loss together, a moving average, the curve, the choice by it.
+
+Every batch is a function of the seed and the update alone, so a run that goes on from a checkpoint sees what an
+uninterrupted one sees.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from stages.engines.generators.denoising import DenoisingBatch, denoising_errors
+from stages.engines.generators.generator import Generator
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.schedules import warmup_then_cosine
+from stages.foundations.files import write_json
+from stages.observe.progress import progress, say
+from stages.observe.tracking import Run
+from stages.refl.feedback import Feedback, FeedbackBatch
+from stages.refl.gradient_norms import GradientNorms
+from stages.refl.measurement import Validation
+from stages.refl.params import ReflParams, ReflRound
+from stages.refl.pretraining import Pretraining
+
+Curve = list[dict[str, float]]
+Weights = dict[str, Tensor]
+NOTHING = FeedbackBatch((), torch.zeros(0), {})
+"""Keeps a rank in step with others that have an image more."""
+HELD_OUT = "validation/held_out"
+
+
+@dataclass
+class Learner:
+    """Who learns, from what, and how it is seen."""
+
+    generator: Generator
+    """Its U-Net is the trainer's."""
+    average: Generator
+    """With the moving average of the weights: what is measured and saved."""
+    feedback: Feedback
+    pretraining: Pretraining
+    trainer: Trainer
+    validation: Validation
+
+
+def climb(
+    params: ReflParams, this_round: ReflRound, learner: Learner, checkpoints: Checkpoints, run: Run
+) -> tuple[Curve, int, Weights]:
+    """Learns for the round's updates; returns the curve, and the chosen update with its weights of the U-Net.
+
+    The curve has a row for each update, and one for update 0, the start. Goes on from the last checkpoint if any.
+    """
+    curve: Curve = [{"step": 0, **_measured(learner)}]
+    best = _weights_of(learner.average)
+    start, curve, best = _resume(learner, checkpoints, curve, best)
+    norms = GradientNorms(learner.generator.unet)
+    updates = range(start, this_round.updates)
+    for update in progress(updates, total=len(updates), label="refl", unit="updates"):
+        with run.phase("train"):
+            row = _update(params, this_round, learner, norms, update)
+            _follow(learner, params.ema_decay)
+        done = update + 1
+        row["step"] = done
+        if done % params.evaluate_every_updates == 0 or done == this_round.updates:
+            with run.phase("validate"):
+                row |= _measured(learner)
+        curve.append(row)
+        if HELD_OUT in row and chosen_update(curve, this_round.selection) == done:
+            best = _weights_of(learner.average)
+        run.log({name: value for name, value in row.items() if name != "step"}, step=done)
+        if done % params.checkpoint_every_updates == 0 or done == this_round.updates:
+            with run.phase("checkpoint"):
+                _save(learner, checkpoints, done, curve, best)
+    return curve, chosen_update(curve, this_round.selection), best
+
+
+def chosen_update(curve: Curve, selection: str) -> int:
+    """The update whose weights the round gives: the best held-out score of the curve, the first of equals, or the last.
+
+    The reward has no say in it.
+    """
+    if selection == "last":
+        return int(curve[-1]["step"])
+    return int(max((row for row in curve if HELD_OUT in row), key=lambda row: row[HELD_OUT])["step"])
+
+
+def _update(
+    params: ReflParams, this_round: ReflRound, learner: Learner, norms: GradientNorms, update: int
+) -> dict[str, float]:
+    pretraining = params.pretraining
+    parts: list[Any] = []
+    if this_round.reward_weight:
+        parts += _parts(learner.feedback, params.batch_images, params, learner.trainer, update)
+    parts += _parts(learner.pretraining, pretraining.batch_images, params, learner.trainer, update)
+
+    def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        if isinstance(batch, DenoisingBatch):
+            norms.listen_for("pretraining")
+            errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
+            share = errors.sum() / pretraining.batch_images
+            return pretraining.weight * share, {"loss/pretraining": share.detach()}
+        norms.listen_for("feedback")
+        losses, shown = learner.feedback.losses(outputs, batch)
+        share = losses.sum() / params.batch_images
+        means = {name: values.sum() / params.batch_images for name, values in shown.items()}
+        return this_round.reward_weight * share, {"loss/feedback": share.detach(), **means}
+
+    scale = warmup_then_cosine(
+        update, this_round.updates, params.warmup_updates, params.final_learning_rate_fraction
+    )
+    done = learner.trainer.update(parts, loss, scale)
+    return {
+        "loss/total": done.loss,
+        "optim/gradient_norm": done.gradient_norm,
+        "optim/learning_rate_scale": scale,
+        **norms.take(),
+        **done.diagnostics,
+    }
+
+
+def _parts(
+    source: Feedback | Pretraining, count: int, params: ReflParams, trainer: Trainer, update: int
+) -> list[Any]:
+    """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
+    ranks = trainer.world_size
+    parts = -(-count // (params.micro_batch_images * ranks)) * ranks
+    places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
+    return [source.batch(update, mine) if mine else NOTHING for mine in places]
+
+
+def _measured(learner: Learner) -> dict[str, float]:
+    """A point of the curve, drawn and scored on rank 0."""
+    trainer = learner.trainer
+    return trainer.broadcast(learner.validation.row(learner.average) if trainer.rank == 0 else None)
+
+
+@torch.no_grad()
+def _follow(learner: Learner, decay: float) -> None:
+    average = dict(learner.average.unet.named_parameters())
+    for name, weight in learner.trainer.named_weights():
+        average[name.removeprefix("unet.")].lerp_(weight.float(), 1 - decay)
+
+
+def _weights_of(generator: Generator) -> Weights:
+    return {name: weight.detach().cpu().clone() for name, weight in generator.unet.named_parameters()}
+
+
+def _fill(generator: Generator, weights: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, weight in generator.unet.named_parameters():
+            weight.copy_(weights[name])
+
+
+def _save(learner: Learner, checkpoints: Checkpoints, done: int, curve: Sequence, best: Weights) -> None:
+    trainer = learner.trainer
+    with replace_folder_together(trainer, checkpoints.folder(done)) as folder:
+        trainer.save_checkpoint(folder)
+        if trainer.rank == 0:
+            save_file(_weights_of(learner.average), folder / "average.safetensors")
+            save_file(best, folder / "best.safetensors")
+            write_json(folder / "curve.json", curve)
+    if trainer.rank == 0:
+        checkpoints.keep_last()
+
+
+def _resume(
+    learner: Learner, checkpoints: Checkpoints, curve: Curve, best: Weights
+) -> tuple[int, Curve, Weights]:
+    found = checkpoints.latest()
+    if found is None:
+        return 0, curve, best
+    done, folder = found
+    say(f"refl: going on from update {done}")
+    learner.trainer.load_checkpoint(folder)
+    _fill(learner.average, load_file(folder / "average.safetensors"))
+    written: Curve = json.loads(Path(folder / "curve.json").read_text(encoding="utf-8"))
+    return done, written, load_file(folder / "best.safetensors")
+
+
+def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generator:
+    """`generator` with these weights of the U-Net, in place."""
+    _fill(generator, weights)
+    return generator

@@ -1,0 +1,170 @@
+"""What is seen of a generator: pictures from fixed noise, their scores, and signs that it is being hacked.
+
+Scores are those of the pictures as they would be saved, rounded to bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy
+import torch
+from numpy.typing import NDArray
+
+from stages.algorithms.estimators import Interval, paired_bootstrap
+from stages.engines.generators.generator import Generator, images_of
+from stages.engines.image_scorers.config import Variant
+from stages.engines.image_scorers.scorer import ImageScorer
+
+Values = NDArray[numpy.float64]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Pictures that are asked for, always from the same noise."""
+
+    prompts: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    guidance: float
+    at_once: int
+
+    def of(self, generator: Generator) -> NDArray[numpy.uint8]:
+        """What `generator` draws, uint8[images, side, side, 3]."""
+        places = _parts(len(self.prompts), self.at_once)
+        return numpy.concatenate(
+            [
+                generator.draw(
+                    [self.prompts[place] for place in part],
+                    [self.seeds[place] for place in part],
+                    self.steps,
+                    self.guidance,
+                )
+                for part in places
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class Judges:
+    """The reward that is climbed, the score that is not, and the truth where it is known."""
+
+    reward: ImageScorer
+    held_out: ImageScorer
+    held_out_variant: Variant
+    at_once: int
+    knows_truth: bool
+
+    def scores(self, pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> dict[str, Values]:
+        """Quantity -> value of each picture: reward, held_out, saturation and, where known, truth and its parts."""
+        found = {
+            "reward": self._scored(self.reward, "reward", pictures, prompts),
+            "held_out": self._scored(self.held_out, self.held_out_variant, pictures, prompts),
+            "saturation": saturation(pictures),
+        }
+        if self.knows_truth:
+            from stages.algorithms.shape_world.truth import true_score
+
+            truths = [true_score(picture, prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
+            found["truth"] = numpy.array([one.overall for one in truths])
+            found["alignment"] = numpy.array([one.alignment for one in truths])
+            found["fidelity"] = numpy.array([one.fidelity for one in truths])
+        return found
+
+    @torch.no_grad()
+    def _scored(
+        self, scorer: ImageScorer, variant: Variant, pictures: NDArray[numpy.uint8], prompts: Sequence[str]
+    ) -> Values:
+        parts = _parts(len(prompts), self.at_once)
+        scores = [
+            scorer.score(
+                images_of(pictures[part.start : part.stop]), [prompts[place] for place in part], variant
+            ).cpu()
+            for part in parts
+        ]
+        return torch.cat(scores).double().numpy()
+
+
+class Validation:
+    """The points of a curve: the same pictures each time, beside those of the start."""
+
+    def __init__(self, draws: Draws, judges: Judges, start: Generator) -> None:
+        self.draws, self.judges = draws, judges
+        self.start_pictures = draws.of(start)
+        self.start_scores = judges.scores(self.start_pictures, draws.prompts)
+
+    def row(self, generator: Generator) -> dict[str, float]:
+        """`validation/<quantity>`: means of all scores, diversity, distance to the start, and whether the reward rose
+        while the held-out score, or the truth, fell (1 or 0)."""
+        pictures = self.draws.of(generator)
+        scores = self.judges.scores(pictures, self.draws.prompts)
+        gained = gains(self.start_scores, scores, self.draws.prompts)
+        found = {
+            **means(scores),
+            "diversity": diversity(pictures, self.draws.prompts),
+            "distance_to_start": distance(self.start_pictures, pictures),
+            **without(gained),
+        }
+        return {f"validation/{name}": value for name, value in found.items()}
+
+
+def saturation(pictures: NDArray[numpy.uint8]) -> Values:
+    """Mean saturation of each picture's pixels as in HSV: (max - min) / max, 0 for black."""
+    low, high = pictures.min(axis=3).astype(float), pictures.max(axis=3).astype(float)
+    return ((high - low) / numpy.maximum(high, 1)).mean(axis=(1, 2))
+
+
+def diversity(pictures: NDArray[numpy.uint8], prompts: Sequence[str]) -> float:
+    """Mean over prompts of the mean distance of two pictures of the prompt, as `distance`; 0 where none has two."""
+    by_prompt: dict[str, list[int]] = {}
+    for place, prompt in enumerate(prompts):
+        by_prompt.setdefault(prompt, []).append(place)
+    means = [
+        numpy.mean(
+            [
+                distance(pictures[[one]], pictures[[other]])
+                for number, one in enumerate(places)
+                for other in places[:number]
+            ]
+        )
+        for places in by_prompt.values()
+        if len(places) > 1
+    ]
+    return float(numpy.mean(means)) if means else 0.0
+
+
+def distance(some: NDArray[numpy.uint8], others: NDArray[numpy.uint8]) -> float:
+    """Mean over pictures of the root mean square difference of their values, of 1."""
+    squares = ((some.astype(float) - others) / 255) ** 2
+    return float(numpy.sqrt(squares.mean(axis=(1, 2, 3))).mean())
+
+
+def gains(
+    before: Mapping[str, Values], after: Mapping[str, Values], prompts: Sequence[str]
+) -> dict[str, Interval]:
+    """Quantity -> mean paired difference with its 95% interval, whole prompts resampled."""
+    return {name: paired_bootstrap(before[name], after[name], list(prompts)) for name in before}
+
+
+def rose_without(gained: Mapping[str, Interval], quantity: str) -> bool:
+    """True when the reward rose while `quantity` fell, both by more than the noise."""
+    return gained["reward"].low > 0 and gained[quantity].high < 0
+
+
+def without(gained: Mapping[str, Interval]) -> dict[str, float]:
+    """`reward_without_held_out`, and `reward_without_truth` where it is known: 1 where `rose_without`, else 0."""
+    return {
+        f"reward_without_{name}": float(rose_without(gained, name))
+        for name in ("held_out", "truth")
+        if name in gained
+    }
+
+
+def means(scores: Mapping[str, Values]) -> dict[str, float]:
+    """The mean of each quantity."""
+    return {name: float(values.mean()) for name, values in scores.items()}
+
+
+def _parts(count: int, at_once: int) -> Iterator[range]:
+    return (range(start, min(start + at_once, count)) for start in range(0, count, at_once))

@@ -1,0 +1,114 @@
+"""Each picture has a seed of its own; a run that is cut off goes on and gives the same bytes."""
+
+import json
+
+import numpy
+import pandas
+import pytest
+import yaml
+
+from stages.algorithms.shape_world.truth import true_score
+from stages.engines.generators.generator_folders import new_generator, save_generator
+from stages.engines.generators.params import GeneratorSizes
+from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.prompt import PROMPT
+from stages.foundations.tables.table import read_table, write_table
+from stages.generate import stage
+from stages.generate.__main__ import main
+from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory):
+    """A folder with prompts and an untrained generator."""
+    folder = tmp_path_factory.mktemp("given")
+    prompts = read_table(shape_prompts(folder / "prompts.parquet"), PROMPT)["prompt"].tolist()
+    sizes = GeneratorSizes.model_validate(mini_shapes()["t2i_base"]["sizes"])
+    save_generator(new_generator(sizes, prompts, seed=1), folder / "generator")
+    return folder
+
+
+def run(folder, given, name="main", prompts=None, own=(), **changes):
+    """Runs the stage for one generator and returns its rows with pixels, and its metrics."""
+    folder.mkdir(parents=True, exist_ok=True)
+    params = mini_shapes()
+    params["generate"] |= changes
+    params["generators"][name] |= dict(own)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    paths = {
+        "params": folder / "params.yaml",
+        "generator": given / "generator",
+        "prompts": prompts or given / "prompts.parquet",
+        "images": folder / "images",
+        "metrics": folder / "metrics.json",
+    }
+    main(["--name", name, *(part for flag, path in paths.items() for part in (f"--{flag}", str(path)))])
+    rows = pandas.concat(read_shards(folder / "images"), ignore_index=True)
+    rows["pixels"] = [pixels_of(png) for png in rows["png"]]
+    return rows, json.loads((folder / "metrics.json").read_text())
+
+
+def test_every_prompt_has_its_pictures_and_their_truth_is_told(tmp_path, given):
+    rows, metrics = run(tmp_path, given, own={"images_per_prompt": 2, "splits": ["validation", "test"]})
+    assert len(rows) == metrics["images/kept"] == 24 and rows["seed"].is_unique
+    assert rows.groupby("prompt_id").size().eq(2).all() and set(rows["generator"]) == {"main"}
+    assert len(list((tmp_path / "images").iterdir())) == 2  # 16 and 8
+    table = read_table(given / "prompts.parquet", PROMPT).set_index("prompt_id")
+    tested = rows[rows["prompt_id"].map(table["split"]) == "test"]
+    scores = [true_score(row.pixels, row.prompt).alignment for row in tested.itertuples()]
+    assert metrics["test/alignment"] == pytest.approx(numpy.mean(scores))
+
+
+def test_a_picture_depends_on_its_own_seed_and_not_on_its_batch_or_neighbours(tmp_path, given):
+    first, _ = run(tmp_path / "one", given)
+    other, _ = run(tmp_path / "two", given, batch_images=7, images_per_shard=9)
+    few, _ = run(tmp_path / "few", given, own={"splits": ["test"], "images_per_prompt": 2})
+    guided, _ = run(tmp_path / "guided", given, name="guided")
+    assert first["seed"].tolist() == other["seed"].tolist() == guided["seed"].tolist()
+    assert set(few["seed"]) & set(first["seed"])
+    for one, two in zip(first["pixels"], other["pixels"], strict=True):
+        assert numpy.abs(one.astype(int) - two).max() <= 1
+    shared = first.merge(few, on="seed")
+    assert len(shared) == 8
+    assert all(
+        numpy.abs(x.astype(int) - y).max() <= 1
+        for x, y in zip(shared["pixels_x"], shared["pixels_y"], strict=True)
+    )
+
+
+def test_a_run_that_is_cut_off_goes_on_after_its_last_piece_with_the_same_bytes(tmp_path, given, monkeypatch):
+    run(tmp_path / "straight", given)
+    real, calls = stage._drawn, []
+
+    def breaks(piece, *rest):
+        calls.append(len(piece))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(piece, *rest)
+
+    monkeypatch.setattr(stage, "_drawn", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", given)
+    assert not (tmp_path / "cut" / "images").exists()
+    run(tmp_path / "cut", given)
+    assert calls == [16, 16, 16, 4]
+    assert dvc_md5(tmp_path / "straight" / "images") == dvc_md5(tmp_path / "cut" / "images")
+    assert not list((tmp_path / "state").rglob("*.parquet"))
+
+
+def test_prompts_of_no_world_have_no_truth_and_stay_as_they_are(tmp_path, given):
+    row = {
+        "prompt_id": "a",
+        "prompt": "<img src=x onerror=alert(1)> \u2603",
+        "split": "test",
+        "source": "files",
+    }
+    write_table([row], tmp_path / "prompts.parquet", PROMPT)
+    rows, metrics = run(tmp_path, given, prompts=tmp_path / "prompts.parquet")
+    assert rows["prompt"].tolist() == [row["prompt"]]
+    assert metrics == {"images/kept": 1, "images/prompts": 1}
+    assert read_image_rows(tmp_path / "images")["licence"].tolist() == ["generated"]
+    with pytest.raises(UserError, match="no prompt is in the splits"):
+        run(tmp_path, given, prompts=tmp_path / "prompts.parquet", own={"splits": ["train"]})

@@ -1,0 +1,430 @@
+"""ReFL: rewards rise by a gradient step, the pre-training loss holds, the choice is by what was not climbed."""
+
+import csv
+import json
+import os
+import signal
+import time
+
+import numpy
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from stages.algorithms.shape_world.renderer import render
+from stages.algorithms.shape_world.scenes import scene_of
+from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
+from stages.engines.generators.params import GeneratorSizes
+from stages.engines.image_scorers.config import EncoderSizes, RewardHeadSizes, ScorerConfig
+from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.scorer_folders import save_scorer
+from stages.engines.images.shards import image_row, pixels_of, write_shards
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.prompt import PROMPT, prompt_id
+from stages.foundations.tables.table import read_table, write_table
+from stages.refl.__main__ import main
+from stages.refl.about import ABOUT
+from stages.refl.climbing import chosen_update
+from stages.refl.comparison import shown_for
+from stages.refl.measurement import diversity, gains, saturation, without
+from stages.refl.params import ReflParams, ReflRound
+from stages.refl_control.__main__ import main as compare
+from stages.refl_control.about import ABOUT as CONTROL_ABOUT
+
+PROMPTS = {
+    "train": ["a red circle", "a blue square", "two green triangles", "a yellow circle"],
+    "validation": ["a green circle", "a red square"],
+    "test": ["a blue circle", "a yellow square", "a red triangle"],
+}
+REFL = {
+    "feedback": {"kind": "refl", "window": [1, 3], "bound": 50.0},
+    "sampling_steps": 4,
+    "batch_images": 6,
+    "micro_batch_images": 4,
+    "pretraining": {
+        "weight": 1.0,
+        "batch_images": 6,
+        "weight_cap": 5.0,
+        "empty_prompt_fraction": 0.1,
+        "images": {"kind": "shape_world"},
+    },
+    "optimizer": {"kind": "adamw", "learning_rate": 0.002, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0},
+    "max_gradient_norm": 1.0,
+    "warmup_updates": 1,
+    "final_learning_rate_fraction": 0.1,
+    "ema_decay": 0.5,
+    "evaluate_every_updates": 2,
+    "checkpoint_every_updates": 2,
+    "measurement": {
+        "validation_images": 4,
+        "test_images": 6,
+        "images_per_prompt": 2,
+        "guidance": 1.0,
+        "draw_images": 4,
+        "shown_images": 3,
+    },
+}
+ROUND = {
+    "start_from": "base",
+    "reward_model": "round_1",
+    "held_out": {"scorer": "base", "variant": "clip"},
+    "updates": 6,
+    "reward_weight": 1.0,
+    "selection": "held_out",
+}
+LAST = {**ROUND, "selection": "last"}
+CONTROL = {**LAST, "reward_weight": 0}
+TRAINER = {
+    "kind": "torch",
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "micro_batch_tokens": 1,
+    "gradient_checkpointing": False,
+}
+SIZES = GeneratorSizes(
+    image_side=24,
+    patch_side=4,
+    channels=(16, 16),
+    layers_per_block=1,
+    attention_heads=2,
+    text_width=16,
+    text_layers=1,
+    text_heads=2,
+    max_prompt_tokens=6,
+    prediction_type="sample",
+)
+ENCODER = EncoderSizes(hidden_size=16, layers=1, heads=2, feed_forward_size=16)
+
+
+def a_scorer(seed):
+    tokenizer = word_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
+    config = ScorerConfig(
+        vision=ENCODER,
+        text=ENCODER,
+        image_size=24,
+        patch_size=8,
+        pixel_mean=(0.5, 0.5, 0.5),
+        pixel_std=(0.25, 0.25, 0.25),
+        vocabulary=tokenizer.get_vocab_size(),
+        max_text_tokens=8,
+        text_positions=8,
+        text_dropout=0.0,
+        projection_size=8,
+        has_matching_head=True,
+        matching_token_id=None,
+        reward_head=RewardHeadSizes(widths=[8], dropouts=[]),
+        reward_mean=0.0,
+        reward_std=0.05,
+    )
+    return new_scorer(config, tokenizer, initializer_range=0.2, seed=seed)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A generator that has learnt nothing, two scorers, prompts, and pairs of renders that show the wrong thing."""
+    folder = tmp_path_factory.mktemp("refl")
+    save_generator(new_generator(SIZES, PROMPTS["train"], seed=0), folder / "generator")
+    save_scorer(a_scorer(1), folder / "round_1")
+    save_scorer(a_scorer(2), folder / "held_out")
+    rows = [
+        {"prompt_id": prompt_id(prompt), "prompt": prompt, "split": split, "source": "shapes"}
+        for split, prompts in PROMPTS.items()
+        for prompt in prompts
+    ]
+    write_table(rows, folder / "prompts.parquet", PROMPT)
+    pictures, pairs = [], []
+    for number, prompt in enumerate(PROMPTS["train"]):
+        other = PROMPTS["train"][number - 1]
+        two = [
+            image_row(
+                render(scene_of(shown), number),
+                prompt_id=prompt_id(prompt),
+                prompt=prompt,
+                generator="main",
+                seed=number,
+                source="generated",
+                licence="generated",
+            )
+            for shown in (prompt, other)
+        ]
+        pictures += two
+        pairs.append(
+            {
+                "prompt_id": prompt_id(prompt),
+                "annotator_id": "anna",
+                "better_image_id": two[0]["image_id"],
+                "worse_image_id": two[1]["image_id"],
+                "weight": 1.0,
+                "split": "train",
+            }
+        )
+    write_shards(pictures, folder / "pool", 4)
+    write_table(pairs, folder / "preferences" / "pairs.parquet", PAIR)
+    return folder
+
+
+def write_params(path, changes=None, **rounds):
+    refl = {**REFL, **(changes or {})}
+    sections = {"seed": 3, "trainer": TRAINER, "refl": refl}
+    sections["refl_rounds"] = {"refl_1": ROUND, "control_1": CONTROL, **rounds}
+    path.write_text(yaml.safe_dump(sections))
+    return path
+
+
+def flags(project, out, params, name="refl_1"):
+    return [
+        *("--params", str(params), "--round", name),
+        *("--generator", str(project / "generator"), "--prompts", str(project / "prompts.parquet")),
+        *("--reward-model", str(project / "round_1"), "--held-out", str(project / "held_out")),
+        *("--preferences", str(project / "preferences"), "--pool", str(project / "pool")),
+        *("--out", str(out / "generator"), "--pictures", str(out / "pictures.parquet")),
+        *("--metrics", str(out / "metrics.json"), "--headline", str(out / "headline.json")),
+        *("--curves", str(out / "curve.csv")),
+    ]
+
+
+def curve_of(out):
+    rows = list(csv.DictReader((out / "curve.csv").open()))
+    return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+def metrics_of(out):
+    return json.loads((out / "metrics.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def climbed(project, tmp_path_factory):
+    """The round with the last update chosen and no average, so that what the loss does is seen."""
+    out = tmp_path_factory.mktemp("climbed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETRACE_TRACKING", "off")
+        patch.setenv("RETRACE_STATE", str(out / "state"))
+        params = write_params(out / "params.yaml", {"ema_decay": 0.0}, refl_1=LAST)
+        main(flags(project, out, params))
+    return out
+
+
+def test_the_reward_rises_on_prompts_and_noise_that_were_not_trained_on(climbed):
+    metrics, curve = metrics_of(climbed), curve_of(climbed)
+    assert metrics["refl/reward/gain"] > 0
+    assert metrics["refl/reward/after"] - metrics["refl/reward/before"] == pytest.approx(
+        metrics["refl/reward/gain"]
+    )
+    assert curve[-1]["validation/reward"] > curve[0]["validation/reward"]
+    assert metrics["refl/selected_update"] == metrics["refl/updates"] == 6
+    assert metrics["refl/pairs"] == 6 and metrics["refl/prompts"] == 3
+
+
+def test_each_part_has_a_gradient_in_every_update(climbed):
+    rows = curve_of(climbed)[1:]
+    assert len(rows) == 6
+    for row in rows:
+        assert row["optim/gradient_norm_pretraining"] > 1e-3
+        assert row["optim/gradient_norm_feedback"] > 1e-3
+        sides = row["optim/gradient_norm_pretraining"], row["optim/gradient_norm_feedback"]
+        assert abs(sides[0] - sides[1]) <= row["optim/gradient_norm"] <= sum(sides) * 1.0001
+        assert row["loss/total"] == pytest.approx(row["loss/feedback"] + row["loss/pretraining"], rel=1e-4)
+
+
+def test_the_curve_shows_what_hacking_looks_like_beside_the_reward(climbed):
+    first, last = curve_of(climbed)[0], curve_of(climbed)[-1]
+    shown = {"reward", "held_out", "truth", "alignment", "fidelity", "saturation", "diversity"}
+    shown |= {"distance_to_start", "reward_without_held_out", "reward_without_truth"}
+    assert {name.removeprefix("validation/") for name in first} - {"step"} == shown
+    assert first["validation/distance_to_start"] == 0 < last["validation/distance_to_start"]
+
+
+def test_pictures_are_kept_by_the_rule_and_from_one_noise(climbed, project):
+    frame = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
+    assert sorted(frame["shown_for"]) == ["", "", "", "gain", "loss", "middle"]
+    assert (frame["png_before"].notna() == (frame["shown_for"] != "")).all()
+    row = frame[frame["shown_for"] == "gain"].iloc[0]
+    for folder, png in ((project / "generator", row.png_before), (climbed / "generator", row.png_after)):
+        drawn = load_generator(folder, torch.device("cpu")).draw([row.prompt], [row.seed], 4, 1.0)[0]
+        assert numpy.abs(drawn.astype(int) - pixels_of(png)).max() <= 1
+
+
+def test_only_the_unet_learns(climbed, project):
+    for part, is_equal in (("unet/diffusion_pytorch_model", False), ("text_encoder/model", True)):
+        before, after = (
+            load_file(folder / "generator" / f"{part}.safetensors") for folder in (project, climbed)
+        )
+        same = [torch.equal(before[name], after[name]) for name in before]
+        assert all(same) if is_equal else not any(same[:3])
+
+
+def test_a_control_trains_as_long_without_a_reward(project, tmp_path):
+    params = write_params(tmp_path / "params.yaml")
+    main(flags(project, tmp_path, params, "control_1"))
+    rows = curve_of(tmp_path)[1:]
+    assert len(rows) == 6
+    assert all("optim/gradient_norm_feedback" not in row and row["loss/pretraining"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize(
+    "feedback",
+    [{"kind": "draft", "gradient_steps": 2, "bound": None}, {"kind": "dpo", "beta": 500.0}],
+    ids=["draft", "dpo"],
+)
+def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
+    changes = {"feedback": feedback, "ema_decay": 0.0}
+    params = write_params(
+        tmp_path / "params.yaml", changes, refl_1={**LAST, "updates": 12, "reward_weight": 5.0}
+    )
+    main(flags(project, tmp_path, params))
+    rows = curve_of(tmp_path)[1:]
+    assert rows[-1]["optim/gradient_norm_feedback"] > 0
+    if feedback["kind"] == "dpo":
+        assert rows[0]["loss/feedback"] == pytest.approx(numpy.log(2))
+        assert min(row["loss/feedback"] for row in rows[6:]) < 0.67
+        assert rows[-1]["preference/accuracy_train"] > 0.5
+        assert metrics_of(tmp_path)["rows/kept"] == 4 and metrics_of(tmp_path)["dropped/image_missing"] == 0
+    else:
+        assert metrics_of(tmp_path)["refl/reward/gain"] > 0
+
+
+def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project, tmp_path, monkeypatch):
+    params = write_params(tmp_path / "params.yaml")
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state_of_whole"))
+    main(flags(project, tmp_path / "whole", params))
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state_of_killed"))
+    child = os.fork()
+    if child == 0:  # a process of its own without its imports; it never comes back into pytest
+        try:
+            main(flags(project, tmp_path / "killed", params))
+        finally:
+            os._exit(1)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "state_of_killed").glob("scratch/*/step-*/manifest.json")):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not (tmp_path / "killed" / "metrics.json").exists()
+    main(flags(project, tmp_path / "killed", params))
+    for name in ("generator", "pictures.parquet", "curve.csv", "metrics.json"):
+        assert dvc_md5(tmp_path / "whole" / name) == dvc_md5(tmp_path / "killed" / name), name
+    assert not list((tmp_path / "state_of_killed").glob("scratch/*/step-*"))
+
+
+def test_the_choice_is_by_the_held_out_score_and_never_by_the_reward():
+    curve = [
+        {"step": 0, "validation/held_out": 0.5, "validation/reward": 0.0},
+        {"step": 1},
+        {"step": 2, "validation/held_out": 0.7, "validation/reward": 1.0},
+        {"step": 4, "validation/held_out": 0.2, "validation/reward": 9.0},
+    ]
+    assert chosen_update(curve, "held_out") == 2
+    assert chosen_update(curve[:1] + curve[3:], "held_out") == 0, "the start is a choice too"
+    assert chosen_update(curve, "last") == 4
+
+
+def test_hacking_is_called_hacking():
+    prompts = [f"prompt {number}" for number in range(20)]
+    stream = numpy.random.default_rng(0)
+    start = {name: stream.normal(size=20) for name in ("reward", "held_out", "truth")}
+
+    def verdict(reward, held_out, truth):
+        moved = {"reward": reward, "held_out": held_out, "truth": truth}
+        after = {name: start[name] + change + 0.1 * stream.normal(size=20) for name, change in moved.items()}
+        return tuple(without(gains(start, after, prompts)).values())
+
+    assert verdict(reward=1.0, held_out=-0.5, truth=-0.5) == (1.0, 1.0)
+    assert verdict(reward=1.0, held_out=0.5, truth=-0.5) == (0.0, 1.0)
+    assert verdict(reward=1.0, held_out=0.5, truth=0.0) == (0.0, 0.0)
+    assert verdict(reward=-1.0, held_out=-0.5, truth=-0.5) == (0.0, 0.0), "no reward was gained"
+
+
+def test_measures_by_hand():
+    grey, red = numpy.full((2, 2, 3), 100, numpy.uint8), numpy.zeros((2, 2, 3), numpy.uint8)
+    red[..., 0] = 200
+    assert saturation(numpy.stack([grey, red, numpy.zeros_like(red)])).tolist() == [0.0, 1.0, 0.0]
+    # of "a" two equal pictures; of "b" black and white, 1 apart; of "c" one, which says nothing
+    pictures = numpy.stack([grey, grey, 0 * grey, 0 * grey + 255, red])
+    assert diversity(pictures, ["a", "a", "b", "b", "c"]) == pytest.approx(0.5)
+    # 7 pairs, a third of 3 each: ranks 1, 4 and 7
+    differences = numpy.array([0.1, 0.9, -0.5, 0.3, 0.0, 0.2, -0.1])
+    assert shown_for(differences, 3) == ["middle", "gain", "loss", "", "", "", ""]
+    assert shown_for(differences, 2) == [""] * 7
+
+
+def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path):
+    frame = read_table(project / "prompts.parquet", PROMPT)
+    write_table(frame[frame["split"] != "test"], tmp_path / "prompts.parquet", PROMPT)
+    params = write_params(tmp_path / "params.yaml", {"feedback": {"kind": "dpo", "beta": 1.0}})
+    arguments = flags(project, tmp_path, params)
+    arguments[arguments.index("--prompts") + 1] = str(tmp_path / "prompts.parquet")
+    with pytest.raises(UserError, match="no test prompts"):
+        main(arguments)
+    pairs = read_table(project / "preferences" / "pairs.parquet", PAIR)
+    pairs["worse_image_id"] = "f" * 64
+    write_table(pairs, tmp_path / "preferences" / "pairs.parquet", PAIR)
+    arguments = flags(project, tmp_path, params)
+    arguments[arguments.index("--preferences") + 1] = str(tmp_path / "preferences")
+    with pytest.raises(UserError, match="of 4 training pairs"):
+        main(arguments)
+
+
+def test_rounds_that_prove_nothing_are_refused():
+    def told(changes, control):
+        rounds = {"refl_1": ROUND | changes, "control_1": CONTROL | control}
+        sections = {"refl_rounds": {name: ReflRound.model_validate(one) for name, one in rounds.items()}}
+        sections["refl_controls"] = {"refl_1": "control_1"}
+        return [*ABOUT.contradictions(sections), *CONTROL_ABOUT.contradictions(sections)]
+
+    assert told({}, {}) == []
+    (line,) = told({"held_out": {"scorer": "round_1", "variant": "reward"}}, {})
+    assert "the reward that the round climbs" in line
+    for changes, control, words in (
+        ({}, {"reward_weight": 0.1}, "set reward_weight 0"),
+        ({}, {"selection": "held_out"}, "selection last"),
+        ({"updates": 7}, {}, "updates 7"),
+        ({}, {"start_from": "refl_0"}, "start_from base"),
+    ):
+        (line,) = told(changes, control)
+        assert words in line
+
+
+def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_path):
+    params = write_params(tmp_path / "params.yaml")
+    params.write_text(params.read_text() + "refl_controls: {refl_1: control_1}\n")
+    pictures = read_table(climbed / "pictures.parquet", FEEDBACK_IMAGE)
+    control = pictures.assign(truth_after=pictures["truth_after"] - 0.25).iloc[::-1]
+    write_table(control, tmp_path / "control.parquet", FEEDBACK_IMAGE)
+    arguments = [
+        "--params",
+        str(params),
+        "--round",
+        "refl_1",
+        "--pictures",
+        str(climbed / "pictures.parquet"),
+    ]
+    arguments += ["--control", str(tmp_path / "control.parquet")]
+    arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
+    compare(arguments)
+    metrics = metrics_of(tmp_path)
+    for end in ("mean", "low", "high"):
+        assert metrics[f"gain_over_control/truth/{end}"] == pytest.approx(0.25)
+        assert metrics[f"gain_over_control/reward/{end}"] == 0
+    assert metrics["rows/pairs"] == 6
+    assert json.loads((tmp_path / "headline.json").read_text())["score"] == pytest.approx(0.25)
+    write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control.parquet", FEEDBACK_IMAGE)
+    with pytest.raises(UserError, match="0 are from the same noise"):
+        compare(arguments)
+
+
+def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():
+    for change, told in (
+        ({"feedback": {"kind": "refl", "window": [2, 4], "bound": 2.0}}, "must lie in 0..3"),
+        ({"feedback": {"kind": "draft", "gradient_steps": 5, "bound": None}}, "at most sampling_steps"),
+        ({"pretraining": {**REFL["pretraining"], "weight": 0.0}}, "greater than 0"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            ReflParams.model_validate({**REFL, **change})

@@ -1,0 +1,93 @@
+"""The base generator learns, goes on after a kill with the same bytes, and can come from a folder."""
+
+import json
+from types import SimpleNamespace
+
+import pandas
+import pytest
+import yaml
+
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.t2i_base import training
+from stages.t2i_base.__main__ import main
+from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+
+
+def run(folder, prompts, **changes):
+    """Runs the stage with changes to section t2i_base and returns its metrics."""
+    folder.mkdir(parents=True, exist_ok=True)
+    params = mini_shapes()
+    params["t2i_base"] = changes if "kind" in changes else params["t2i_base"] | changes
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    files = {"out": "base", "curves": "curve.csv", "metrics": "m.json", "headline": "h.json"}
+    flags = [part for flag, name in files.items() for part in (f"--{flag}", str(folder / name))]
+    main(["--params", str(folder / "params.yaml"), "--prompts", str(prompts), *flags])
+    return json.loads((folder / "m.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return shape_prompts(tmp_path_factory.mktemp("prompts") / "prompts.parquet")
+
+
+def test_it_learns(tmp_path, prompts):
+    metrics = run(
+        tmp_path, prompts, steps=60, batch_images=8, micro_batch_images=8, checkpoint_every_steps=60
+    )
+    curve = pandas.read_csv(tmp_path / "curve.csv")["loss/validation"].dropna().tolist()
+    assert metrics["loss/validation_last"] == curve[-1] < 0.7 * curve[0]
+    assert metrics["progress/steps"] == 60 and metrics["image/side"] == 24
+
+
+def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(tmp_path, prompts, monkeypatch):
+    run(tmp_path / "straight", prompts)
+    real, calls = training._batch, []
+
+    def breaks(*arguments):
+        calls.append(1)
+        if len(calls) == 8:  # in the third step: two micro-batches a step, two of validation in the second
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(training, "_batch", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "cut", prompts)
+    run(tmp_path / "cut", prompts)
+    assert len(calls) == 8 + 4 + 2  # the third and the fourth step, and the last validation
+    for name in ("base", "curve.csv", "m.json"):
+        assert dvc_md5(tmp_path / "straight" / name) == dvc_md5(tmp_path / "cut" / name)
+
+
+def test_a_folder_gives_the_generator_that_it_holds_and_nothing_else(tmp_path, prompts):
+    run(tmp_path / "trained", prompts)
+    source = tmp_path / "trained" / "base"
+    (source / "safety_checker").mkdir()
+    (source / "safety_checker" / "pytorch_model.bin").write_bytes(b"pickle")
+    metrics = run(tmp_path / "copied", prompts, kind="folder", path=str(source))
+    copied = tmp_path / "copied" / "base"
+    assert dvc_md5(copied / "unet") == dvc_md5(source / "unet") and not (copied / "safety_checker").exists()
+    assert metrics["parameters/unet"] > 1000 and "loss/train_last" not in metrics
+
+
+def test_prompts_of_another_world_and_wrong_sizes_are_told(tmp_path, prompts):
+    foreign = shape_prompts(tmp_path / "foreign.parquet", also=["a cat"])
+    with pytest.raises(UserError, match="has no 'a cat'"):
+        run(tmp_path / "foreign", foreign)
+    with pytest.raises(UserError, match="image_side must be 24"):
+        run(tmp_path / "sizes", prompts, sizes=mini_shapes()["t2i_base"]["sizes"] | {"image_side": 32})
+    with pytest.raises(UserError, match="not a generator"):
+        run(tmp_path / "none", prompts, kind="folder", path=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(1, 3), (1, 32), (2, 3), (3, 1), (4, 4), (8, 1)])
+def test_ranks_share_a_batch_evenly(ranks, micro):
+    examples = [("a red circle", number) for number in range(8)]
+    shares = [
+        training._parts(examples, micro, SimpleNamespace(rank=rank, world_size=ranks))
+        for rank in range(ranks)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    parts = [part for share in shares for part in share]
+    assert sorted(one for part in parts for one in part) == examples and all(parts)
+    assert max(map(len, parts)) <= micro or ranks * len(shares[0]) > len(examples) - ranks
