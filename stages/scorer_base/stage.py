@@ -32,6 +32,8 @@ def run_scorer_base(paths: Namespace) -> None:
     with track(attempt) as run:
         match chosen("scorer_base", params):
             case TaughtScorer():
+                from stages.scorer_base.teaching import teach
+
                 prompts = _prompts(paths, params)
                 curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
                 with replace_folder(paths.out) as folder:
