@@ -25,6 +25,7 @@ from stages.engines.generators.denoising import (
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.schedules import warmup_then_cosine
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed, endless_order
@@ -72,7 +73,10 @@ def train_generator(
                 for part in _parts(examples, params.micro_batch_images, trainer)
             ]
         with run.phase("train"):
-            update = trainer.update(batches, loss, _learning_rate_scale(step, params))
+            scale = warmup_then_cosine(
+                step, params.steps, params.warmup_steps, params.final_learning_rate_fraction
+            )
+            update = trainer.update(batches, loss, scale)
         done = step + 1
         row = {"step": done, "loss/train": update.loss, "optim/gradient_norm": update.gradient_norm}
         if done % params.validate_every_steps == 0 or done == params.steps:
@@ -115,15 +119,6 @@ def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Traine
     most = math.ceil(len(examples) / micro_batch_images)
     parts = min(math.ceil(most / ranks) * ranks, len(examples) // ranks * ranks)
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
-
-
-def _learning_rate_scale(step: int, params: TrainedGenerator) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
-    if step < params.warmup_steps:
-        return (step + 1) / params.warmup_steps
-    progressed = (step - params.warmup_steps) / max(1, params.steps - 1 - params.warmup_steps)
-    low = params.final_learning_rate_fraction
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))
 
 
 def _mean_error(
