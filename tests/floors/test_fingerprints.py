@@ -117,6 +117,7 @@ def test_the_choices_there_are():
         "rl.verifier",
         "sampler",
         "sampler.replicas",
+        "scorer_base",
         "trainer",
     }
 
