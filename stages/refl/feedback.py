@@ -58,19 +58,19 @@ class Feedback(Protocol):
 class UpdatePrompts:
     """Training prompts in a new order each time all were had."""
 
-    def __init__(self, prompts: Sequence[str], batch_images: int, seed: int, name: str) -> None:
-        self.prompts, self.batch_images, self.seed, self.name = prompts, batch_images, seed, name
+    def __init__(self, prompts: Sequence[str], batch_images: int, seed: int, stream: str) -> None:
+        self.prompts, self.batch_images, self.seed, self.stream = prompts, batch_images, seed, stream
 
     def at(self, update: int, positions: Sequence[int]) -> list[str]:
         """The prompts of these positions of an update."""
         places = [update * self.batch_images + position for position in positions]
         return [
             self.prompts[
-                endless_order(place, place + 1, len(self.prompts), self.seed, self.name, "prompts")[0]
+                endless_order(place, place + 1, len(self.prompts), self.seed, self.stream, "prompts")[0]
             ]
             for place in places
         ]
 
     def seeds(self, update: int, positions: Sequence[int]) -> list[int]:
         """A seed for each of these positions of an update."""
-        return [derive_seed(self.seed, self.name, update, position) for position in positions]
+        return [derive_seed(self.seed, self.stream, update, position) for position in positions]

@@ -41,7 +41,7 @@ class PreferenceLearning:
         pictures: dict[str, Picture],
         batch_images: int,
         seed: int,
-        name: str,
+        stream: str,
         left_out: int,
     ) -> None:
         self.figures = {
@@ -50,16 +50,16 @@ class PreferenceLearning:
             "dropped/image_missing": left_out,
         }
         self.params, self.pairs, self.pictures = params, pairs, pictures
-        self.batch_images, self.seed, self.name = batch_images, seed, name
+        self.batch_images, self.seed, self.stream = batch_images, seed, stream
         self.generator, self.reference = generator, deepcopy(generator.unet).requires_grad_(False)
 
     def batch(self, update: int, positions: Sequence[int]) -> FeedbackBatch:
         """Pairs in a new order each time all were had."""
         pairs = [
-            self.pairs[endless_order(place, place + 1, len(self.pairs), self.seed, self.name, "pairs")[0]]
+            self.pairs[endless_order(place, place + 1, len(self.pairs), self.seed, self.stream, "pairs")[0]]
             for place in (update * self.batch_images + position for position in positions)
         ]
-        seeds = [derive_seed(self.seed, self.name, update, position) for position in positions]
+        seeds = [derive_seed(self.seed, self.stream, update, position) for position in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
         better, worse = (
             denoising_batch(self.generator, self._images([pair[side] for pair in pairs]), prompts, seeds)
@@ -117,7 +117,7 @@ def preference_learning(
     pool: Path,
     batch_images: int,
     seed: int,
-    name: str,
+    stream: str,
 ) -> PreferenceLearning:
     """The feedback of the training pairs in a folder; UserError when none has both its images in the pool.
 
@@ -139,7 +139,7 @@ def preference_learning(
             "`preferences`, or run `dvc repro`, which makes both of one pool"
         )
     left_out = len(pairs) - len(there)
-    return PreferenceLearning(params, generator, there, pictures, batch_images, seed, name, left_out)
+    return PreferenceLearning(params, generator, there, pictures, batch_images, seed, stream, left_out)
 
 
 def _rows(rows: pandas.DataFrame, wanted: set[str]) -> list:

@@ -37,7 +37,7 @@ class RewardClimbing:
         """Noise and prompts; the position of the gradient is one for the whole update, as in ReFL's code."""
         prompts, position = self.prompts.at(update, positions), 0
         if isinstance(self.params, ReflFeedback):
-            stream = random.Random(derive_seed(self.prompts.seed, self.prompts.name, "position", update))
+            stream = random.Random(derive_seed(self.prompts.seed, self.prompts.stream, "position", update))
             position = stream.randint(*self.params.window)
         noise = self.generator.noise(self.prompts.seeds(update, positions))
         token_ids = self.generator.tokenize(prompts)

@@ -10,7 +10,6 @@ import pandas
 import torch
 from torch import nn
 
-from stages.engines.devices import pick_device
 from stages.engines.generators.denoising import DenoisingBatch, predict
 from stages.engines.generators.generator import Generator
 from stages.engines.generators.generator_folders import load_generator, save_generator
@@ -59,11 +58,12 @@ def run_refl(paths: Namespace) -> None:
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
     train = prompts["train"].tolist()
-    feedback = _feedback(params, paths, generator, train, seed)
-    source = image_source(params.pretraining, train, generator.image_side, seed, name)
-    pretraining = Pretraining(params.pretraining, generator, source, seed, name)
-    if isinstance(trainer_params, TorchTrainerParams):
-        generator.unet.to(pick_device(trainer_params.device), DTYPES[trainer_params.dtype])
+    stream = this_round.start_from  # not the round: its control learns from the same images and noise
+    feedback = _feedback(params, paths, generator, train, seed, stream)
+    source = image_source(params.pretraining, train, generator.image_side, seed, stream)
+    pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
+    if isinstance(trainer_params, TorchTrainerParams):  # DeepSpeed casts, and keeps float32 beside
+        generator.unet.to(DTYPES[trainer_params.dtype])
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()
     trainer = build_trainer(
@@ -82,12 +82,12 @@ def run_refl(paths: Namespace) -> None:
     attempt = attempt_at("refl", shown, inputs, seed=seed, policy=name, round=name)
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
-        validation = Validation(_draws(params, prompts, "validation"), judges, start)
+        validation = Validation(_draws(params, prompts, "validation", seed), judges, start)
         learner = Learner(generator, average, feedback, pretraining, trainer, validation)
         curve, update, weights = climb(params, this_round, learner, checkpoints, run)
         if trainer.rank == 0:
             result = use_weights(average, weights)
-            draws = _draws(params, prompts, "test")
+            draws = _draws(params, prompts, "test", seed)
             with run.phase("compare"):
                 rows, metrics = compare_generators(
                     start, result, draws, judges, params.measurement.shown_images
@@ -120,9 +120,9 @@ def prompts_by_split(path: Path) -> dict[str, pandas.Series]:
 
 
 def _feedback(
-    params: ReflParams, paths: Namespace, generator: Generator, prompts: list[str], seed: int
+    params: ReflParams, paths: Namespace, generator: Generator, prompts: list[str], seed: int, stream: str
 ) -> Feedback:
-    updates = UpdatePrompts(prompts, params.batch_images, seed, paths.round)
+    updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
     match chosen("refl.feedback", params.feedback):
         case ReflFeedback():
             from stages.refl.reward_climbing import reward_climbing
@@ -140,13 +140,7 @@ def _feedback(
             from stages.refl.preference_learning import preference_learning
 
             return preference_learning(
-                params.feedback,
-                generator,
-                paths.preferences,
-                paths.pool,
-                params.batch_images,
-                seed,
-                paths.round,
+                params.feedback, generator, paths.preferences, paths.pool, params.batch_images, seed, stream
             )
 
 
@@ -169,7 +163,7 @@ def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -
     )
 
 
-def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str) -> Draws:
+def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, seed: int) -> Draws:
     """The pictures of a split: prompts in turn, each with `images_per_prompt` pictures, until there are enough.
 
     Seeds are those of prompt and number, so every round and its control draw from the same noise. Those of the test
@@ -181,7 +175,7 @@ def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str) ->
     for place in range(count):
         turn, copy = divmod(place, measurement.images_per_prompt)
         lap, number = divmod(turn, len(listed))
-        asked.append((listed[number], derive_seed("refl", split, listed[number], lap, copy)))
+        asked.append((listed[number], derive_seed(seed, "refl", split, listed[number], lap, copy)))
     texts, seeds = zip(*asked, strict=True)
     return Draws(texts, seeds, params.sampling_steps, measurement.guidance, measurement.draw_images)
 
