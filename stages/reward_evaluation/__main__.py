@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from stages.foundations.paths import parse_paths
 from stages.observe.command import run_stage
-from stages.observe.quick_imports import quick_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -24,10 +23,8 @@ def main(argv: list[str] | None = None) -> None:
         outputs=["scores", "metrics", "headline"],
         options=["round"],
     )
-    import stages.algorithms.preference_accuracy  # noqa: F401  before scipy is hidden
-
-    with quick_imports():
-        from stages.reward_evaluation.stage import run_reward_evaluation
+    # without `quick_imports`, which hides scipy: the truth and the comparisons need it
+    from stages.reward_evaluation.stage import run_reward_evaluation
 
     run_reward_evaluation(paths)
 

@@ -1,7 +1,7 @@
 """Compares scorers with people on held-out prompts: always between chance and one annotator against another.
 
-Everything is clustered by prompt: pairs of one prompt share images and are not independent. Accuracy pools the pairs, as
-the paper does; whether one scorer is better than another is asked of the prompts' own accuracies, paired.
+Everything is clustered by prompt: pairs of one prompt share images and are not independent. Accuracy pools the pairs,
+as the paper does; whether one scorer is better than another is asked of the prompts' own accuracies, paired.
 """
 
 from __future__ import annotations

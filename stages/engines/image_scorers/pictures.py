@@ -44,8 +44,8 @@ def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) 
     missing = sorted(wanted - pixels.keys())
     if missing:
         raise UserError(
-            f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were ranked, {missing[0]} for one: "
-            "run `dvc repro`, so that pool and annotations belong together"
+            f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were "
+            f"ranked, {missing[0]} for one: run `dvc repro`, so that pool and annotations belong together"
         )
     rows = pandas.concat(kept, ignore_index=True).drop_duplicates("image_id").set_index("image_id")
     return Pictures(rows, pixels)

@@ -1,0 +1,130 @@
+"""Pictures of 8x8 pixels of which people prefer the brighter one, as a pool and preferences on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy
+import yaml
+
+from stages.engines.image_scorers.scorer_folders import save_scorer
+from stages.engines.images.shards import image_row, write_shards
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables.rating import RATING
+from stages.foundations.tables.table import write_table
+from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
+
+SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3
+GENERATORS = ("dark", "middle", "bright")
+PARAMS: dict[str, Any] = {
+    "seed": 0,
+    "trainer": {
+        "kind": "torch",
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "micro_batch_tokens": 64,
+        "gradient_checkpointing": False,
+    },
+    "reward_model": {
+        "head": {"widths": [6, 3], "dropouts": [0.1]},
+        "head_initialisation": "fan_in",
+        "frozen_fraction": 0.5,
+        "rating_weight": 0.0,
+        "groups_per_batch": 4,
+        "micro_batch_images": 6,
+        "epochs": 15,
+        "warmup_steps": 2,
+        "final_learning_rate_fraction": 0.1,
+        "max_gradient_norm": 1.0,
+        "checkpoint_every_steps": 3,
+        "optimizer": {
+            "kind": "adamw",
+            "learning_rate": 0.01,
+            "beta1": 0.9,
+            "beta2": 0.99,
+            "weight_decay": 0.0,
+        },
+    },
+    "reward_evaluation": {
+        "device": "cpu",
+        "threads": 1,
+        "images_per_batch": 5,
+        "recall_at": [1, 2],
+        "bootstrap_draws": 100,
+    },
+}
+
+
+def write_ranked_pictures(folder: Path) -> None:
+    """A scorer, a pool of three pictures a prompt, and what two annotators prefer of them: the brighter, always."""
+    generator = numpy.random.default_rng(0)
+    rows, pairs, rankings, ratings = [], [], [], []
+    for number, split in enumerate(SPLITS):
+        prompt_id = f"p{number:02}"
+        base = 60 * numpy.arange(3) + 20 + generator.integers(0, 40)
+        ids = []
+        for level, name in zip(base, GENERATORS, strict=True):
+            pixels = (level + generator.integers(0, 40, (8, 8, 3))).astype(numpy.uint8)
+            row = image_row(
+                pixels,
+                prompt_id=prompt_id,
+                prompt=PROMPTS[number % len(PROMPTS)],
+                generator=name,
+                seed=number,
+                source="test",
+                licence="generated",
+            )
+            rows.append(row)
+            ids.append(row["image_id"])
+        common = {"task_id": prompt_id, "prompt_id": prompt_id, "source": "test"}
+        for annotator in ("one", "two"):
+            rankings.append(
+                common
+                | {
+                    "annotator_id": annotator,
+                    "is_gold": False,
+                    "image_ids": ids,
+                    "ranks": [3, 2, 1],
+                    "weight": 1.0,
+                }
+            )
+            pairs += [
+                {
+                    "prompt_id": prompt_id,
+                    "annotator_id": annotator,
+                    "better_image_id": ids[better],
+                    "worse_image_id": ids[worse],
+                    "weight": 1.0,
+                    "split": split,
+                }
+                for better, worse in ((1, 0), (2, 0), (2, 1))
+            ]
+            ratings += [
+                common
+                | {"image_id": name, "annotator_id": annotator, "overall": 2.0 * place + 1, "issues": []}
+                for place, name in enumerate(ids)
+            ]
+    write_shards(rows, folder / "pool", images_per_shard=20)
+    write_table(pairs, folder / "preferences/pairs.parquet", PAIR)
+    write_table(rankings, folder / "preferences/rankings.parquet", RANKING)
+    write_table(ratings, folder / "preferences/ratings.parquet", RATING)
+    save_scorer(tiny_scorer(), folder / "base")
+
+
+def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
+    """`PARAMS` with changes of section `reward_model`."""
+    path.write_text(yaml.safe_dump(PARAMS | {"reward_model": PARAMS["reward_model"] | (changes or {})}))
+    return path
+
+
+def reward_model_flags(inputs: Path, params: Path, out: Path) -> list[str]:
+    """The stage's command line with outputs under `out`."""
+    flags = ["--params", params, "--round", "round_1", "--scorer", inputs / "base"]
+    flags += ["--preferences", inputs / "preferences", "--pool", inputs / "pool"]
+    flags += ["--earlier-pool", inputs / "pool", "--out", out / "round_1", "--curves", out / "curves.csv"]
+    return [
+        str(flag) for flag in [*flags, "--metrics", out / "metrics.json", "--headline", out / "headline.json"]
+    ]

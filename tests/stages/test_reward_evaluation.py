@@ -1,0 +1,150 @@
+"""The evaluation of scorers: numbers by hand on made-up scores, and the stage on pictures of known order."""
+
+import json
+
+import numpy
+import pandas
+import pytest
+
+from stages.foundations.errors import UserError
+from stages.foundations.tables.image_score import IMAGE_SCORE
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.table import read_table, write_table
+from stages.reward_evaluation.__main__ import main
+from stages.reward_evaluation.measures import HeldOut, annotator_agreement, by_prompt_accuracy, measure
+from stages.reward_model.__main__ import main as train
+from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
+
+
+def ranking(prompt, annotator, ranks):
+    ids = [f"{prompt}{number}" for number in range(len(ranks))]
+    return {
+        "task_id": prompt,
+        "prompt_id": prompt,
+        "annotator_id": annotator,
+        "image_ids": ids,
+        "ranks": ranks,
+    }
+
+
+def pair(prompt, better, worse):
+    return {
+        "prompt_id": prompt,
+        "annotator_id": "one",
+        "better_image_id": f"{prompt}{better}",
+        "worse_image_id": f"{prompt}{worse}",
+        "weight": 1.0,
+        "split": "test",
+    }
+
+
+def held_out(own=("a", "b")):
+    pairs = [pair("a", 0, 1), pair("a", 0, 2), pair("a", 1, 2), pair("b", 2, 0)]
+    ids = [f"{prompt}{number}" for prompt in "ab" for number in range(3)]
+    return HeldOut(
+        pandas.DataFrame(pairs),
+        pandas.DataFrame([ranking("a", "one", [1, 2, 3]), ranking("b", "one", [2, 2, 1])]),
+        pandas.Series(dict(zip(ids, ["x", "y", "z"] * 2, strict=True))),
+        frozenset(name for name in ids if name[0] in own),
+    )
+
+
+def series(*values):
+    return pandas.Series(values, index=["a0", "a1", "a2", "b0", "b1", "b2"], dtype=float)
+
+
+def test_accuracy_by_pair_by_prompt_and_with_the_released_rule_for_ties():
+    scores = series(3, 1, 2, 0, 0, 0)  # a: two of three right; b: a tie
+    metrics = measure(held_out(), {"reward": scores, "clip": -scores}, [1], draws=50)
+    assert metrics["preference/accuracy/reward"] == pytest.approx(2.5 / 4)
+    assert metrics["preference/accuracy_as_released/reward"] == pytest.approx(2 / 4)
+    assert metrics["preference/accuracy_by_prompt/reward"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert metrics["preference/accuracy/clip"] == pytest.approx(1.5 / 4)
+    assert metrics["preference/accuracy/random"] == 0.5
+    assert metrics["gain/reward_model_minus_clip/mean"] == pytest.approx((1 / 3 + 0) / 2)
+    assert metrics["gain/reward_model_minus_clip/low"] < 0 < metrics["gain/reward_model_minus_clip/high"]
+    assert metrics["recall_at_1/reward"] == pytest.approx((1 + 1 / 3) / 2)
+    assert metrics["recall_at_1/random"] == pytest.approx(1 / 3)
+    assert metrics["filter_at_1/random"] == pytest.approx((1 / 3 + 2 / 3) / 2)
+
+
+def test_on_policy_counts_only_pairs_of_this_rounds_own_images():
+    metrics = measure(
+        held_out(own="b"), {"reward": series(3, 2, 1, 1, 0, 0), "clip": series(*range(6))}, [1], 50
+    )
+    assert metrics["pairs/on_policy"] == 1
+    assert metrics["preference/accuracy/reward"] == pytest.approx(3 / 4)
+    assert metrics["preference/on_policy_accuracy/reward"] == 0.0
+    assert metrics["on_policy_gain/reward_model_minus_clip/mean"] == -1.0
+
+
+def test_one_annotator_against_another_by_hand():
+    rankings = pandas.DataFrame(
+        [ranking("a", "one", [1, 2, 3]), ranking("a", "two", [1, 3, 2]), ranking("b", "one", [1, 2])]
+    )
+    # each way two of three pairs; b has one annotator and says nothing
+    assert annotator_agreement(rankings, 50).estimate == pytest.approx(2 / 3)
+    rankings.at[1, "ranks"] = [1, 1, 2]
+    # one's pairs by two: a tie and two right; two's pairs by one: both right
+    assert annotator_agreement(rankings, 50).estimate == pytest.approx((2.5 + 2) / 5)
+    assert annotator_agreement(rankings.iloc[2:], 50) is None
+
+
+def test_accuracies_of_scorers_stand_side_by_side_for_each_prompt():
+    accuracy = by_prompt_accuracy(held_out().pairs, series(1, 2, 3, 0, 0, 1))
+    assert accuracy.to_dict() == {"a": 0.0, "b": 1.0}
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluated")
+    write_ranked_pictures(folder)
+    train(reward_model_flags(folder, write_params(folder / "params.yaml"), folder))
+    main(flags(folder))
+    return folder
+
+
+def flags(folder):
+    named = {
+        "params": "params.yaml",
+        "base": "base",
+        "before": "round_1",
+        "scorer": "round_1",
+        "preferences": "preferences",
+        "pool": "pool",
+        "earlier-pool": "pool",
+        "scores": "scores.parquet",
+        "metrics": "evaluation.json",
+        "headline": "headline.json",
+    }
+    paths = [part for name, place in named.items() for part in (f"--{name}", str(folder / place))]
+    return [*paths, "--round", "round_1"]
+
+
+def test_the_trained_model_orders_held_out_pictures_and_generators(evaluated):
+    metrics = json.loads((evaluated / "evaluation.json").read_text())
+    assert metrics["preference/accuracy/reward"] > 0.9
+    assert metrics["preference/accuracy/annotator"] == 1.0
+    assert metrics["model_ranking/spearman/reward"] == pytest.approx(1.0)
+    assert metrics["prompts/test"] == SPLITS.count("test") and metrics["pairs/test"] == 3 * 6
+    assert {"preference/accuracy/clip", "preference/accuracy/blip", "recall_at_2/blip/low"} <= metrics.keys()
+    assert json.loads((evaluated / "headline.json").read_text())["accuracy"] > 0.9
+
+
+def test_scores_are_kept_image_by_image_and_written_the_same_again(evaluated):
+    scores = read_table(evaluated / "scores.parquet", IMAGE_SCORE)
+    assert sorted(scores["scorer"].unique()) == ["blip", "clip", "reward"]
+    assert scores.groupby("scorer").size().tolist() == [9, 9, 9]
+    assert numpy.isfinite(scores["score"]).all()
+    before = (evaluated / "scores.parquet").read_bytes()
+    main(flags(evaluated))
+    assert (evaluated / "scores.parquet").read_bytes() == before
+
+
+def test_no_test_pairs_is_an_error_with_the_remedy(evaluated, tmp_path):
+    pairs = read_table(evaluated / "preferences/pairs.parquet", PAIR)
+    write_table(pairs[pairs["split"] != "test"], tmp_path / "preferences/pairs.parquet", PAIR)
+    command = flags(evaluated)
+    command[command.index("--preferences") + 1] = str(tmp_path / "preferences")
+    with pytest.raises(UserError, match="no pairs of test prompts"):
+        main(command)

@@ -1,0 +1,209 @@
+"""The reward model: it learns what people prefer, keeps its best epoch, and a killed run ends with the same weights."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stages.engines.image_scorers.pictures import load_pictures
+from stages.engines.image_scorers.reward_training import (
+    RewardBatch,
+    RewardOutputs,
+    add_reward_head,
+    freeze,
+    reward_loss,
+    reward_outputs,
+)
+from stages.engines.image_scorers.reward_training import reward_model as reward_learner
+from stages.engines.image_scorers.scorer_folders import load_scorer
+from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.foundations.errors import UserError
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.rating import RATING
+from stages.foundations.tables.table import read_table, write_table
+from stages.reward_model.__main__ import main
+from stages.reward_model.groups import groups_of, micro_batches, reward_batch, standardised
+from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
+from tests.fakes.tiny_scorer import tiny_scorer
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranked")
+    write_ranked_pictures(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(ranked, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    main(reward_model_flags(ranked, write_params(folder / "params.yaml"), folder))
+    return folder
+
+
+def validation_ids(ranked):
+    pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
+    own = pairs[pairs["split"] == "validation"]
+    return sorted({*own["better_image_id"], *own["worse_image_id"]})
+
+
+def groups_and_pictures(ranked):
+    pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
+    ratings = standardised(
+        read_table(ranked / "preferences/ratings.parquet", RATING), set(pairs["better_image_id"])
+    )
+    ids = {*pairs["better_image_id"], *pairs["worse_image_id"]}
+    return groups_of(pairs, ratings), load_pictures([ranked / "pool"], ids, 8)
+
+
+def test_it_learns_to_prefer_the_brighter_picture(trained):
+    rows = list(csv.DictReader((trained / "curves.csv").open()))
+    assert len(rows) == 15 * 2  # epochs of 8 prompts, 4 at a time
+    assert float(rows[0]["loss/train"]) == pytest.approx(0.69, abs=0.3)
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert metrics["accuracy/validation_best"] > 0.9
+    assert metrics["groups/train"] == 8 and metrics["pairs/validation"] == 3 * 6
+
+
+def test_the_best_epoch_is_kept_and_normalised_on_validation_pictures(ranked, trained):
+    rows = list(csv.DictReader((trained / "curves.csv").open()))
+    losses = {int(row["step"]): float(row["loss/validation"]) for row in rows if row["loss/validation"]}
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert sorted(losses) == list(range(2, 31, 2))
+    assert metrics["progress/best_step"] == min(losses, key=losses.get)
+    scorer, ids = load_scorer(trained / "round_1", "cpu"), validation_ids(ranked)
+    pictures = load_pictures([ranked / "pool"], ids, 8)
+    with torch.no_grad():
+        rewards = scorer.score(pictures.images(ids), pictures.prompts(ids))
+    assert rewards.mean().item() == pytest.approx(0, abs=1e-4)
+    assert rewards.std(correction=0).item() == pytest.approx(1, abs=1e-4)
+
+
+def test_the_frozen_half_and_the_other_heads_stay_as_they_were(ranked, trained):
+    before, after = (
+        load_file(folder / "model.safetensors") for folder in (ranked / "base", trained / "round_1")
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    for name in before:
+        is_frozen = (".0." in name and "encoder" in name) or "embeddings" in name
+        is_frozen |= name.startswith(("vision_projection", "text_projection", "matching_head", "temperature"))
+        assert (name in changed) == (not is_frozen), name
+
+
+def test_one_step_raises_the_preferred_above_the_other(ranked):
+    groups, pictures = groups_and_pictures(ranked)
+    scorer = tiny_scorer()
+    add_reward_head(scorer, scorer.config.reward_head, "fan_in", seed=1)
+    batch = reward_batch(groups[:1], pictures, scorer, seed=0)
+    trainer = TorchTrainer(
+        TorchTrainerParams.model_validate(PARAMS["trainer"]),
+        AdamwParams(kind="adamw", learning_rate=0.001, beta1=0.9, beta2=0.99, weight_decay=0.0),
+        1.0,
+        reward_learner(scorer, 0),
+    )
+    gap = [float((out := trainer.evaluate(batch).rewards)[batch.better].mean() - out[batch.worse].mean())]
+    trainer.update([batch], reward_loss(6.0, 0, 0.0), 1.0)
+    out = trainer.evaluate(batch).rewards
+    gap.append(float(out[batch.better].mean() - out[batch.worse].mean()))
+    assert gap[1] > gap[0]
+
+
+def test_the_loss_by_hand_with_weights_and_ratings():
+    none = torch.zeros(3, 0)
+    ratings = torch.tensor([[1.0, torch.nan, 0.0], [0.0, 0.0, torch.nan], [torch.nan] * 3])
+    index = torch.tensor
+    batch = RewardBatch(none, none, none, index([0, 2]), index([1, 1]), torch.tensor([1.0, 3.0]), ratings, 0)
+    outputs = RewardOutputs(torch.tensor([1.0, 0.0, 0.0]), torch.zeros(3, 3))
+    share, shown = reward_loss(8.0, 4, 2.0)(outputs, batch)
+    # pairs: 1 x log(1 + e^-1) + 3 x log 2, of a batch whose weights sum to 8; ratings: one error of 1 among four
+    assert float(shown["ranking"]) == pytest.approx((0.3132617 + 3 * 0.6931472) / 8)
+    assert float(share) == pytest.approx((0.3132617 + 3 * 0.6931472) / 8 + 2.0 * 1 / 4)
+    assert float(shown["right"]) == pytest.approx(1 / 8)  # a tie is not right
+
+
+def test_micro_batches_and_ranks_add_up_to_the_whole_batch(ranked):
+    groups, pictures = groups_and_pictures(ranked)
+    scorer = tiny_scorer().eval()
+    learner = reward_learner(scorer, 0).module.eval()
+    loss = reward_loss(18.0, 27, 0.5)
+    whole = reward_batch(groups[:3], pictures, scorer, 0)
+    expected = float(loss(reward_outputs(learner, whole), whole)[0])
+    for ranks in (1, 2):
+        mine = [micro_batches(groups[:3], pictures, scorer, 6, rank, ranks, 0) for rank in range(ranks)]
+        assert len({len(batches) for batches in mine}) == 1
+        batches = [batch for of_rank in mine for batch in of_rank if not batch.is_empty]
+        assert sum(len(batch.images) for batch in batches) == 9  # each picture once
+        shares = [float(loss(reward_outputs(learner, batch), batch)[0]) for batch in batches]
+        assert sum(shares) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_released_initialisation_has_no_gradient_to_speak_of():
+    """ImageReward#45: at a learning rate of 1e-5 nothing moves, because Adam's epsilon is larger than the gradient."""
+    norms = {}
+    for kind in ("fan_in", "released"):
+        scorer = tiny_scorer(
+            text={"hidden_size": 64, "layers": 1, "heads": 1, "feed_forward_size": 64}, text_dropout=0.0
+        )
+        sizes = scorer.config.reward_head.model_copy(update={"widths": [1024, 128, 64, 16], "dropouts": []})
+        add_reward_head(scorer, sizes, kind, seed=0)
+        images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        scores = scorer.score(images, ["a red circle", "a red circle"])
+        (scores[0] - scores[1]).backward()
+        norms[kind] = float(scorer.reward_head[0].weight.grad.abs().max())
+    assert norms["released"] < 1e-3 * norms["fan_in"]
+
+
+def test_freezing_rounds_down_and_nothing_freezes_at_zero():
+    scorer = tiny_scorer()
+    freeze(scorer, 0.0)
+    assert scorer.vision.embeddings.class_embedding.requires_grad
+    freeze(scorer, 0.49)
+    assert not scorer.vision.embeddings.class_embedding.requires_grad
+    assert all(weight.requires_grad for weight in scorer.text.encoder.layer[0].parameters())
+
+
+def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
+    pairs = read_table(ranked / "preferences/pairs.parquet", PAIR)
+    write_table(pairs[pairs["split"] != "validation"], tmp_path / "preferences/pairs.parquet", PAIR)
+    (tmp_path / "preferences/ratings.parquet").write_bytes(
+        (ranked / "preferences/ratings.parquet").read_bytes()
+    )
+    flags = reward_model_flags(ranked, write_params(tmp_path / "params.yaml"), tmp_path)
+    flags[flags.index("--preferences") + 1] = str(tmp_path / "preferences")
+    with pytest.raises(UserError, match=r"no pairs of split validation.*validation_fraction"):
+        main(flags)
+
+
+def test_an_image_that_the_pool_lacks_is_told(ranked):
+    with pytest.raises(UserError, match="lack 1 of 1 images that were ranked"):
+        load_pictures([ranked / "pool"], ["no such image"], 8)
+
+
+@pytest.mark.slow
+def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(ranked, trained, tmp_path):
+    params = write_params(tmp_path / "params.yaml")
+    command = [sys.executable, "-m", "stages.reward_model", *reward_model_flags(ranked, params, tmp_path)]
+    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
+    process = subprocess.Popen(command, env=environment)
+    deadline = time.monotonic() + 300
+    while process.poll() is None and time.monotonic() < deadline:
+        if list((tmp_path / "state").glob("scratch/*/step-*/manifest.json")):
+            process.send_signal(signal.SIGKILL)
+            break
+        time.sleep(0.002)
+    process.wait()
+    assert not (tmp_path / "round_1").exists()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "going on from step" in done.stderr
+    assert dvc_md5(tmp_path / "round_1") == dvc_md5(trained / "round_1")
+    assert (tmp_path / "curves.csv").read_bytes() == (trained / "curves.csv").read_bytes()
+    assert not list((tmp_path / "state").glob("scratch/*/step-*"))
