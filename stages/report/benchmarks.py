@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from stages.algorithms.comparisons import FEWEST_PROBLEMS
 from stages.algorithms.estimators import Interval
-from stages.report.charts import Chart, score_chart, value_chart
+from stages.pages.drawing import Chart
+from stages.report.charts import score_chart, value_chart
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 from stages.report.scores import (
