@@ -26,7 +26,7 @@ def page_environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"percent": percent, "count": lambda number: f"{number:,}"}
+    environment.filters |= {"percent": percent, "points": points, "count": lambda number: f"{number:,}"}
     return environment
 
 
@@ -40,6 +40,11 @@ def page_frame(styles: Iterable[Path]) -> dict[str, Markup | str]:
 def percent(fraction: float | None) -> str:
     """A fraction as people read it; a dash when there is none."""
     return "–" if fraction is None else f"{100 * fraction:.1f}%"
+
+
+def points(fraction: float) -> str:
+    """A difference of fractions in percentage points, with its sign."""
+    return f"{100 * fraction:+.1f}".replace("-", "−")
 
 
 def _source_hash(script: str) -> str:

@@ -18,7 +18,7 @@ _METRICS = TypeAdapter(Metrics)
 
 
 def read_metrics(stages: Iterable[GraphStage], folder: Path) -> dict[str, Metrics]:
-    """Metrics of each stage that has some, by DVC's name of it. `folder` is data/metrics; UserError on a broken file."""
+    """Metrics of each stage that has some, by its DVC name. `folder` is data/metrics; UserError on a broken file."""
     return {
         stage.address: _metrics(place)
         for stage in stages

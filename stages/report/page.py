@@ -9,7 +9,7 @@ from stages.algorithms.estimators import Interval
 from stages.pages.drawing import Chart
 from stages.pages.funnels import data_funnels, ways
 from stages.pages.page import graph_lanes, page_environment, page_frame
-from stages.report.benchmarks import Benchmark, describe_benchmarks, points, verdict_sentence
+from stages.report.benchmarks import Benchmark, describe_benchmarks, verdict_sentence
 from stages.report.cards import describe_tables
 from stages.report.charts import curve_charts, join_rounds, loss_chart
 from stages.report.examples import choose_examples
@@ -28,7 +28,6 @@ def render_page(inputs: Inputs, params: ReportParams) -> str:
     environment = page_environment(FOLDER)
     environment.filters |= {
         "bare": lambda fraction: f"{100 * fraction:.1f}",
-        "points": points,
         "metric": metric_label,
         "sentence": verdict_sentence,
     }
