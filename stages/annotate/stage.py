@@ -64,11 +64,15 @@ def run_annotate(paths: Namespace) -> None:
 
 
 def known_from(prompts: pandas.DataFrame, images: pandas.DataFrame) -> Known:
-    """What annotations may be about: the table of prompts, and the pool's images by id and by foreign name."""
+    """What annotations may be about: the table of prompts, and the pool's images by id and by foreign name.
+
+    A source that several images share, as those of one generator do, names none of them.
+    """
+    named = images[~images["source"].duplicated(keep=False)]
     return Known(
         dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True)),
         dict(zip(images["image_id"], images["prompt_id"], strict=True)),
-        dict(zip(images["source"], images["image_id"], strict=True)),
+        dict(zip(named["source"], named["image_id"], strict=True)),
     )
 
 

@@ -21,7 +21,7 @@ ABOUT = About(
     lane="Annotations",
     has_funnel=True,
     way=FunnelStep(
-        "From annotations to preferences",
+        "From rankings to preferences",
         "rankings",
         first="rankings accepted",
         last="rankings that give pairs",

@@ -50,8 +50,7 @@ def run_refl(paths: Namespace) -> None:
         "trainer": trainer_params.model_dump(),
     }
     inputs = {
-        one: getattr(paths, one)
-        for one in ("generator", "prompts", "reward_model", "held_out", "preferences", "pool")
+        one: getattr(paths, one) for one in ("generator", "prompts", "scorer", "held_out", "pairs", "pool")
     }
     prompts = prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
@@ -73,7 +72,7 @@ def run_refl(paths: Namespace) -> None:
     for one in (start.unet, average.unet, feedback):
         one.to(trainer.device)
     judges = Judges(
-        reward=load_scorer(paths.reward_model, trainer.device),
+        reward=load_scorer(paths.scorer, trainer.device),
         held_out=load_scorer(paths.held_out, trainer.device),
         held_out_variant=this_round.held_out.variant,
         at_once=params.measurement.draw_images,
@@ -127,20 +126,16 @@ def _feedback(
         case ReflFeedback():
             from stages.refl.reward_climbing import reward_climbing
 
-            return reward_climbing(
-                params.feedback, params.sampling_steps, generator, paths.reward_model, updates
-            )
+            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
         case DraftFeedback():
             from stages.refl.reward_climbing import reward_climbing
 
-            return reward_climbing(
-                params.feedback, params.sampling_steps, generator, paths.reward_model, updates
-            )
+            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
         case PreferenceFeedback():
             from stages.refl.preference_learning import preference_learning
 
             return preference_learning(
-                params.feedback, generator, paths.preferences, paths.pool, params.batch_images, seed, stream
+                params.feedback, generator, paths.pairs, paths.pool, params.batch_images, seed, stream
             )
 
 

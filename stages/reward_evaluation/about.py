@@ -13,9 +13,4 @@ def _sections() -> dict[str, Any]:
     return {"reward_evaluation": RewardEvaluationParams}
 
 
-ABOUT = About(
-    sections=_sections,
-    lane="Reward model",
-    is_varied=True,
-    tables={"image_scores": "What each scorer says of the pictures of held-out prompts."},
-)
+ABOUT = About(sections=_sections, lane="Reward model", is_varied=True)

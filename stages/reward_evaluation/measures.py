@@ -77,7 +77,7 @@ def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | No
     """How often one annotator orders a pair as another did who saw the same images, ties half; None where none did."""
     points, prompts = [], []
     for _, own in rankings.groupby("task_id", sort=True):
-        ranks = [dict(zip(row.image_ids, row.ranks, strict=True)) for row in own.itertuples()]
+        ranks = [dict(zip(row.image_ids, map(int, row.ranks), strict=True)) for row in own.itertuples()]
         for (_, one), (row, other) in permutations(zip(own.itertuples(), ranks, strict=True), 2):
             named = list(other)
             for better, worse in pairs_from_ranking([other[name] for name in named]):

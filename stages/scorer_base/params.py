@@ -62,7 +62,7 @@ class TaughtScorer(StrictParams):
 
 
 class ReleasedScorer(StrictParams):
-    """Weights that BLIP or ImageReward published, converted without running code of theirs (docs/images.md)."""
+    """Weights that BLIP or ImageReward published, converted without running code of theirs (docs/reward-models.md)."""
 
     kind: Literal["released"]
     path: str

@@ -6,7 +6,6 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
-from stages.engines.image_scorers.released_weights import released_scorer
 from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
@@ -15,13 +14,11 @@ from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder, sha256_of
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import load_section, load_value
+from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.table import read_table
 from stages.observe.tracking import Run, track
-from stages.scorer_base.captions import Captions, render_captions
 from stages.scorer_base.params import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
-from stages.scorer_base.teaching import teach
 
 
 def run_scorer_base(paths: Namespace) -> None:
@@ -33,13 +30,17 @@ def run_scorer_base(paths: Namespace) -> None:
     attempt = attempt_at("scorer_base", shown, {"prompts": paths.prompts}, seed=seed)
     checkpoints = Checkpoints(attempt.scratch)
     with track(attempt) as run:
-        match params:
+        match chosen("scorer_base", params):
             case TaughtScorer():
-                train, validation = _captions(paths, params, seed)
-                curve, best = teach(params, trainer_params, train, validation, seed, checkpoints, run)
+                from stages.scorer_base.teaching import teach
+
+                prompts = _prompts(paths, params)
+                curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
                 with replace_folder(paths.out) as folder:
                     shutil.copytree(best, folder, dirs_exist_ok=True)
             case ReleasedScorer():
+                from stages.engines.image_scorers.released_weights import released_scorer
+
                 curve = []
                 _check_hash(params)
                 with replace_folder(paths.out) as folder:
@@ -53,7 +54,8 @@ def run_scorer_base(paths: Namespace) -> None:
         checkpoints.clear()
 
 
-def _captions(paths: Namespace, params: TaughtScorer, seed: int) -> tuple[Captions, Captions]:
+def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[str]]:
+    """Those to learn and those to validate with."""
     prompts = read_table(paths.prompts, PROMPT)
     of_split = {split: rows["prompt"].tolist() for split, rows in prompts.groupby("split")}
     for split in ("train", "validation"):
@@ -66,11 +68,7 @@ def _captions(paths: Namespace, params: TaughtScorer, seed: int) -> tuple[Captio
             f"scorer_base.batch_captions is {params.batch_captions}, but there are {len(of_split['train'])} prompts "
             "to train on: lower it"
         )
-    train, validation = (
-        render_captions(of_split[split], params.pictures_per_caption, seed)
-        for split in ("train", "validation")
-    )
-    return train, validation
+    return of_split["train"], of_split["validation"]
 
 
 def _check_hash(params: ReleasedScorer) -> None:

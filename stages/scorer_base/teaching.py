@@ -24,7 +24,7 @@ from stages.engines.trainers.protocol import Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train_and_keep_best
 from stages.foundations.seeds import derive_seed
 from stages.observe.tracking import Run
-from stages.scorer_base.captions import Captions, drawn_rows
+from stages.scorer_base.captions import Captions, drawn_rows, render_captions
 from stages.scorer_base.params import TaughtScorer
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
@@ -60,14 +60,18 @@ def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Ima
 def teach(
     params: TaughtScorer,
     trainer_params: TorchTrainerParams | DeepspeedTrainerParams,
-    train: Captions,
-    validation: Captions,
+    train_prompts: list[str],
+    validation_prompts: list[str],
     seed: int,
     checkpoints: Checkpoints,
     run: Run,
 ) -> tuple[Curve, Path]:
     """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
-    scorer = untaught_scorer(params, train.captions, seed)
+    train, validation = (
+        render_captions(prompts, params.pictures_per_caption, seed)
+        for prompts in (train_prompts, validation_prompts)
+    )
+    scorer = untaught_scorer(params, train_prompts, seed)
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
     schedule = Schedule(
         params.steps,

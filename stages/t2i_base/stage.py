@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 from stages.engines.generators.generator import Generator
 from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
 from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.training_loop import VALIDATION, best_row
 from stages.foundations.attempt import attempt_at
 from stages.foundations.files import replace_folder
 from stages.foundations.metrics import write_curves, write_metrics
@@ -32,10 +35,11 @@ def run_t2i_base(paths: Namespace) -> None:
     with track(attempt) as run:
         match chosen("t2i_base", params):
             case FolderGenerator():
-                generator = load_generator(Path(params.path), torch.device("cpu"))
-                with replace_folder(paths.out) as folder:
-                    save_generator(generator, folder)
-                _write(paths, [], _sizes(generator), run)
+                if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us, and one can copy
+                    generator = load_generator(Path(params.path), torch.device("cpu"))
+                    with replace_folder(paths.out) as folder:
+                        save_generator(generator, folder)
+                    _write(paths, [], _sizes(generator), run)
             case TrainedGenerator():
                 from stages.engines.generators.denoising import trained_denoiser
                 from stages.engines.trainers.build import build_trainer
@@ -51,9 +55,12 @@ def run_t2i_base(paths: Namespace) -> None:
                 model = trained_denoiser(generator)
                 trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
                 checkpoints = Checkpoints(attempt.scratch)
-                curve = train_generator(params, seed, train, validation, generator, trainer, checkpoints, run)
+                curve, best = train_generator(
+                    params, seed, train, validation, generator, trainer, checkpoints, run
+                )
                 with replace_folder_together(trainer, paths.out) as folder:
-                    trainer.save_model(folder)
+                    if trainer.rank == 0:
+                        shutil.copytree(best, folder, dirs_exist_ok=True)
                 if trainer.rank == 0:
                     _write(paths, curve, {**_sizes(generator), **_losses(curve)}, run)
                     checkpoints.clear()
@@ -72,7 +79,8 @@ def _sizes(generator: Generator) -> dict[str, float]:
 def _losses(curve: Sequence[dict[str, float]]) -> dict[str, float]:
     return {
         "loss/train_last": curve[-1]["loss/train"],
-        "loss/validation_last": curve[-1]["loss/validation"],
+        "loss/validation_last": curve[-1][VALIDATION],
+        "loss/validation_best": best_row(curve)[VALIDATION],
         "progress/steps": len(curve),
     }
 

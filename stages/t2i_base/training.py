@@ -6,10 +6,10 @@ uninterrupted one sees.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy
 from torch import Tensor
@@ -24,15 +24,13 @@ from stages.engines.generators.denoising import (
 )
 from stages.engines.generators.generator import Generator, images_of
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train_and_keep_best
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
 from stages.foundations.seeds import derive_seed, endless_order
-from stages.observe.progress import progress, say
 from stages.observe.tracking import Run
 from stages.t2i_base.params import TrainedGenerator
 
-Curve = list[dict[str, float]]
 Example = tuple[str, int]
 """A prompt and the seed of its picture, its noise and its timestep."""
 
@@ -46,44 +44,44 @@ def train_generator(
     trainer: Trainer[DenoisingBatch, Tensor],
     checkpoints: Checkpoints,
     run: Run,
-) -> Curve:
-    """Trains for `params.steps` updates and returns a row a step; goes on from the last checkpoint if there is one."""
+) -> tuple[Curve, Path]:
+    """Trains for `params.steps` updates; a row a step, and the folder of the generator with the lowest validation loss.
+
+    Goes on from the last checkpoint if there is one; the folder is good until the checkpoints are cleared.
+    """
     _require_world(params, [*train, *validation])
     if trainer.world_size > params.batch_images:
         raise UserError(
             f"t2i_base.batch_images {params.batch_images} must be at least the number of ranks, {trainer.world_size}"
         )
-    start, curve = _resume(trainer, checkpoints)
     count = params.batch_images
     loss = denoising_loss(generator, count, params.weight_cap)
     held_out = [
         (prompt, derive_seed(seed, "t2i_base", "validation", number))
         for number, prompt in enumerate((validation * params.validation_images)[: params.validation_images])
     ]
-    steps = range(start, params.steps)
-    for step in progress(steps, total=len(steps), label="t2i_base", unit="steps"):
+
+    def update(step: int, scale: float) -> dict[str, float]:
         chosen = endless_order(step * count, (step + 1) * count, len(train), seed, "t2i_base")
         examples = [
             (train[index], derive_seed(seed, "t2i_base", step, place)) for place, index in enumerate(chosen)
         ]
-        with run.phase("render"):
-            batches = [
-                _batch(part, params.empty_prompt_fraction, generator)
-                for part in _parts(examples, params.micro_batch_images, trainer)
-            ]
-        with run.phase("train"):
-            update = trainer.update(batches, loss, _learning_rate_scale(step, params))
-        done = step + 1
-        row = {"step": done, "loss/train": update.loss, "optim/gradient_norm": update.gradient_norm}
-        if done % params.validate_every_steps == 0 or done == params.steps:
-            with run.phase("validate"):
-                row["loss/validation"] = _mean_error(held_out, params, generator, trainer)
-        curve.append(row)
-        run.log({name: value for name, value in row.items() if name != "step"}, step=done)
-        if done % params.checkpoint_every_steps == 0 and done < params.steps:
-            with run.phase("checkpoint"):
-                _save(trainer, checkpoints, done, curve)
-    return curve
+        parts = _parts(examples, params.micro_batch_images, trainer)
+        batches = [_batch(part, params.empty_prompt_fraction, generator) for part in parts]
+        done = trainer.update(batches, loss, scale)
+        return {"loss/train": done.loss, "optim/gradient_norm": done.gradient_norm}
+
+    def validate() -> dict[str, float]:
+        return {VALIDATION: _mean_error(held_out, params, generator, trainer)}
+
+    schedule = Schedule(
+        steps=params.steps,
+        warmup_steps=params.warmup_steps,
+        final_learning_rate_fraction=params.final_learning_rate_fraction,
+        validate_every_steps=params.validate_every_steps,
+        checkpoint_every_steps=params.checkpoint_every_steps,
+    )
+    return train_and_keep_best("t2i_base", schedule, trainer, checkpoints, run, update, validate)
 
 
 def _require_world(params: TrainedGenerator, prompts: Sequence[str]) -> None:
@@ -117,15 +115,6 @@ def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Traine
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
 
 
-def _learning_rate_scale(step: int, params: TrainedGenerator) -> float:
-    """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
-    if step < params.warmup_steps:
-        return (step + 1) / params.warmup_steps
-    progressed = (step - params.warmup_steps) / max(1, params.steps - 1 - params.warmup_steps)
-    low = params.final_learning_rate_fraction
-    return low + (1 - low) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))
-
-
 def _mean_error(
     examples: Sequence[Example], params: TrainedGenerator, generator: Generator, trainer: Trainer
 ) -> float:
@@ -137,22 +126,3 @@ def _mean_error(
         predicted = trainer.evaluate(batch)
         total += float(denoising_errors(generator, predicted, batch, params.weight_cap).sum())
     return total / len(examples)
-
-
-def _save(trainer: Trainer, checkpoints: Checkpoints, step: int, curve: Curve) -> None:
-    with replace_folder_together(trainer, checkpoints.folder(step)) as folder:
-        trainer.save_checkpoint(folder)
-        if trainer.rank == 0:
-            write_json(folder / "curve.json", curve)
-    if trainer.rank == 0:
-        checkpoints.keep_last()
-
-
-def _resume(trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, Curve]:
-    found = checkpoints.latest()
-    if found is None:
-        return 0, []
-    step, folder = found
-    say(f"t2i_base: going on from step {step}")
-    trainer.load_checkpoint(folder)
-    return step, json.loads((folder / "curve.json").read_text(encoding="utf-8"))

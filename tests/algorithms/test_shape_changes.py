@@ -29,6 +29,7 @@ def test_the_changes_by_hand():
     assert "two red circles above a red square" not in found
     relation = {scene.prompt for scene in changed_scenes(scene_of("a red circle above a blue square"))}
     assert "a red circle below a blue square" in relation
+    assert "a red circle to the left of a blue square" not in relation
     place = {scene.prompt for scene in changed_scenes(scene_of("a red circle at the top"))}
     assert "a red circle at the bottom" in place
     assert "a red circle on the left" not in place  # one picture may show both

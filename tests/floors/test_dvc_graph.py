@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.graph.resolved_recipes import read_recipe
 from stages.code.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
-from stages.foundations.stage_graph import stages_of
+from stages.foundations.stage_graph import optional_sections, stages_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 RAW = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
@@ -71,6 +72,17 @@ def test_every_path_of_the_command_is_watched(name):
     told = re.findall(r"(?<![\w-])(?:data|reports)/\S+", stage["cmd"])
     loose = [path for path in told if path not in watched and path != "data/code"]
     assert not loose
+
+
+def test_a_branch_that_a_recipe_lacks_leaves_no_stage_and_changes_no_file():
+    """DVC merges `vars` with params.yaml: a section that is `{}` there may be absent here, or filled."""
+    defaults = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["vars"]
+    assert all(value == {} for part in defaults for value in part.values())
+    language, pictures = (read_recipe(PROJECT, name) for name in ("laptop", "t2i-shapes"))
+    assert not set(language) & set(optional_sections(PROJECT / "dvc.yaml"))
+    of_pictures = {stage.name for stage in stages_of(RAW, pictures)} - {"code"}
+    assert {"t2i_prompts", "t2i_base", "generate"} <= of_pictures
+    assert not of_pictures & {stage.name for stage in stages_of(RAW, language)}
 
 
 def test_commands_hold_paths_and_names_but_no_values(resolved):

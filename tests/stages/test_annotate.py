@@ -361,5 +361,8 @@ def test_the_stage_with_a_file(tmp_path):
     rankings, _, dropped, metrics = run(tmp_path, {"kind": "rankings"}, content)
     assert rankings["ranks"].tolist()[0].tolist() == [1, 2, 2] and metrics["dropped/rank_out_of_range"] == 1
     assert dropped["row_id"].tolist() == ["export.json:1"]
+    shared = [{"prompt": "a red circle", "generations": ["generated", pool_ids[0]], "ranking": [1, 2]}]
+    with pytest.raises(UserError, match="dropped/unknown_image"):  # a source of several images names none
+        run(tmp_path, {"kind": "rankings"}, json.dumps(shared).encode())
     with pytest.raises(UserError, match="annotations is null"):
         run(tmp_path, {"kind": "votes"})

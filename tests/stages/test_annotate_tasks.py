@@ -78,7 +78,7 @@ def test_no_hostile_text_becomes_markup():
     task = labelling_task("p", HOSTILE, ["a" * 64], ['x" onerror="alert(1)'])["data"]
     parser = Tags()
     parser.feed("".join(item["html"] for item in task["items"]))
-    assert [(tag, sorted(given)) for tag, given in parser.found] == [("img", ["alt", "class", "src"])]
+    assert [(tag, sorted(given)) for tag, given in parser.found] == [("img", ["alt", "src"])]
     assert parser.found[0][1]["src"] == 'x" onerror="alert(1)'
     assert task["prompt"] == HOSTILE  # `$prompt` of a Header is shown as text
 

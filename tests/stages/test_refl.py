@@ -180,8 +180,8 @@ def flags(project, out, params, name="refl_1"):
     return [
         *("--params", str(params), "--round", name),
         *("--generator", str(project / "generator"), "--prompts", str(project / "prompts.parquet")),
-        *("--reward-model", str(project / "round_1"), "--held-out", str(project / "held_out")),
-        *("--preferences", str(project / "preferences"), "--pool", str(project / "pool")),
+        *("--scorer", str(project / "round_1"), "--held-out", str(project / "held_out")),
+        *("--pairs", str(project / "preferences"), "--pool", str(project / "pool")),
         *("--out", str(out / "generator"), "--pictures", str(out / "pictures.parquet")),
         *("--metrics", str(out / "metrics.json"), "--headline", str(out / "headline.json")),
         *("--curves", str(out / "curve.csv")),
@@ -245,7 +245,7 @@ def test_pictures_are_kept_by_the_rule_and_from_one_noise(climbed, project):
     assert (frame["png_before"].notna() == (frame["shown_for"] != "")).all()
     row = frame[frame["shown_for"] == "gain"].iloc[0]
     for folder, png in ((project / "generator", row.png_before), (climbed / "generator", row.png_after)):
-        drawn = load_generator(folder, torch.device("cpu")).draw([row.prompt], [row.seed], 4, 1.0)[0]
+        drawn = load_generator(folder, torch.device("cpu")).draw([row.prompt], [int(row.seed)], 4, 1.0)[0]
         assert numpy.abs(drawn.astype(int) - pixels_of(png)).max() <= 1
 
 
@@ -338,7 +338,7 @@ def test_hacking_is_called_hacking():
 
     assert verdict(reward=1.0, held_out=-0.5, truth=-0.5) == (1.0, 1.0)
     assert verdict(reward=1.0, held_out=0.5, truth=-0.5) == (0.0, 1.0)
-    assert verdict(reward=1.0, held_out=0.5, truth=0.0) == (0.0, 0.0)
+    assert verdict(reward=1.0, held_out=0.5, truth=0.1) == (0.0, 0.0)
     assert verdict(reward=-1.0, held_out=-0.5, truth=-0.5) == (0.0, 0.0), "no reward was gained"
 
 
@@ -367,7 +367,7 @@ def test_a_split_without_prompts_and_a_missing_image_are_told(project, tmp_path)
     pairs["worse_image_id"] = "f" * 64
     write_table(pairs, tmp_path / "preferences" / "pairs.parquet", PAIR)
     arguments = flags(project, tmp_path, params)
-    arguments[arguments.index("--preferences") + 1] = str(tmp_path / "preferences")
+    arguments[arguments.index("--pairs") + 1] = str(tmp_path / "preferences")
     with pytest.raises(UserError, match="of 4 training pairs"):
         main(arguments)
 

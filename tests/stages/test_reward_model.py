@@ -136,13 +136,13 @@ def test_micro_batches_and_ranks_add_up_to_the_whole_batch(ranked):
     learner = reward_learner(scorer, 0).module.eval()
     loss = reward_loss(18.0, 27, 0.5)
     whole = reward_batch(groups[:3], pictures, scorer, 0)
-    expected = float(loss(reward_outputs(learner, whole), whole)[0])
+    expected = loss(reward_outputs(learner, whole), whole)[0].item()
     for ranks in (1, 2):
         mine = [micro_batches(groups[:3], pictures, scorer, 6, rank, ranks, 0) for rank in range(ranks)]
         assert len({len(batches) for batches in mine}) == 1
         batches = [batch for of_rank in mine for batch in of_rank if not batch.is_empty]
         assert sum(len(batch.images) for batch in batches) == 9  # each picture once
-        shares = [float(loss(reward_outputs(learner, batch), batch)[0]) for batch in batches]
+        shares = [loss(reward_outputs(learner, batch), batch)[0].item() for batch in batches]
         assert sum(shares) == pytest.approx(expected, rel=1e-5)
 
 

@@ -9,16 +9,21 @@ from stages.algorithms.shape_world.scenes import COLOURS, NUMBERS, PLACES, RELAT
 
 
 def changed_scenes(scene: Scene) -> list[Scene]:
-    """The scene with another colour, shape, number or place of one item, or another relation, sorted by kind of change.
+    """The scene with another colour, shape, number or place of one item, or the opposite relation.
 
-    A place is changed to one that excludes it, so that no picture shows both. None has two equal items.
+    A place is changed to one that excludes it, and above to below alone, so that no picture shows both. None has two
+    equal items.
     """
     items = [
         replace(scene, items=(*scene.items[:place], other, *scene.items[place + 1 :]))
         for place, item in enumerate(scene.items)
         for other in _changed_items(item)
     ]
-    relations = [replace(scene, relation=other) for other in RELATIONS if scene.relation not in (None, other)]
+    relations = [
+        replace(scene, relation=other)
+        for other, direction in RELATIONS.items()
+        if scene.relation and direction == tuple(-part for part in RELATIONS[scene.relation])
+    ]
     return [one for one in [*items, *relations] if len(set(one.items)) == len(one.items)]
 
 
@@ -32,8 +37,8 @@ def _changed_items(item: Item) -> Iterator[Item]:
 
 
 def _do_exclude(first: str, second: str) -> bool:
-    """True when the places are different thirds across, or down, wherever both name one."""
+    """True when the places are the first and the last third, across or down; the truth lets neighbours overlap."""
     return any(
-        one is not None and other is not None and one != other
+        one is not None and other is not None and abs(one - other) == 1.0
         for one, other in zip(PLACES[first], PLACES[second], strict=True)
     )

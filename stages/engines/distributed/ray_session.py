@@ -136,7 +136,9 @@ def _own(processes: int, run: str) -> Iterator[None]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the name misleads: 0 is what keeps Ray on 127.0.0.1
         "RAY_gcs_server_port_wait_time_s": "300",
-        "RAY_worker_niceness": "0",  # its 15 gives a trainer in an actor a thirtieth of what one in a stage gets
+        # Ray's is 15, with which an actor beside any busy process gets a thirtieth of a core and looks as if it hung.
+        "RAY_worker_niceness": "0",
+        "RAY_prestart_worker_first_driver": "0",  # one for each CPU: most are not needed
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": session_token(),  # without it Ray writes one into the home folder
         "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),

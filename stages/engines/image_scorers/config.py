@@ -39,7 +39,9 @@ class ScorerConfig(StrictParams):
     """Height and width of the picture that the network sees, in pixels."""
     patch_size: int = Field(ge=1)
     pixel_mean: tuple[float, float, float]
+    """Of red, green and blue, which lie in 0..1; taken off."""
     pixel_std: tuple[float, float, float]
+    """What is left is divided by it."""
     vocabulary: int = Field(ge=1)
     """Rows of the word embedding."""
     max_text_tokens: int = Field(ge=2)

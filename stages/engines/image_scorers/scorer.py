@@ -183,5 +183,7 @@ def _text_config(config: ScorerConfig, initializer_range: float) -> BlipTextConf
         hidden_dropout_prob=config.text_dropout,
         attention_probs_dropout_prob=config.text_dropout,
         initializer_range=initializer_range,
+        bos_token_id=None,  # of captions that BLIP writes; the default is outside of a small vocabulary
+        sep_token_id=None,
         is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
     )

@@ -21,9 +21,13 @@ class ReplicaActor:
 
         from stages.engines.relays.published_weights import weights_folder
         from stages.engines.replicas.replica import Replica
+        from stages.observe.quick_imports import quick_imports
 
         node = ray.get_runtime_context().get_node_id()
         folder = None if self._run is None else weights_folder(self._run, node)
+        with quick_imports():  # torch and transformers, which every sampler loads
+            import stages.engines.policies.policy_folders  # noqa: F401
+
         self._replica = Replica(self._build, folder, self._version)
         return node, os.getpid()
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from stages.engines.distributed.ray_session import ray_session, session_token
-from stages.engines.relays import published_weights
 from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
 from stages.engines.relays.relay import Relay
@@ -23,6 +22,7 @@ from stages.engines.replicas.placement import ReplicaSpec
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Trajectory
 from stages.foundations.errors import UserError
+from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -44,6 +44,8 @@ def cluster(tmp_path_factory):
         "RAY_AUTH_MODE": "token",  # Ray reads mode and token once in a process, and other tests have sessions too
         "RAY_AUTH_TOKEN": session_token(),
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",
+        "RAY_prestart_worker_first_driver": "0",
         "PYTHONPATH": os.getcwd(),
     }.items():
         patch.setenv(name, value)
@@ -147,37 +149,31 @@ def relay_of(cluster, place, kind=Relay, keep=3):
     return actor.remote(nodes[place], run, keep, False)
 
 
-class Damaging(Relay):
-    """Its first `left` answers have a wrong bit."""
-
-    left = 2
-
-    def chunk(self, version, digest, place):
-        content = super().chunk(version, digest, place)
-        if self.left:
-            self.left -= 1
-            return content[:-1] + bytes([content[-1] ^ 1])
-        return content
+@pytest.fixture(scope="module")
+def master(cluster):
+    """A healthy relay on the trainer's node; it and `last` keep nothing between tests."""
+    return relay_of(cluster, 0)
 
 
-class AlwaysDamaging(Damaging):
-    left = 10**9
+@pytest.fixture(scope="module")
+def last(cluster):
+    return relay_of(cluster, 2)
 
 
 @pytest.mark.parametrize(("kind", "damaged", "passed_over"), [(Damaging, 2, 0), (AlwaysDamaging, 3, 1)])
-def test_a_damaged_chunk_is_asked_for_again(cluster, chain_of, kind, damaged, passed_over):
+def test_a_damaged_chunk_is_asked_for_again(cluster, chain_of, master, last, kind, damaged, passed_over):
     publish(cluster, 7)
-    master, middle = relay_of(cluster, 0), relay_of(cluster, 1, kind)
+    middle = relay_of(cluster, 1, kind)
     the_ray().get(middle.fetch.remote(7, [master]))
-    fetched = the_ray().get(relay_of(cluster, 2).fetch.remote(7, [middle, master]), timeout=60)
+    fetched = the_ray().get(last.fetch.remote(7, [middle, master]), timeout=60)
     assert (fetched.damaged, fetched.passed_over) == (damaged, passed_over)
     assert is_there(cluster, cluster[1][2], 7)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_silent_relay_is_passed_over(cluster, chain_of, sent):
+def test_a_silent_relay_is_passed_over(cluster, chain_of, master, last, sent):
     publish(cluster, 8)
-    master, middle, last = (relay_of(cluster, place) for place in range(3))
+    middle = relay_of(cluster, 1)
     the_ray().get(middle.fetch.remote(8, [master]))
     os.kill(the_ray().get(middle.process.remote()), sent)
     fetched = the_ray().get(last.fetch.remote(8, [middle, master]), timeout=60)
@@ -185,23 +181,15 @@ def test_a_silent_relay_is_passed_over(cluster, chain_of, sent):
     the_ray().kill(middle)
 
 
-class Slow(Relay):
-    """Hands on a chunk after a while."""
-
-    def chunk(self, version, digest, place):
-        time.sleep(0.5)
-        return super().chunk(version, digest, place)
-
-
-def test_a_relay_passes_on_what_it_is_still_receiving(cluster, chain_of):
+def test_a_relay_passes_on_what_it_is_still_receiving(cluster, chain_of, last):
     publish(cluster, 9)
-    master, middle, last = relay_of(cluster, 0, Slow), relay_of(cluster, 1), relay_of(cluster, 2)
-    digest = the_ray().get(master.have.remote())[9]
-    receiving = middle.fetch.remote(9, [master])
+    slow, middle = relay_of(cluster, 0, Slow), relay_of(cluster, 1)
+    digest = the_ray().get(slow.have.remote())[9]
+    receiving = middle.fetch.remote(9, [slow])
     while the_ray().get(middle.chunk.remote(9, digest, (0, 0))) is None:
         time.sleep(0.02)
     assert not the_ray().wait([receiving], timeout=0)[0]
-    fetched = the_ray().get(last.fetch.remote(9, [middle, master]), timeout=60)
+    fetched = the_ray().get(last.fetch.remote(9, [middle, slow]), timeout=60)
     assert fetched.passed_over == 0 and is_there(cluster, cluster[1][2], 9)
 
 
@@ -268,16 +256,10 @@ def test_replicas_on_every_node_pull_from_their_own(cluster, chain_of, tmp_path)
     assert {sample.policy_version for sample in ended.values()} == {3}
 
 
-class NoRoom(Relay):
-    def fetch(self, version, chain):
-        published_weights.SPARE_BYTES = 1 << 60
-        return super().fetch(version, chain)
-
-
-def test_a_node_without_room_says_so(cluster, chain_of):
+def test_a_node_without_room_says_so(cluster, chain_of, master):
     publish(cluster, 6)
     with pytest.raises(UserError, match="has no room for 1 MiB"):
-        the_ray().get(relay_of(cluster, 1, NoRoom).fetch.remote(6, [relay_of(cluster, 0)]))
+        the_ray().get(relay_of(cluster, 1, NoRoom).fetch.remote(6, [master]))
     assert not list(Path(weights_folder(cluster[0], cluster[1][1])).glob("*6*"))
 
 

@@ -1,0 +1,80 @@
+"""The loop of training stages: the schedule, the best weights, and that a run that is cut off ends with the same."""
+
+import itertools
+
+import pytest
+from safetensors.torch import load_file
+
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.training_loop import Schedule, best_row, train_and_keep_best
+from stages.observe.tracking import Run
+from tests.engines.trainers.test_other_models import assert_same, make_trainer, weights_of
+from tests.fakes.small_models import REWARD
+
+SCHEDULE = Schedule(
+    steps=7,
+    warmup_steps=2,
+    final_learning_rate_fraction=0.1,
+    validate_every_steps=2,
+    checkpoint_every_steps=3,
+)
+LOSSES = {2: 0.5, 4: 0.3, 6: 0.4, 7: 0.6}
+"""Validation loss by step: the best is neither the first nor the last."""
+
+
+def train(scratch, stop_at=None):
+    """The curve, the folder of the best weights, and the weights after each step; cut off before step `stop_at`."""
+    trainer, seen = make_trainer(REWARD.model()), {}
+
+    def update(step, scale):
+        if step == stop_at:
+            raise KeyboardInterrupt
+        done = trainer.update(REWARD.micro_batches, REWARD.loss, scale)
+        seen[step + 1] = weights_of(trainer)
+        return {"loss/train": done.loss}
+
+    curve, best = train_and_keep_best(
+        "test",
+        SCHEDULE,
+        trainer,
+        Checkpoints(scratch),
+        Run(None),
+        update,
+        lambda: {"loss/validation": LOSSES[max(seen)]},
+    )
+    return curve, best, seen
+
+
+def test_the_schedule_warms_up_and_ends_at_its_fraction():
+    scales = [SCHEDULE.learning_rate_scale(step) for step in range(SCHEDULE.steps)]
+    assert scales[:3] == pytest.approx([0.5, 1.0, 1.0])
+    assert scales[2:] == sorted(scales[2:], reverse=True)
+    assert scales[-1] == pytest.approx(0.1)
+
+
+def test_the_weights_of_the_lowest_validation_loss_are_kept(tmp_path):
+    curve, best, seen = train(tmp_path / "scratch")
+    assert [row["step"] for row in curve] == list(range(1, 8))
+    assert {row["step"]: row["loss/validation"] for row in curve if "loss/validation" in row} == LOSSES
+    assert best_row(curve)["step"] == 4
+    assert_same(load_file(best / "model.safetensors"), seen[4])
+
+
+@pytest.mark.parametrize("stop_at", range(2, 7))
+def test_a_run_that_is_cut_off_goes_on_from_its_last_checkpoint(tmp_path, stop_at):
+    straight, best, seen = train(tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "broken", stop_at)
+    again, kept, later = train(tmp_path / "broken")
+    last = max(step for step in (2, 3, 4, 6) if step <= stop_at)
+    assert sorted(later) == list(range(last + 1, 8))
+    assert again == straight
+    assert_same(later[7], seen[7])
+    assert_same(load_file(kept / "model.safetensors"), load_file(best / "model.safetensors"))
+
+
+def test_of_equal_losses_the_first_is_the_best():
+    rows = [
+        {"step": step, "loss/validation": loss} for step, loss in zip(itertools.count(1), [0.4, 0.3, 0.3])
+    ]
+    assert best_row([{"step": 0}, *rows])["step"] == 2

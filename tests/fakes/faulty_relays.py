@@ -1,0 +1,39 @@
+"""Relays with a fault. A file of their own: the process of each imports it, and torch would be most of its start."""
+
+from __future__ import annotations
+
+import time
+
+from stages.engines.relays import published_weights
+from stages.engines.relays.relay import Relay
+
+
+class Damaging(Relay):
+    """Its first `left` answers have a wrong bit."""
+
+    left = 2
+
+    def chunk(self, version, digest, place):
+        content = super().chunk(version, digest, place)
+        if self.left:
+            self.left -= 1
+            return content[:-1] + bytes([content[-1] ^ 1])
+        return content
+
+
+class AlwaysDamaging(Damaging):
+    left = 10**9
+
+
+class Slow(Relay):
+    """Hands on a chunk after a while."""
+
+    def chunk(self, version, digest, place):
+        time.sleep(0.25)
+        return super().chunk(version, digest, place)
+
+
+class NoRoom(Relay):
+    def fetch(self, version, chain):
+        published_weights.SPARE_BYTES = 1 << 60
+        return super().fetch(version, chain)
