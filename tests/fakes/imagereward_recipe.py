@@ -11,10 +11,9 @@ from typing import Any
 import torch
 import yaml
 from diffusers import AutoencoderKL
-from stages.algorithms.shape_world.prompts import all_prompts
 
 from stages.algorithms.shape_world.renderer import render
-from stages.algorithms.shape_world.scenes import scene_of
+from stages.algorithms.shape_world.scenes import all_prompts, scene_of
 from stages.engines.generators.generator_folders import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import png_of
