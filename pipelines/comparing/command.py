@@ -18,7 +18,8 @@ def compare(
         typer.Argument(
             metavar="RUN_OR_POLICY...",
             help="POLICY, REV:POLICY, FOLDER:POLICY, an ablation's results folder, or an MLflow run; or generators "
-            "that have had feedback; the first one is the baseline; commas join runs of different seeds: rl_3,../seed1:rl_3",
+            "that have had feedback; the first one is the baseline; commas join runs of different seeds: "
+            "rl_3,../seed1:rl_3",
         ),
     ],
     metrics: Annotated[

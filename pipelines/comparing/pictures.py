@@ -42,7 +42,7 @@ class PictureComparison:
 
 
 def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:
-    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where one of them is no generator with pictures."""
+    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where one has no pictures of feedback."""
     found = {argument: _table(argument, root) for argument in arguments}
     return {name: path for name, path in found.items() if path} if all(found.values()) else None
 
