@@ -35,6 +35,8 @@ CURVES = {
 """Quantities of a round's validation pictures, reward first."""
 MOST_ANNOTATORS = 24
 """In the plot of their agreement; of more there is the table alone."""
+MOST_MARKERS = 24
+"""Points of a line that are marked one by one."""
 _LETTERS = 14
 
 
@@ -116,7 +118,7 @@ def line_chart(
                 values,
                 color=SERIES[number % len(SERIES)],
                 linestyle=DASHES[number % len(DASHES)],
-                marker=MARKERS[number % len(MARKERS)] if len(values) < MOST_ANNOTATORS else "",
+                marker=MARKERS[number % len(MARKERS)] if len(values) <= MOST_MARKERS else "",
                 markersize=4,
                 label=plain_text(label),
             )

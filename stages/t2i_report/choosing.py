@@ -103,10 +103,10 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
     ]
 
 
-def changes(pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
+def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
     """Pictures before and after feedback from the same noise, by why they are shown: gain, middle, loss.
 
-    `pictures` is a `feedback_image` table; the largest changes come first, in the middle the table's order.
+    `pictures` is the `feedback_image` table of round `name`; the largest changes come first, in the middle the table's order.
     """
     judge = judge_of(pictures)
     shown = pictures.assign(change=pictures[f"{judge}_after"] - pictures[f"{judge}_before"])
@@ -116,17 +116,17 @@ def changes(pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
         "loss": shown[shown["shown_for"] == "loss"].sort_values("change", kind="stable"),
     }
     return {
-        reason: [_change(row, judge) for row in part.head(count).to_dict("records")]
+        reason: [_change(name, row, judge) for row in part.head(count).to_dict("records")]
         for reason, part in parts.items()
         if len(part) and count
     }
 
 
-def change_pictures(pictures: pandas.DataFrame) -> dict[str, bytes]:
+def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
     """PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
     kept = pictures[pictures["shown_for"] != ""]
     return {
-        _name(row, when): row[f"png_{when}"]
+        _image(name, row, when): row[f"png_{when}"]
         for row in kept.to_dict("records")
         for when in ("before", "after")
     }
@@ -148,17 +148,17 @@ def _truth(scores: pandas.DataFrame, image: str) -> tuple[str, ...]:
     return (f"truth {scores.loc[image, 'truth']:.2f}",) if "truth" in scores else ()
 
 
-def _name(row: dict[str, object], when: str) -> str:
-    return f"{row['prompt_id']}/{row['seed']}/{when}"
+def _image(name: str, row: dict[str, object], when: str) -> str:
+    return f"{name}/{row['prompt_id']}/{row['seed']}/{when}"
 
 
-def _change(row: dict[str, object], judge: str) -> Strip:
+def _change(name: str, row: dict[str, object], judge: str) -> Strip:
     return Strip(
         row["prompt"],
         f"{judge.replace('_', '-')} score {row['change']:+.2f}",
         tuple(
             Shown(
-                _name(row, when),
+                _image(name, row, when),
                 when,
                 (
                     f"{judge.replace('_', '-')} {row[f'{judge}_{when}']:.2f}",

@@ -63,11 +63,11 @@ class Inputs:
     params_text: str
 
     def with_metric(self, name: str) -> dict[str, Metrics]:
-        """Metrics of the stages that have one of this name (`{stage}` is the stage's own), by the stage's item."""
+        """Metrics of the stages that have one of this name, by the stage's item."""
         return {
             stage.item: found
             for stage in self.stages
-            if name.format(stage=stage.name) in (found := self.metrics.get(stage.address, {}))
+            if name in (found := self.metrics.get(stage.address, {}))
         }
 
     def with_column(self, name: str) -> dict[str, pandas.DataFrame]:

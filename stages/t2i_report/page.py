@@ -34,7 +34,7 @@ from stages.t2i_report.params import T2iReportParams
 FOLDER = Path(__file__).parent
 CHARACTERS = 400
 """Longest prompt, name or reason that is shown of other people's."""
-MOST_ANNOTATORS = 60
+ANNOTATOR_ROWS = 60
 """Rows of the table of annotators: those left out first."""
 
 
@@ -51,13 +51,13 @@ def render_page(inputs: Inputs, params: T2iReportParams) -> str:
 
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
-    shown = {name: changes(table, params.shown_changes) for name, table in inputs.feedback.items()}
+    shown = {name: changes(name, table, params.shown_changes) for name, table in inputs.feedback.items()}
     pngs: dict[str, bytes] = {}
     for ranked, gallery in zip(inputs.ranked, galleries, strict=True):
         pngs |= ranked.pictures(_images(gallery["best_and_worst"] + gallery["disagreements"]))
     for name, table in inputs.feedback.items():
         wanted = _images([strip for strips in shown[name].values() for strip in strips])
-        pngs |= {image: png for image, png in change_pictures(table).items() if image in wanted}
+        pngs |= {image: png for image, png in change_pictures(name, table).items() if image in wanted}
     evaluated = inputs.with_metric(f"preference/accuracy/{LEARNT}")
     controls = inputs.with_metric("gain_over_control/reward/mean")
     return {
@@ -95,8 +95,8 @@ def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
     annotators = ranked.annotators.sort_values(["is_kept", "annotator_id"], kind="stable")
     return {
         "name": ranked.name,
-        "annotators": annotators.head(MOST_ANNOTATORS).to_dict("records"),
-        "more_annotators": max(0, len(annotators) - MOST_ANNOTATORS),
+        "annotators": annotators.head(ANNOTATOR_ROWS).to_dict("records"),
+        "more_annotators": max(0, len(annotators) - ANNOTATOR_ROWS),
         "dropped": annotators[~annotators["is_kept"]].to_dict("records"),
         "chart": agreement_chart(ranked.name, ranked.annotators),
         "best_and_worst": best_and_worst(ranked, params.shown_prompts),
