@@ -106,7 +106,7 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
 def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
     """Pictures before and after feedback from the same noise, by why they are shown: gain, middle, loss.
 
-    `pictures` is the `feedback_image` table of round `name`; the largest changes come first, in the middle the table's order.
+    `pictures` is the `feedback_image` table of round `name`. Largest changes first, in the middle in its order.
     """
     judge = judge_of(pictures)
     shown = pictures.assign(change=pictures[f"{judge}_after"] - pictures[f"{judge}_before"])
