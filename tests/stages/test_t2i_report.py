@@ -23,6 +23,7 @@ from stages.foundations.tables.table import read_table, write_table
 from stages.t2i_report.__main__ import main
 from stages.t2i_report.choosing import changes, wins
 from stages.t2i_report.embedding import embed
+from stages.t2i_report.findings import feedback_of
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> \u202ea cat"
@@ -52,11 +53,12 @@ def picture(value, side=8):
     return numpy.full((side, side, 3), value, dtype=numpy.uint8)
 
 
-@pytest.fixture
-def run(tmp_path):
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
     """A finished run: two test prompts of three images, an annotator left out, feedback that hacks, and its control."""
-    data = tmp_path / "data"
-    write_params(tmp_path)
+    folder = tmp_path_factory.mktemp("t2i_report")
+    data = folder / "data"
+    write_params(folder)
     rows, pairs, scores = [], [], []
     for number, (prompt_id, prompt) in enumerate(PROMPTS.items()):
         ids = []
@@ -97,7 +99,12 @@ def run(tmp_path):
     write_metrics(
         data / "metrics/image_pool/round_1.json", {"rows/in": 9, "rows/kept": 6, "dropped/image_broken": 3}
     )
-    return tmp_path
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return make_page(run)
 
 
 def write_params(folder, **changed):
@@ -197,8 +204,8 @@ def section(page, name):
     return page[page.index(f'<section id="{name}">') :].partition("</section>")[0]
 
 
-def test_best_and_worst_are_those_of_people_and_of_the_reward_model(run):
-    strip = section(make_page(run), "pictures")
+def test_best_and_worst_are_those_of_people_and_of_the_reward_model(page):
+    strip = section(page, "pictures")
     second = strip[strip.index("a red circle") :]
     told = re.findall(r"<figcaption>([^<]+)<span>won (\d+)% of its pairs</span><span>reward ([\d.]+)", second)
     assert told[:4] == [
@@ -209,36 +216,36 @@ def test_best_and_worst_are_those_of_people_and_of_the_reward_model(run):
     ]
 
 
-def test_disagreements_are_the_widest_wrong_margins_one_of_a_prompt(run):
-    notes = re.findall(r"margin ([\d.]+)", section(make_page(run), "disagreements"))
+def test_disagreements_are_the_widest_wrong_margins_one_of_a_prompt(page):
+    notes = re.findall(r"margin ([\d.]+)", section(page, "disagreements"))
     assert notes == ["5.00", "1.00"]
 
 
-def test_an_annotator_who_is_left_out_is_named_with_the_reason(run):
-    told = section(make_page(run), "annotators")
+def test_an_annotator_who_is_left_out_is_named_with_the_reason(page):
+    told = section(page, "annotators")
     assert "Left out: <b>&lt;b&gt;bob</b> (low agreement)." in told
 
 
-def test_hacked_is_said_and_the_control_decides_what_is_better(run):
-    page = make_page(run)
+def test_hacked_is_said_and_the_control_decides_what_is_better(page):
     result = section(page, "result")
     assert "Hacked: the reward rose while the truth fell" in result
     assert "−0.100" in result and "over the control without a reward" in result
     assert "Saturation rose by 34%, more than 20%." in result
-    write_metrics(run / "data/metrics/refl/refl_1.json", feedback_metrics(is_hacked=False))
-    assert "Hacked" not in section(make_page(run), "result")
+    calm = feedback_of("refl", "refl_1", feedback_metrics(is_hacked=False), None)
+    assert calm.verdict == "better" and not calm.is_over_control
+    assert not [sentence for sentence in calm.sentences if "Hacked" in sentence]
 
 
-def test_prompts_are_text_and_stand_in_the_alt_texts(run):
-    page = Page(make_page(run))
+def test_prompts_are_text_and_stand_in_the_alt_texts(page):
+    page = Page(page)
     assert page.tags.count("script") == 2, "the times and the page's own"
     assert "onerror" not in {name for image in page.images for name in image}
     assert {image["alt"] for image in page.images} == {HOSTILE.replace("\u202e", "⟨U+202E⟩"), "a red circle"}
     assert all(image["src"].startswith("data:image/png;base64,") for image in page.images)
 
 
-def test_equal_runs_give_equal_pages(run):
-    assert make_page(run) == make_page(run)
+def test_equal_runs_give_equal_pages(run, page):
+    assert make_page(run) == page
 
 
 def test_a_run_that_has_made_nothing_yet_has_a_page(tmp_path):
@@ -247,10 +254,8 @@ def test_a_run_that_has_made_nothing_yet_has_a_page(tmp_path):
     assert page.count('class="absent"') >= 8 and "<img" not in page
 
 
-def test_large_pictures_are_made_smaller_and_small_ones_are_left(run):
-    sizes = {
-        (int(image["width"]), "pixels" in image.get("class", "")) for image in Page(make_page(run)).images
-    }
+def test_large_pictures_are_made_smaller_and_small_ones_are_left(page):
+    sizes = {(int(image["width"]), "pixels" in image.get("class", "")) for image in Page(page).images}
     assert sizes == {(8, True), (32, False)}
 
 
