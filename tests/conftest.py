@@ -6,7 +6,17 @@ from pathlib import Path
 
 import pytest
 
-LONGEST_FILES = ("test_graph.py", "test_gsm8k_recipe.py", "test_servers.py")
+LONGEST_FILES = (
+    "test_graph.py",
+    "test_servers.py",
+    "test_gsm8k_recipe.py",
+    "test_branches.py",
+    "test_round.py",
+    "test_ablating.py",
+    "test_relay.py",
+    "test_replicated_sampler.py",
+    "test_fleet.py",
+)
 
 gc.disable()  # a third of the time of collection goes into looking through what the imports make, which all stays
 

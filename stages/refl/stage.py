@@ -61,8 +61,8 @@ def run_refl(paths: Namespace) -> None:
     feedback = _feedback(params, paths, generator, train, seed, stream)
     source = image_source(params.pretraining, train, generator.image_side, seed, stream)
     pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
-    if isinstance(trainer_params, TorchTrainerParams):  # DeepSpeed casts, and keeps float32 beside
-        generator.unet.to(DTYPES[trainer_params.dtype])
+    if isinstance(trainer_params, TorchTrainerParams) and trainer_params.dtype != "float32":
+        generator.unet.to(DTYPES[trainer_params.dtype])  # DeepSpeed casts by itself, and keeps float32 beside
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()
     trainer = build_trainer(

@@ -15,8 +15,9 @@ class RewardModelParams(StrictParams):
     """Section `reward_model`."""
 
     head: RewardHeadSizes
-    head_initialisation: Literal["fan_in", "released"]
-    """`released` is ImageReward's, which does not learn at its learning rate of 1e-5 for hundreds of updates."""
+    head_initialisation: Literal["fan_in", "released", "matching"]
+    """`matching` starts from the base scorer's matching head, for a head of one layer. `released` is ImageReward's,
+    which does not learn at its learning rate of 1e-5 for hundreds of updates."""
     frozen_fraction: float = Field(ge=0, lt=1)
     """Share of both encoders' layers that do not learn, from the input on (ImageReward: 0.7)."""
     rating_weight: float = Field(ge=0)

@@ -14,7 +14,7 @@ import yaml
 PROJECT = Path(__file__).resolve().parents[2]
 
 LAPTOP: dict[str, Any] = {
-    "policies": ["base", "sft", "rl_1", "rl_2"],
+    "policies": ["sft", "rl_1", "rl_2"],
     "sampler.threads": 1,
     "trainer.threads": 1,
     "base.corpus_rows": 50,

@@ -121,7 +121,8 @@ def project(tmp_path_factory):
     """A copy with the toy branch, the miniature as a recipe, and one on top of it without the web."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
     write_branch(folder)
-    use_miniature(folder, "laptop", LAPTOP)
+    one_round = {"policies": ["sft", "rl_1"], "rl_rounds.rl_2": None}
+    use_miniature(folder, "laptop", LAPTOP | one_round)
     shutil.copy(folder / "params.yaml", folder / "pipelines/recipes/mini.yaml")
     (folder / "pipelines/recipes/no-web.yaml").write_text(NO_WEB)
     return folder
@@ -196,7 +197,7 @@ def test_a_recipe_without_the_web_runs_all_the_rest(project):
     page = (project / "reports/index.html").read_text()
     assert "Exercises found" not in page and "collect_web" not in page.partition("The parameters")[0]
     assert not set(yaml.safe_load((project / "dvc.lock").read_text())["stages"]) & WEB
-    assert "rl_2" in retrace(project, "explain", "rl_2") and "in all" in retrace(
+    assert "rl_1" in retrace(project, "explain", "rl_1") and "in all" in retrace(
         project, "plan", "no-web", "--gpu", "H100"
     )
     assert "base: laptop" not in (project / "params.yaml").read_text()

@@ -133,8 +133,8 @@ def test_the_trained_model_orders_held_out_pictures_and_generators(evaluated):
 
 def test_scores_are_kept_image_by_image_and_written_the_same_again(evaluated):
     scores = read_table(evaluated / "scores.parquet", IMAGE_SCORE)
-    assert sorted(scores["scorer"].unique()) == ["blip", "clip", "reward"]
-    assert scores.groupby("scorer").size().tolist() == [9, 9, 9]
+    assert sorted(scores["scorer"].unique()) == ["blip", "clip", "reward", "truth"]
+    assert scores.groupby("scorer").size().tolist() == [9, 9, 9, 9]
     assert numpy.isfinite(scores["score"]).all()
     before = (evaluated / "scores.parquet").read_bytes()
     main(flags(evaluated))

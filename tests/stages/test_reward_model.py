@@ -33,7 +33,7 @@ from stages.foundations.tables.table import read_table, write_table
 from stages.reward_model.__main__ import main
 from stages.reward_model.groups import groups_of, micro_batches, reward_batch, standardised
 from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
-from tests.fakes.tiny_scorer import tiny_scorer
+from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +160,17 @@ def test_the_released_initialisation_has_no_gradient_to_speak_of():
         (scores[0] - scores[1]).backward()
         norms[kind] = float(scorer.reward_head[0].weight.grad.abs().max())
     assert norms["released"] < 1e-3 * norms["fan_in"]
+
+
+def test_a_head_may_start_from_the_matching_head():
+    scorer = tiny_scorer().eval()
+    sizes = scorer.config.reward_head.model_copy(update={"widths": [], "dropouts": []})
+    add_reward_head(scorer, sizes, "matching", seed=0)
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    rewards, odds = (scorer.score(images, PROMPTS, variant).tolist() for variant in ("reward", "blip"))
+    assert rewards == pytest.approx([0.2 * one for one in odds], abs=1e-6)
+    with pytest.raises(UserError, match="take a base scorer that has a matching head"):
+        add_reward_head(scorer, tiny_scorer().config.reward_head, "matching", seed=0)
 
 
 def test_freezing_rounds_down_and_nothing_freezes_at_zero():

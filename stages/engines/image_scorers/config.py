@@ -24,8 +24,8 @@ class EncoderSizes(StrictParams):
 class RewardHeadSizes(StrictParams):
     """A stack of linear layers from the text encoder's width down to one number, without activations between them."""
 
-    widths: list[int] = Field(min_length=1)
-    """Outputs of all layers but the last (ImageReward: 1024, 128, 64, 16)."""
+    widths: list[int]
+    """Outputs of all layers but the last (ImageReward: 1024, 128, 64, 16); none for one linear layer."""
     dropouts: list[float]
     """Dropout after each of the first layers (ImageReward: 0.2, 0.2, 0.1)."""
 

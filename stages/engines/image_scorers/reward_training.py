@@ -27,7 +27,10 @@ from stages.engines.image_scorers.scorer import ImageScorer, Tokens, reward_head
 from stages.engines.image_scorers.scorer_folders import save_scorer
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.protocol import LossFunction
+from stages.foundations.errors import UserError
 
+MATCHING_SCALE = 0.2
+"""Log-odds of a match are surer than people's preferences: a difference of 5 is made one of 1, 73% of pairs."""
 ASPECTS = 3
 """Ratings of a picture: overall, alignment, fidelity."""
 
@@ -84,14 +87,30 @@ class RewardLearner(nn.Module):
 
 
 def add_reward_head(
-    scorer: ImageScorer, sizes: RewardHeadSizes, initialisation: Literal["fan_in", "released"], seed: int
+    scorer: ImageScorer,
+    sizes: RewardHeadSizes,
+    initialisation: Literal["fan_in", "released", "matching"],
+    seed: int,
 ) -> None:
-    """Gives the scorer a reward head, in place of the one it may have; equal seeds give equal heads."""
+    """Gives the scorer a reward head, in place of the one it may have; equal seeds give equal heads.
+
+    `matching` starts from the matching head: the reward is the log-odds of a match times `MATCHING_SCALE`. UserError
+    where there is none, or where the reward head is more than one layer.
+    """
     width = scorer.config.text.hidden_size
     head = reward_head(width, sizes)
     generator = torch.Generator().manual_seed(seed)
+    if initialisation == "matching":
+        if not scorer.config.has_matching_head or sizes.widths or sizes.dropouts:
+            raise UserError(
+                "reward_model.head_initialisation is matching: set `head: {widths: [], dropouts: []}` and take a base "
+                "scorer that has a matching head, or use fan_in"
+            )
+        with torch.no_grad():
+            for mine, matching in zip(head[0].parameters(), scorer.matching_head.parameters(), strict=True):
+                mine.copy_(MATCHING_SCALE * (matching[1:] - matching[:1]))
     for layer in head:
-        if isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.Linear) and initialisation != "matching":
             spread = layer.in_features**-0.5 if initialisation == "fan_in" else 1 / (width + 1)
             nn.init.normal_(layer.weight, std=spread, generator=generator)
             nn.init.zeros_(layer.bias)

@@ -68,7 +68,7 @@ class Grader:
     """What runs in the actor: a verifier, asked from the actor's own thread and from another."""
 
     def __init__(self):
-        self.verifier = Verifier(PARAMS.model_copy(update={"timeout_seconds": 5.0}))
+        self.verifier = Verifier(PARAMS)
 
     def judge(self, pairs):
         found = [one.verdict.value for one in self.verifier.judge(pairs)]
