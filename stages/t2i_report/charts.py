@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pandas
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from stages.algorithms.estimators import Interval
 from stages.foundations.legible import legible
@@ -122,6 +123,7 @@ def line_chart(
                 markersize=4,
                 label=plain_text(label),
             )
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         axes.set_xlabel("update")
         axes.set_ylabel(unit)
         show_legend(axes)

@@ -49,9 +49,7 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
 
         def shown(label: str, image: str, table: pandas.DataFrame = table) -> Shown:
             row = table.loc[image]
-            return Shown(
-                image, label, (f"won {100 * row['won']:.0f}% of its pairs", f"reward {row['reward']:.2f}")
-            )
+            return Shown(image, label, (f"won {100 * row['won']:.0f}%", f"reward {row['reward']:.2f}"))
 
         strips.append(
             Strip(
@@ -59,9 +57,9 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
                 f"{len(table)} pictures, {len(pairs)} pairs",
                 (
                     shown("best by people", table["won"].idxmax()),
-                    shown("best by the reward model", table["reward"].idxmax()),
+                    shown("best by the model", table["reward"].idxmax()),
                     shown("worst by people", table["won"].idxmin()),
-                    shown("worst by the reward model", table["reward"].idxmin()),
+                    shown("worst by the model", table["reward"].idxmin()),
                 ),
             )
         )

@@ -51,11 +51,13 @@ def render_page(inputs: Inputs, params: T2iReportParams) -> str:
 
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
-    shown = {name: changes(name, table, params.shown_changes) for name, table in inputs.feedback.items()}
+    controls_of = inputs.params.get("refl_controls") or {}
+    feedback = {name: table for name, table in inputs.feedback.items() if name not in controls_of.values()}
+    shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
     pngs: dict[str, bytes] = {}
     for ranked, gallery in zip(inputs.ranked, galleries, strict=True):
         pngs |= ranked.pictures(_images(gallery["best_and_worst"] + gallery["disagreements"]))
-    for name, table in inputs.feedback.items():
+    for name, table in feedback.items():
         wanted = _images([strip for strips in shown[name].values() for strip in strips])
         pngs |= {image: png for image, png in change_pictures(name, table).items() if image in wanted}
     evaluated = inputs.with_metric(f"preference/accuracy/{LEARNT}")
@@ -72,11 +74,11 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
             for stage in inputs.stages
             if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
         ],
-        "controlled": set((inputs.params.get("refl_controls") or {}).values()),
+        "controlled": set(controls_of.values()),
         "feedback_charts": feedback_charts(inputs.with_column("validation/reward")),
         "losses": loss_charts(inputs.curves),
         "changes": shown,
-        "judges": {name: judge_of(table).replace("_", "-") for name, table in inputs.feedback.items()},
+        "judges": {name: judge_of(table).replace("_", "-") for name, table in feedback.items()},
         "pictures": embed(pngs, params.picture_side, params.max_pictures_mib),
         "funnels": data_funnels(inputs.stages, inputs.metrics),
         "ways": ways(inputs.stages, inputs.metrics, inputs.params),

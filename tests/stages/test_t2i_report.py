@@ -207,12 +207,12 @@ def section(page, name):
 def test_best_and_worst_are_those_of_people_and_of_the_reward_model(page):
     strip = section(page, "pictures")
     second = strip[strip.index("a red circle") :]
-    told = re.findall(r"<figcaption>([^<]+)<span>won (\d+)% of its pairs</span><span>reward ([\d.]+)", second)
+    told = re.findall(r"<figcaption>([^<]+)<span>won (\d+)%</span><span>reward ([\d.]+)", second)
     assert told[:4] == [
         ("best by people", "100", "0.00"),
-        ("best by the reward model", "0", "5.00"),
+        ("best by the model", "0", "5.00"),
         ("worst by people", "0", "5.00"),
-        ("worst by the reward model", "100", "0.00"),
+        ("worst by the model", "100", "0.00"),
     ]
 
 
