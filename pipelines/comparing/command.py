@@ -17,8 +17,9 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN_OR_POLICY...",
-            help="POLICY, REV:POLICY, FOLDER:POLICY, an ablation's results folder, or an MLflow run; the first one is "
-            "the baseline; commas join runs of different seeds: rl_3,../seed1:rl_3",
+            help="POLICY, REV:POLICY, FOLDER:POLICY, an ablation's results folder, or an MLflow run; or generators "
+            "that have had feedback; the first one is the baseline; commas join runs of different seeds: "
+            "rl_3,../seed1:rl_3",
         ),
     ],
     metrics: Annotated[
@@ -46,6 +47,7 @@ def compare(
 ) -> None:
     """Say which differences between policies are real: paired intervals, a corrected test, seeds, problems won.
 
+    Generators are compared by their pictures of the same prompts from the same noise, in a table alone.
     Prints a table, writes a page with the responses, and makes an MLflow run of kind `comparison`. Exit code 2 is a
     mistake of the caller.
     """
@@ -71,6 +73,7 @@ def _compare(
     """Prints, writes and tracks the comparison; returns a warning, or ""."""
     from pipelines.comparing.examples import examples
     from pipelines.comparing.page import render_page
+    from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_json, picture_table
     from pipelines.comparing.results import compare as compare_sides
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
@@ -78,6 +81,10 @@ def _compare(
     from pipelines.comparing.wording import text_table
     from pipelines.runtime.named_file import write_named_file
 
+    if tables := find_pictures(what, PROJECT):
+        compared = compare_pictures(tables)
+        typer.echo(json.dumps(picture_json(compared), indent=2) if as_json else picture_table(compared))
+        return ""
     sides = read_sides(what, PROJECT, run_finder(PROJECT, state_folder()))
     findings = compare_sides(sides, families, common, all_pairs, clean)
     if not findings.comparisons:

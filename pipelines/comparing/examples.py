@@ -10,7 +10,7 @@ import pandas
 from pipelines.comparing.results import Findings
 from pipelines.comparing.scoring import Benchmark
 from pipelines.comparing.sides import Side
-from stages.report.examples import legible
+from stages.foundations.legible import legible
 
 CHARACTERS = 1_500
 """Of a text; the page says where one was cut."""

@@ -95,12 +95,12 @@ def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
     here = working_place(root)
     if part in policies_of(here):
         return [Side(part, (read_answers(here, part),))]
-    folder = _folder(root, part)
+    folder = folder_of(root, part)
     if folder is not None:
         return _sides_of_folder(root, folder, part)
     before, _, policy = part.rpartition(":")
     if before:
-        folder = _folder(root, before)
+        folder = folder_of(root, before)
         place = _checkout(root, folder) if folder else place_at(root, before)
         return [Side(part if folder is None else f"{folder.name}:{policy}", (read_answers(place, policy),))]
     found = find_run(part)
@@ -114,7 +114,8 @@ def _find(part: str, root: Path, find_run: FindRun) -> list[Side]:
     return [Side(policy, (read_answers(place, policy),))]
 
 
-def _folder(root: Path, text: str) -> Path | None:
+def folder_of(root: Path, text: str) -> Path | None:
+    """The folder of that name, from here or from the project; None where there is none."""
     for folder in (Path(text).expanduser(), root / text):
         if folder.is_dir():
             return folder.resolve()

@@ -15,6 +15,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 
 CODE = "data/code/"
+POLICIES = "data/policies/"
+OTHER_MODELS = ("data/generators/", "data/image_scorers/")
+"""What an argument may name besides a policy, the first that has it."""
 RAW_KEYS = (
     "kind",
     "url",
@@ -101,12 +104,9 @@ def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], 
         found = makers_of(path, place)
         if found:
             return found, path
-    policies = [
-        path.removeprefix("data/policies/")
-        for entry in place.entries.values()
-        for path in entry.outs
-        if path.startswith("data/policies/")
-    ]
+    outs = [path for entry in place.entries.values() for path in entry.outs]
+    policies = [path.removeprefix(POLICIES) for path in outs if path.startswith(POLICIES)]
+    others = [path.removeprefix("data/") for path in outs if path.startswith(OTHER_MODELS)]
     if argument in _declared(place):
         raise UserError(
             f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`"
@@ -116,14 +116,19 @@ def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], 
             f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/"
         )
     raise UserError(
-        f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; stages: "
+        f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; "
+        f"{'other models: ' + ', '.join(others) + '; ' if others else ''}stages: "
         f"{', '.join(place.entries)}. If it is new, run `dvc repro`"
     )
 
 
 def _paths(argument: str, root: Path) -> list[str]:
     """What a path may be called in `dvc.lock`."""
-    found = [f"data/policies/{argument}", argument.rstrip("/"), f"data/{argument}".rstrip("/")]
+    found = [
+        *(f"{models}{argument}" for models in (POLICIES, *OTHER_MODELS)),
+        argument.rstrip("/"),
+        f"data/{argument}".rstrip("/"),
+    ]
     with suppress(ValueError):  # outside of the project
         found.append(Path(argument).resolve().relative_to(root.resolve()).as_posix())
     return found

@@ -8,7 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU
-from pipelines.planning.plan import Plan, Question, StagePlan, make_plan
+from pipelines.planning.pictures import (
+    PicturePlan,
+    has_only_pictures,
+    make_picture_plan,
+    picture_dict,
+    picture_lines,
+)
+from pipelines.planning.plan import Plan, Question, StagePlan, make_plan, recipe_params
 from pipelines.planning.published import PUBLISHED_RUNS, compare
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
@@ -66,11 +73,18 @@ def plan(
             bandwidth_share,
         )
         _refuse_gpu_options(question)
-        made = make_plan(PROJECT, recipe, question)
+        params = recipe_params(PROJECT, recipe)
+        made: Plan | PicturePlan
+        if has_only_pictures(PROJECT, params):
+            made = make_picture_plan(PROJECT, recipe, params, question)
+            told, lines = picture_dict(made), picture_lines(made)
+        else:
+            made = make_plan(PROJECT, recipe, question)
+            told, lines = as_dict(made), lines_of(made)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-    typer.echo(json.dumps(as_dict(made), indent=2) if as_json else "\n".join(lines_of(made)))
+    typer.echo(json.dumps(told, indent=2) if as_json else "\n".join(lines))
     raise typer.Exit(1 if made.problems else 0)
 
 

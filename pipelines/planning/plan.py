@@ -112,16 +112,20 @@ class RecipeWork:
     """By the address of the stage."""
 
 
+def recipe_params(root: Path, recipe: str) -> Mapping[str, Any]:
+    """The parameters of a recipe by its name, or of a parameter file; UserError where there is none."""
+    if recipe.endswith((".yaml", ".yml")):
+        return read_yaml(Path(recipe))
+    if recipe in recipe_names(root):
+        return read_recipe(root, recipe)
+    raise UserError(
+        f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
+    )
+
+
 def read_work(root: Path, recipe: str, question: Question) -> RecipeWork:
     """Of the recipe `recipe` (a name, or a parameter file). UserError for what cannot be known or is not there."""
-    if recipe.endswith((".yaml", ".yml")):
-        params = read_yaml(Path(recipe))
-    elif recipe in recipe_names(root):
-        params = read_recipe(root, recipe)
-    else:
-        raise UserError(
-            f"no recipe {recipe!r}: there are {', '.join(recipe_names(root))}, or name a parameter file"
-        )
+    params = recipe_params(root, recipe)
     sections = {"trainer": IDLE_TRAINER, "sampler": IDLE_SAMPLER} | check_values(params, recipe)
     if sections["sampler"].kind == "virtual":
         raise UserError(

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stages.foundations.planned_work import Lengths, ModelSizes, Work
+    from stages.foundations.planned_work import Lengths, ModelSizes, NetworkWork, Work
 
 Sections = Mapping[str, Any]
 """Validated sections of a parameter file, by name; those of branches that it leaves out are absent."""
@@ -54,6 +54,10 @@ class About:
     """For the stage that brings the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None
     """What the stage at an address has to do with a policy, before it runs."""
+    prompts: Callable[[Sections], Mapping[str, int]] | None = None
+    """For the stage that brings the prompts of pictures: how many there are by split, or nothing where nobody knows."""
+    networks: Callable[[Sections, str, Mapping[str, int]], NetworkWork] | None = None
+    """What the stage at an address has to do with networks of pictures, for so many prompts by split."""
     raw: Callable[[Mapping[str, Any]], list[Any]] = lambda params: []
     """Where raw bytes come from: mappings with a `kind`, from its parameters as dvc.lock has them (`sources.gsm8k`)."""
 

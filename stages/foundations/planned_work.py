@@ -159,3 +159,18 @@ class Work:
     """Sentences on what the figures assume, beyond the lengths."""
     side_by_side: SideBySide | None = None
     """None where it draws and trains in turns."""
+
+
+@dataclass(frozen=True)
+class NetworkWork:
+    """What one stage does with networks that read or draw pictures."""
+
+    trained: float
+    """Parameters that learn."""
+    held: float
+    """Parameters beside them in memory that do not."""
+    forward: float
+    """FLOPs of passes without a gradient, in all."""
+    with_gradient: float = 0.0
+    """FLOPs of the forward passes that have one, in all; the way back is not in it."""
+    taken_for_granted: tuple[str, ...] = ()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from stages.foundations.about import About
+from stages.foundations.about import About, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
 
 
 def _sections() -> dict[str, Any]:
@@ -13,4 +17,16 @@ def _sections() -> dict[str, Any]:
     return {"generate": GenerateParams, "generators": GeneratorsParams}
 
 
-ABOUT = About(sections=_sections, runs_model=True, named_after=("policy",), lane="Text to image")
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.generators.costs import generator_costs
+    from stages.foundations.planned_work import NetworkWork
+
+    own, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    images = sum(prompts[split] for split in own.splits) * own.images_per_prompt
+    held = costs.unet_parameters + costs.other_parameters
+    return NetworkWork(0, held, images * costs.draw_flops(own.steps, own.guidance))
+
+
+ABOUT = About(
+    sections=_sections, networks=_networks, runs_model=True, named_after=("policy",), lane="Text to image"
+)

@@ -86,7 +86,8 @@ def judge_annotators(
     measures = ["agreement", "consistency", "gold_accuracy", "median_seconds"]
     table[measures] = table[measures].astype(float)
     median = table["agreement"].median()
-    table["reason"] = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
+    reasons = [", ".join(_broken_rules(row, rules, median)) for row in table.to_dict("records")]
+    table["reason"] = pandas.Series(reasons, dtype=object)  # a text too where all votes are anonymous
     table["is_kept"] = table["reason"] == ""
     return table
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from stages.algorithms.comparisons import FEWEST_PROBLEMS
 from stages.algorithms.estimators import Interval
-from stages.report.charts import Chart, score_chart, value_chart
+from stages.pages.drawing import Chart
+from stages.pages.page import points
+from stages.report.charts import score_chart, value_chart
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 from stages.report.scores import (
@@ -179,11 +181,6 @@ def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str,
         ]
         for name in wanted
     }
-
-
-def points(fraction: float) -> str:
-    """A difference of fractions in percentage points, with its sign."""
-    return f"{100 * fraction:+.1f}".replace("-", "−")
 
 
 def verdict_sentence(comparison: Comparison) -> str:

@@ -10,9 +10,8 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from stages.report.charts import Chart
-from stages.report.drawing import INK, SERIES, draw
-from stages.report.examples import legible
+from stages.foundations.legible import legible
+from stages.pages.drawing import INK, SERIES, Chart, draw
 from stages.report.tables import MOST_VALUES, Column, TableFacts
 
 _BINS = 30

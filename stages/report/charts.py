@@ -6,32 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from stages.algorithms.estimators import Interval
-from stages.report.drawing import (
+from stages.pages.drawing import (
     DASHES,
     INK,
     LINE,
     MARKERS,
     MUTED,
     SERIES,
+    Chart,
     draw,
     plain_text,
     show_legend,
     show_policies,
+    whiskers,
 )
-
-
-@dataclass(frozen=True)
-class Chart:
-    """One plot with its words."""
-
-    title: str
-    summary: str
-    """The plot in one line; empty where its numbers stand in the plot. A screen reader always hears it."""
-    svg: Markup
 
 
 @dataclass(frozen=True)
@@ -223,7 +214,7 @@ def _mark_held_out(
         axes.errorbar(
             x,
             [100 * own.estimate for own in intervals],
-            yerr=_whiskers(intervals),
+            yerr=whiskers(intervals),
             fmt=MARKERS[1],
             color=SERIES[1],
             markersize=5,
@@ -282,7 +273,7 @@ def score_chart(name: str, title: str, scores: Mapping[str, Interval]) -> Chart:
         axes.errorbar(
             range(len(scores)),
             heights,
-            yerr=_whiskers(intervals),
+            yerr=whiskers(intervals),
             fmt="o",
             color=SERIES[0],
             markersize=5,
@@ -341,11 +332,3 @@ def _short(number: float) -> str:
     if number < 0.05:
         return "0"
     return f"{number:.0f}" if number >= 99.95 else f"{number:.1f}"
-
-
-def _whiskers(intervals: Sequence[Interval]) -> list[list[float]]:
-    """Distances below and above, in percent; never negative, though rounding may put an estimate on its bound."""
-    return [
-        [max(0.0, 100 * (own.estimate - own.low)) for own in intervals],
-        [max(0.0, 100 * (own.high - own.estimate)) for own in intervals],
-    ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.foundations.legible import legible
 from stages.report.inputs import Inputs
 from stages.report.params import ReportParams
 
@@ -18,9 +18,6 @@ _OUTCOMES = {
     (True, True): "both right",
 }
 """Keys: the first policy is right, the last one is. In the order in which problems of each kind are taken."""
-
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-"""Control characters, and those that turn the direction of text or take no room."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +59,6 @@ def choose_examples(inputs: Inputs, params: ReportParams, last: str | None) -> l
     first = params.baseline_policy if params.baseline_policy in shown else next(iter(shown))
     chosen = _in_turn(shown[first], shown[last], params.example_problems)
     return [_example(inputs, params, shown, key, outcome, first, last) for key, outcome in chosen]
-
-
-def legible(text: str, characters: int) -> str:
-    """At most `characters` of the text, with what cannot be seen named by its code point."""
-    cut = text.replace("\r\n", "\n")[:characters]
-    seen = _UNSEEN.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", cut)
-    return (
-        seen
-        if len(cut) >= len(text.replace("\r\n", "\n"))
-        else f"{seen} … [cut: {len(text):,} characters in all]"
-    )
 
 
 def _shown(rows: pandas.DataFrame) -> pandas.DataFrame:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas
-from pydantic import TypeAdapter, ValidationError
 
 from stages.algorithms.decontamination import source_revision
 from stages.foundations.about import about
@@ -21,13 +19,11 @@ from stages.foundations.tables.duplicate import DUPLICATE
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import TableSchema, read_table
 from stages.foundations.tables.verdict import VERDICT
+from stages.pages.reading import Metrics, read_curves, read_metrics
 from stages.report.tables import TableFacts, read_tables
 from stages.report.timeline_file import Timeline, read_timeline
 
-Metrics = dict[str, float]
-
 _KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
-_METRICS = TypeAdapter(Metrics)
 
 
 @dataclass(frozen=True)
@@ -98,11 +94,6 @@ def read_inputs(paths: Namespace) -> Inputs:
         for stage in stages
         if about(stage.name).contamination
     }
-    curves = {
-        stage.address: _curve(paths.curves / path.removeprefix("data/curves/"))
-        for stage in stages
-        for path in stage.curves
-    }
     rounds = _rounds(params, stages)
     timelines = {name: read_timeline(paths.schedules / name / "timeline.json") for name in rounds}
     return Inputs(
@@ -111,13 +102,8 @@ def read_inputs(paths: Namespace) -> Inputs:
         rounds=rounds,
         sources=tuple(entries),
         stages=stages,
-        metrics={
-            stage.address: _read_metrics(place)
-            for stage in stages
-            for path in stage.metrics
-            if (place := paths.metrics / path.removeprefix("data/metrics/")).exists()
-        },
-        curves={name: curve for name, curve in curves.items() if curve is not None},
+        metrics=read_metrics(stages, paths.metrics),
+        curves=read_curves(stages, paths.curves),
         timelines={name: timeline for name, timeline in timelines.items() if timeline is not None},
         responses={name: frame for name, frame in responses.items() if frame is not None},
         params=params,
@@ -162,26 +148,6 @@ def _section(params: dict[str, Any], name: str, kind: type, path: Path) -> Any:
             f"{path}: section `{name}` must be a {wanted}, not {type(value).__name__}: see the recipes"
         )
     return value
-
-
-def _read_metrics(path: Path) -> Metrics:
-    try:
-        return _METRICS.validate_python(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, ValidationError) as error:
-        what = f"{error.error_count()} values are no numbers" if isinstance(error, ValidationError) else error
-        raise UserError(f"{path} is not a metrics file ({what}): delete it and run `dvc repro`") from None
-
-
-def _curve(path: Path) -> pandas.DataFrame | None:
-    if not path.exists():
-        return None
-    try:
-        curve = pandas.read_csv(path).apply(pandas.to_numeric)
-    except (ValueError, pandas.errors.EmptyDataError) as error:
-        raise UserError(f"{path} is not a table of curves ({error}): delete it and run `dvc repro`") from None
-    if "step" not in curve:
-        raise UserError(f"{path} has no column `step`: delete it and run `dvc repro`")
-    return curve if len(curve) else None
 
 
 def _judged(responses: Path, verdicts: Path, policy: str) -> pandas.DataFrame | None:

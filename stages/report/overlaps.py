@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas
 
-from stages.report.examples import legible
+from stages.foundations.legible import legible
 from stages.report.inputs import Inputs
 
 

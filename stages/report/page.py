@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from stages.algorithms.estimators import Interval
-from stages.foundations.about import about
-from stages.report.benchmarks import Benchmark, describe_benchmarks, points, verdict_sentence
+from stages.pages.drawing import Chart
+from stages.pages.funnels import data_funnels, ways
+from stages.pages.page import graph_lanes, page_environment, page_frame
+from stages.report.benchmarks import Benchmark, describe_benchmarks, verdict_sentence
 from stages.report.cards import describe_tables
-from stages.report.charts import Chart, curve_charts, join_rounds, loss_chart
+from stages.report.charts import curve_charts, join_rounds, loss_chart
 from stages.report.examples import choose_examples
-from stages.report.funnels import contamination, data_funnels, ways, work_by_stage
+from stages.report.funnels import contamination, work_by_stage
 from stages.report.inputs import Inputs
 from stages.report.overlaps import benchmark_hits, example_pairs, repeats
 from stages.report.params import ReportParams
@@ -28,38 +25,14 @@ FOLDER = Path(__file__).parent
 
 def render_page(inputs: Inputs, params: ReportParams) -> str:
     """The whole page as HTML. Equal arguments give equal text."""
-    environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_environment(FOLDER)
     environment.filters |= {
-        "percent": percent,
         "bare": lambda fraction: f"{100 * fraction:.1f}",
-        "points": points,
-        "count": lambda number: f"{number:,}",
         "metric": metric_label,
         "sentence": verdict_sentence,
     }
-    files = ("page.css", "timeline.css", "time_table.js")
-    style, timeline_style, script = ((FOLDER / name).read_text(encoding="utf-8") for name in files)
-    style += timeline_style if inputs.timelines else ""
-    return environment.get_template("template.html").render(
-        _content(inputs, params), style=Markup(style), script=Markup(script), script_hash=_source_hash(script)
-    )
-
-
-def percent(fraction: float | None) -> str:
-    """A fraction as people read it; a dash when there is none."""
-    return "–" if fraction is None else f"{100 * fraction:.1f}%"
-
-
-def _source_hash(script: str) -> str:
-    """The hash by which the page's content policy knows its own script, so that no other inline script can run."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    styles = [FOLDER / "timeline.css"] if inputs.timelines else []
+    return environment.get_template("template.html").render(_content(inputs, params), **page_frame(styles))
 
 
 def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
@@ -84,8 +57,8 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "losses": _losses(inputs),
         "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
-        "funnels": data_funnels(inputs),
-        "ways": ways(inputs),
+        "funnels": data_funnels(inputs.stages, inputs.metrics),
+        "ways": ways(inputs.stages, inputs.metrics, inputs.params),
         "contamination": contamination(inputs),
         "hits": benchmark_hits(inputs),
         "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
@@ -95,7 +68,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "work": work_by_stage(inputs),
         "metrics": inputs.metrics,
         "params_text": inputs.params_text,
-        "graph": graph_lanes(inputs),
+        "graph": graph_lanes(inputs.stages, inputs.rounds),
     }
 
 
@@ -115,13 +88,3 @@ def _losses(inputs: Inputs) -> list[Chart]:
     curves = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
     charts = [loss_chart(name, curve) for name, curve in curves.items() if curve is not None]
     return [chart for chart in charts if chart is not None]
-
-
-def graph_lanes(inputs: Inputs) -> list[tuple[str, list[list[str]]]]:
-    """The graph as lanes of stages: each list of names runs after the one before it; rounds follow each other."""
-    lanes: dict[str, dict[str, list[str]]] = {}
-    for stage in inputs.stages:
-        group = stage.address if stage.item in inputs.rounds and stage.curves else stage.name
-        if about(stage.name).lane:
-            lanes.setdefault(about(stage.name).lane, {}).setdefault(group, []).append(stage.address)
-    return [(lane, list(groups.values())) for lane, groups in lanes.items()]

@@ -10,8 +10,7 @@ import pandas
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from stages.report.charts import Chart
-from stages.report.drawing import DASHES, INK, SERIES, draw, show_legend
+from stages.pages.drawing import DASHES, INK, SERIES, Chart, draw, show_legend
 from stages.report.timeline_file import Timeline
 from stages.report.timeline_picture import ACTIVITIES, SIGNS, begin_of, picture
 

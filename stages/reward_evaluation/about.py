@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from stages.foundations.about import About
+from stages.foundations.about import About, Sections
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
 
 
 def _sections() -> dict[str, Any]:
@@ -13,4 +17,15 @@ def _sections() -> dict[str, Any]:
     return {"reward_evaluation": RewardEvaluationParams}
 
 
-ABOUT = About(sections=_sections, lane="Reward model", is_varied=True)
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.image_scorers.costs import base_scorer_costs
+    from stages.engines.images.counting import pictures_of_a_prompt
+    from stages.foundations.planned_work import NetworkWork
+
+    costs = base_scorer_costs(sections["scorer_base"])
+    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
+    flops = 2 * prompts["test"] * pictures * costs.score_flops
+    return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=told)
+
+
+ABOUT = About(sections=_sections, networks=_networks, lane="Reward model", is_varied=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from stages.foundations.about import About
+from stages.foundations.about import About, Sections
 
 
 def _sections() -> dict[str, Any]:
@@ -19,8 +20,21 @@ def _raw(params: Any) -> list[Any]:
     return files or [own]
 
 
+def _prompts(sections: Sections) -> Mapping[str, int]:
+    """As many as the stage would make; nothing where a file is not there."""
+    from stages.foundations.errors import UserError
+    from stages.t2i_prompts.prompts import SPLITS, make_prompts
+
+    try:
+        _, _, counted = make_prompts(sections["t2i_prompts"], sections["seed"])
+    except (UserError, OSError):
+        return {}
+    return {split: int(counted[f"prompts/{split}"]) for split in SPLITS}
+
+
 ABOUT = About(
     sections=_sections,
+    prompts=_prompts,
     raw=_raw,
     lane="Text to image",
     has_funnel=True,

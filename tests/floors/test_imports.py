@@ -12,7 +12,13 @@ import pytest
 from stages.code.fingerprints import imported_names
 
 PROJECT = Path(__file__).resolve().parents[2]
-LEVELS = {"stages.foundations": 0, "stages.observe": 1, "stages.algorithms": 2, "stages.engines": 3}
+LEVELS = {
+    "stages.foundations": 0,
+    "stages.observe": 1,
+    "stages.algorithms": 2,
+    "stages.engines": 3,
+    "stages.pages": 3,
+}
 STAGE_LEVEL, PIPELINES_LEVEL = 4, 5
 OWNERS_OF_SHARED_SECTIONS = (
     "stages.engines.samplers.params",

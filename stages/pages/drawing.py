@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+
+from stages.algorithms.estimators import Interval
 
 INK, MUTED, LINE = "#010a01", "#020a02", "#030a03"
 SERIES = ("#0a0101", "#0a0102", "#0a0103", "#0a0104", "#0a0105")
@@ -56,6 +59,16 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Chart:
+    """One plot with its words."""
+
+    title: str
+    summary: str
+    """The plot in one line; empty where its numbers stand in the plot. A screen reader always hears it."""
+    svg: Markup
+
+
 def draw(name: str, label: str, paint: Callable[[Axes], None]) -> Markup:
     """The SVG of one plot that `paint` fills. `label` is what a screen reader says instead of it."""
     with matplotlib.rc_context():
@@ -86,6 +99,14 @@ def show_policies(axes: Axes, policies: Iterable[str]) -> None:
     slant = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
     axes.set_xticks(range(len(names)), [plain_text(name) for name in names], **slant)
     axes.set_xlim(-0.5, len(names) - 0.5)
+
+
+def whiskers(intervals: Sequence[Interval]) -> list[list[float]]:
+    """Distances below and above, in percent; never negative, though rounding may put an estimate on its bound."""
+    return [
+        [max(0.0, 100 * (own.estimate - own.low)) for own in intervals],
+        [max(0.0, 100 * (own.high - own.estimate)) for own in intervals],
+    ]
 
 
 def plain_text(text: str) -> str:

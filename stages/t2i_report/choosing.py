@@ -1,0 +1,168 @@
+"""Which pictures are shown, by rules that stand on the page: nobody chooses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas
+
+from stages.t2i_report.inputs import RankedRound
+
+LEARNT = "reward"
+"""The reward model's scores in the table of scores."""
+JUDGES = ("truth", "held_out")
+"""What a picture before and after feedback is compared by: the first that is known."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One picture with its words."""
+
+    image: str
+    """Its name among the page's pictures."""
+    label: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Pictures of one prompt, side by side."""
+
+    prompt: str
+    note: str
+    pictures: tuple[Shown, ...]
+
+
+def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
+    """The pictures of a prompt that people, and the reward model, like best and least.
+
+    The first `count` held-out prompts by their ids, which are hashes. People's measure is the share of its pairs that a
+    picture won; of equals the smaller image id comes first.
+    """
+    if LEARNT not in ranked.scores:
+        return []
+    strips = []
+    for prompt_id in sorted(ranked.pairs["prompt_id"].unique())[:count]:
+        pairs = ranked.pairs[ranked.pairs["prompt_id"] == prompt_id]
+        rewards, won = ranked.scores[LEARNT], wins(pairs)
+        table = pandas.DataFrame({"won": won, "reward": rewards.reindex(won.index)}).sort_index()
+
+        def shown(label: str, image: str, table: pandas.DataFrame = table) -> Shown:
+            row = table.loc[image]
+            return Shown(image, label, (f"won {100 * row['won']:.0f}%", f"reward {row['reward']:.2f}"))
+
+        strips.append(
+            Strip(
+                ranked.images.loc[table.index[0], "prompt"],
+                f"{len(table)} pictures, {len(pairs)} pairs",
+                (
+                    shown("best by people", table["won"].idxmax()),
+                    shown("best by the model", table["reward"].idxmax()),
+                    shown("worst by people", table["won"].idxmin()),
+                    shown("worst by the model", table["reward"].idxmin()),
+                ),
+            )
+        )
+    return strips
+
+
+def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
+    """Pairs that the reward model orders against people with the widest margins, one of a prompt at most.
+
+    Only pairs that more annotators order one way than the other; of equal margins the smaller ids come first.
+    """
+    if LEARNT not in ranked.scores or ranked.pairs.empty:
+        return []
+    sides = ["better_image_id", "worse_image_id"]
+    votes = ranked.pairs.groupby(["prompt_id", *sides], as_index=False)["weight"].sum()
+    other = votes.rename(
+        columns={"better_image_id": sides[1], "worse_image_id": sides[0], "weight": "against"}
+    )
+    votes = votes.merge(other, on=["prompt_id", *sides], how="left").fillna({"against": 0.0})
+    rewards = ranked.scores[LEARNT]
+    votes["margin"] = (
+        rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
+    )
+    wrong = votes[(votes["weight"] > votes["against"]) & (votes["margin"] > 0)]
+    wrong = wrong.sort_values(["margin", *sides], ascending=[False, True, True]).drop_duplicates("prompt_id")
+    return [
+        Strip(
+            ranked.images.loc[row.better_image_id, "prompt"],
+            f"{row.weight:g} against {row.against:g} votes; margin {row.margin:.2f}",
+            tuple(
+                Shown(image, label, (f"reward {rewards[image]:.2f}", *_truth(ranked.scores, image)))
+                for label, image in (
+                    ("people prefer", row.better_image_id),
+                    ("the reward model prefers", row.worse_image_id),
+                )
+            ),
+        )
+        for row in wrong.head(count).itertuples()
+    ]
+
+
+def changes(name: str, pictures: pandas.DataFrame, count: int) -> dict[str, list[Strip]]:
+    """Pictures before and after feedback from the same noise, by why they are shown: gain, middle, loss.
+
+    `pictures` is the `feedback_image` table of round `name`. Largest changes first, in the middle in its order.
+    """
+    judge = judge_of(pictures)
+    shown = pictures.assign(change=pictures[f"{judge}_after"] - pictures[f"{judge}_before"])
+    parts = {
+        "gain": shown[shown["shown_for"] == "gain"].sort_values("change", ascending=False, kind="stable"),
+        "middle": shown[shown["shown_for"] == "middle"],
+        "loss": shown[shown["shown_for"] == "loss"].sort_values("change", kind="stable"),
+    }
+    return {
+        reason: [_change(name, row, judge) for row in part.head(count).to_dict("records")]
+        for reason, part in parts.items()
+        if len(part) and count
+    }
+
+
+def change_pictures(name: str, pictures: pandas.DataFrame) -> dict[str, bytes]:
+    """PNG of all pictures that a table of feedback has kept, by the name that `changes` gives them."""
+    kept = pictures[pictures["shown_for"] != ""]
+    return {
+        _image(name, row, when): row[f"png_{when}"]
+        for row in kept.to_dict("records")
+        for when in ("before", "after")
+    }
+
+
+def judge_of(pictures: pandas.DataFrame) -> str:
+    """What the table's pictures were chosen by: the truth, or the held-out score where nobody knows the truth."""
+    return next(name for name in JUDGES if pictures[f"{name}_after"].notna().any() or name == JUDGES[-1])
+
+
+def wins(pairs: pandas.DataFrame) -> pandas.Series:
+    """Share of its pairs that each image won, by weight; by image id."""
+    won = pairs.groupby("better_image_id")["weight"].sum()
+    lost = pairs.groupby("worse_image_id")["weight"].sum()
+    return won.div(won.add(lost, fill_value=0.0), fill_value=0.0)
+
+
+def _truth(scores: pandas.DataFrame, image: str) -> tuple[str, ...]:
+    return (f"truth {scores.loc[image, 'truth']:.2f}",) if "truth" in scores else ()
+
+
+def _image(name: str, row: dict[str, object], when: str) -> str:
+    return f"{name}/{row['prompt_id']}/{row['seed']}/{when}"
+
+
+def _change(name: str, row: dict[str, object], judge: str) -> Strip:
+    return Strip(
+        row["prompt"],
+        f"{judge.replace('_', '-')} score {row['change']:+.2f}",
+        tuple(
+            Shown(
+                _image(name, row, when),
+                when,
+                (
+                    f"{judge.replace('_', '-')} {row[f'{judge}_{when}']:.2f}",
+                    f"reward {row[f'reward_{when}']:.2f}",
+                ),
+            )
+            for when in ("before", "after")
+        ),
+    )

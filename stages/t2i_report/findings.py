@@ -1,0 +1,238 @@
+"""What the numbers say, in words: a reward model between its references, and a round of feedback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas
+
+from stages.algorithms.estimators import Interval
+from stages.pages.page import percent
+from stages.pages.reading import Metrics
+from stages.t2i_report.inputs import RankedRound
+
+SCORERS = {
+    "random": "chance",
+    "clip": "CLIP score",
+    "blip": "BLIP score",
+    "reward_before": "round before",
+    "reward": "reward model",
+    "annotator": "an annotator",
+    "truth": "truth",
+}
+"""Scorers as metrics call them and as people do, in the order of the page."""
+QUANTITIES = {
+    "reward": "reward",
+    "held_out": "held-out score",
+    "truth": "truth",
+    "alignment": "alignment",
+    "fidelity": "fidelity",
+    "saturation": "saturation",
+}
+MOST_SATURATION = 0.2
+"""Rise of the saturation from which the page warns: over-saturated pictures are how rewards are often hacked."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A row of the table of scorers."""
+
+    name: str
+    is_learnt: bool
+    values: list[tuple[float | None, Interval | None]]
+    """One of each column: the number, and its interval where it has one."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A quantity of pictures before and after feedback."""
+
+    name: str
+    before: float
+    after: float
+    gain: Interval
+    over_control: Interval | None
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """What is to be said of a round of feedback."""
+
+    name: str
+    verdict: str
+    """`hacked`, `better`, `worse` or `not separated`."""
+    judge: str
+    difference: Interval
+    """Of the judge: over the control where there is one, else over the start."""
+    is_over_control: bool
+    sentences: list[str]
+    measured: list[Measured]
+
+
+def accuracies(metrics: Metrics) -> dict[str, Interval]:
+    """Preference accuracy by scorer, as people call it; chance has no width."""
+    key = "preference/accuracy/{}".format
+    return {
+        told: interval(metrics, key(name)) or Interval(*[metrics[key(name)]] * 3)
+        for name, told in SCORERS.items()
+        if key(name) in metrics
+    }
+
+
+def scorer_table(metrics: Metrics) -> tuple[list[str], list[Scorer]]:
+    """Titles of the columns, and a row for each scorer with a number in one of them."""
+    kinds = sorted({key.partition("/")[0] for key in metrics if key.startswith(("recall_at_", "filter_at_"))})
+    kinds.sort(key=lambda kind: (kind.startswith("filter"), int(kind.rpartition("_")[2])))
+    columns = {
+        "preference/accuracy": "pairs, ties half",
+        "preference/accuracy_as_released": "ties wrong",
+        "preference/accuracy_by_prompt": "by prompt",
+        "preference/on_policy_accuracy": "on this round's images",
+        **{kind: kind.replace("_at_", "@") for kind in kinds},
+        "model_ranking/spearman": "generators, Spearman",
+    }
+    columns = {
+        key: title for key, title in columns.items() if any(name.startswith(f"{key}/") for name in metrics)
+    }
+    rows = [
+        Scorer(
+            told,
+            name == "reward",
+            [(metrics.get(f"{key}/{name}"), interval(metrics, f"{key}/{name}")) for key in columns],
+        )
+        for name, told in SCORERS.items()
+    ]
+    return list(columns.values()), [row for row in rows if any(value is not None for value, _ in row.values)]
+
+
+def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
+    """The reward model's accuracy by prompt less that of each other scorer: name, difference, p-value, verdict."""
+    found = []
+    for name, told in SCORERS.items():
+        key = f"gain/reward_model_minus_{name}"
+        if f"{key}/mean" in metrics:
+            difference = _mean(metrics, key)
+            found.append((told, difference, metrics[f"{key}/p_value"], verdict_of(difference)))
+    return found
+
+
+def accuracy_sentence(metrics: Metrics) -> str:
+    """Where the reward model stands."""
+    known = accuracies(metrics)
+    own = known[SCORERS["reward"]]
+    parts = [f"chance {percent(known[SCORERS['random']].estimate)}"] if SCORERS["random"] in known else []
+    parts += [
+        f"{name} {percent(known[name].estimate)}"
+        for name in (SCORERS["annotator"], SCORERS["truth"])
+        if name in known
+    ]
+    return (
+        f"of {metrics['pairs/test']:,.0f} pairs of {metrics['prompts/test']:,.0f} held-out prompts are ordered as "
+        f"people do, 95% interval {percent(own.low)} to {percent(own.high)}; {', '.join(parts)}."
+    )
+
+
+def generator_table(ranked: RankedRound) -> pandas.DataFrame:
+    """By generator: its pictures of held-out prompts, the share of their pairs that they won, and their mean scores."""
+    pairs, generators = ranked.pairs, ranked.images["generator"]
+    sides = pandas.concat(
+        [
+            pandas.DataFrame(
+                {"image": pairs["better_image_id"], "won": pairs["weight"], "weight": pairs["weight"]}
+            ),
+            pandas.DataFrame({"image": pairs["worse_image_id"], "won": 0.0, "weight": pairs["weight"]}),
+        ]
+    )
+    sides["generator"] = sides["image"].map(generators)
+    sums = sides.groupby("generator")[["won", "weight"]].sum()
+    table = pandas.DataFrame({"pictures": sides.groupby("generator")["image"].nunique()})
+    table["won"] = sums["won"] / sums["weight"]
+    for scorer in (name for name in SCORERS if name in ranked.scores):
+        scores = ranked.scores[scorer]
+        table[SCORERS[scorer]] = scores.groupby(generators.reindex(scores.index)).mean()
+    return table.sort_values("won", ascending=False, kind="stable")
+
+
+def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None) -> Feedback:
+    """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward."""
+    told = {
+        quantity: words for quantity, words in QUANTITIES.items() if f"{stage}/{quantity}/gain" in metrics
+    }
+    measured = [
+        Measured(
+            words,
+            metrics[f"{stage}/{quantity}/before"],
+            metrics[f"{stage}/{quantity}/after"],
+            _gain(metrics, f"{stage}/{quantity}"),
+            _over_control(control, quantity),
+        )
+        for quantity, words in told.items()
+    ]
+    judge = "truth" if "truth" in told else "held_out"
+    own = next(one for one in measured if one.name == QUANTITIES[judge])
+    difference = own.over_control or own.gain
+    verdict = "hacked" if metrics[f"{stage}/hacked"] else verdict_of(difference)
+    return Feedback(
+        name,
+        verdict,
+        QUANTITIES[judge],
+        difference,
+        own.over_control is not None,
+        [*_hacks(stage, metrics), *_warnings(stage, metrics, own.over_control is not None)],
+        measured,
+    )
+
+
+def verdict_of(difference: Interval) -> str:
+    """`better` and `worse` only where the interval leaves out 0."""
+    if difference.low > 0:
+        return "better"
+    return "worse" if difference.high < 0 else "not separated"
+
+
+def interval(metrics: Mapping[str, float], key: str) -> Interval | None:
+    """Of a metric with `/low` and `/high` beside it; None where it has none."""
+    ends = [f"{key}/low", f"{key}/high"]
+    return (
+        Interval(*(metrics[name] for name in (key, *ends))) if all(end in metrics for end in ends) else None
+    )
+
+
+def _hacks(stage: str, metrics: Metrics) -> list[str]:
+    return [
+        f"Hacked: the reward rose while the {QUANTITIES[quantity]} fell, each by more than its 95% interval, {where}."
+        for place, where in (("", "in the generator that was kept"), ("at_end/", "at the end of the curve"))
+        for quantity in ("held_out", "truth")
+        if metrics.get(f"{stage}/{place}reward_without_{quantity}")
+    ]
+
+
+def _warnings(stage: str, metrics: Metrics, has_control: bool) -> list[str]:
+    found = []
+    if metrics.get(f"{stage}/saturation/change", 0.0) > MOST_SATURATION:
+        change = metrics[f"{stage}/saturation/change"]
+        found.append(f"Saturation rose by {100 * change:.0f}%, more than {100 * MOST_SATURATION:.0f}%.")
+    updates, kept = metrics.get(f"{stage}/updates"), metrics.get(f"{stage}/selected_update")
+    if kept == 0:
+        found.append(
+            "No point of the curve had a better held-out score than the start: the round gives its start."
+        )
+    elif updates is not None and kept is not None:
+        found.append(f"Weights of update {kept:.0f} of {updates:.0f} were kept.")
+    if not has_control:
+        found.append("Compared with its start alone: the same updates without a reward move a generator too.")
+    return found
+
+
+def _gain(metrics: Metrics, key: str) -> Interval:
+    return Interval(*(metrics[f"{key}/{name}"] for name in ("gain", "low", "high")))
+
+
+def _mean(metrics: Metrics, key: str) -> Interval:
+    return Interval(*(metrics[f"{key}/{name}"] for name in ("mean", "low", "high")))
+
+
+def _over_control(control: Metrics | None, quantity: str) -> Interval | None:
+    key = f"gain_over_control/{quantity}"
+    return _mean(control, key) if control is not None and f"{key}/mean" in control else None

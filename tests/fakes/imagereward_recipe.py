@@ -1,0 +1,133 @@
+"""The recipe imagereward-blip-large with small numbers, and all that it takes in: generated, of the same kinds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from diffusers import AutoencoderKL
+
+from stages.algorithms.shape_world.renderer import render
+from stages.algorithms.shape_world.scenes import all_prompts, scene_of
+from stages.engines.generators.generator_folders import new_generator, save_generator
+from stages.engines.generators.params import GeneratorSizes
+from stages.engines.images.shards import png_of
+from tests.fakes.released_blip import WORDS, published_weights
+
+RECIPE = Path(__file__).resolve().parents[2] / "pipelines/recipes/imagereward-blip-large.yaml"
+SIZES = GeneratorSizes(
+    image_side=24,
+    patch_side=2,
+    channels=(8, 16),
+    layers_per_block=1,
+    attention_heads=2,
+    text_width=16,
+    text_layers=1,
+    text_heads=2,
+    max_prompt_tokens=12,
+    prediction_type="epsilon",
+)
+TRAIN, TEST, IMAGES = 14, 4, 3
+"""Prompts of each split, validation among the first; images of a prompt."""
+
+
+def write_downloads(folder: Path) -> dict[str, Any]:
+    """Writes what the recipe takes in and returns its sections with small numbers and the paths of `folder`."""
+    params = yaml.safe_load(RECIPE.read_text())
+    prompts = sorted(all_prompts())[:: len(all_prompts()) // (TRAIN + TEST)][: TRAIN + TEST]
+    _prompt_files(params["t2i_prompts"], folder, prompts)
+    _rankings(params["ranking_rounds"]["round_1"], folder, prompts)
+    _generator(folder / "generator", prompts)
+    torch.save({"model": _blip()}, folder / "model_large.pth")
+    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n")
+    params["t2i_base"]["path"] = str(folder / "generator")
+    params["scorer_base"] |= {"path": str(folder / "model_large.pth"), "tokenizer": str(folder / "vocab.txt")}
+    return _small(params)
+
+
+def _small(params: dict[str, Any]) -> dict[str, Any]:
+    params["trainer"] |= {"device": "cpu", "threads": 1}
+    params["t2i_prompts"]["validation_prompts"] = 4
+    params["generate"] |= {"device": "cpu", "threads": 1}
+    for own in params["generators"].values():
+        own["steps"] = 2
+    params["images"] |= {"min_side": 16, "workers": 1}
+    params["preferences"]["annotator_rules"]["min_pairs"] = 1
+    params["reward_model"] |= {"head": {"widths": [8, 4], "dropouts": [0.2]}, "epochs": 2}
+    params["reward_evaluation"] |= {"device": "cpu", "threads": 1, "bootstrap_draws": 100}
+    refl = params["refl"]
+    refl["feedback"]["window"] = [2, 3]
+    refl |= {
+        "sampling_steps": 4,
+        "batch_images": 4,
+        "evaluate_every_updates": 2,
+        "checkpoint_every_updates": 2,
+    }
+    refl["pretraining"] |= {
+        "batch_images": 4,
+        "images": {"kind": "shards", "path": "data/images/pool/round_1"},
+    }
+    refl["measurement"] |= {"validation_images": 8, "test_images": 8, "draw_images": 8, "shown_images": 3}
+    for own in params["refl_rounds"].values():
+        own["updates"] = 2
+    return params
+
+
+def _prompt_files(section: dict[str, Any], folder: Path, prompts: list[str]) -> None:
+    parts = {"ranked": prompts[:TRAIN], "ranked_test": prompts[TRAIN:], "feedback": prompts[:3]}
+    for name, texts in parts.items():
+        source = section["sources"][name]
+        source["path"] = str(folder / f"{name}.jsonl")
+        _lines(folder / f"{name}.jsonl", [{source["prompt_field"]: text} for text in texts])
+
+
+def _rankings(section: dict[str, Any], folder: Path, prompts: list[str]) -> None:
+    """Renders of the right scene and of others, ranked by the order in which they stand, the last two alike."""
+    listed, ranked = [], []
+    for number, prompt in enumerate(prompts):
+        names = [f"{number:02}_{place}.png" for place in range(IMAGES)]
+        for place, name in enumerate(names):
+            shown = prompts[(number + place) % len(prompts)]
+            (folder / name).write_bytes(png_of(render(scene_of(shown), 10 * number + place)))
+            listed.append({"image": name, "prompt": prompt, "generator": f"sd_{place}"})
+        ranked.append({"prompt": prompt, "generations": names, "ranking": [1, 2, 2]})
+    for key, rows in (("foreign", listed), ("annotations", ranked)):
+        path = folder / f"{key}.jsonl"
+        _lines(path, rows)
+        section[key]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    section["foreign"] |= {"folder": str(folder), "list_path": str(folder / "foreign.jsonl")}
+    section["annotations"]["path"] = str(folder / "annotations.jsonl")
+
+
+def _generator(folder: Path, prompts: list[str]) -> None:
+    """A folder as Stable Diffusion's, VAE included, that has learnt nothing."""
+    generator = new_generator(SIZES, prompts, seed=0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        generator.vae = AutoencoderKL(
+            block_out_channels=(8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=12,
+            norm_num_groups=4,
+        ).requires_grad_(False)
+    save_generator(generator, folder)
+
+
+def _blip() -> dict[str, torch.Tensor]:
+    """Small random weights under the names of BLIP's pre-trained file: encoders and projections, no reward head."""
+    kept = {
+        name.removeprefix("blip."): value
+        for name, value in published_weights().items()
+        if not name.startswith("mlp.")
+    }
+    return kept | {"temp": torch.tensor(0.07)}
+
+
+def _lines(path: Path, rows: list[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,88 @@
+"""The recipe imagereward-blip-large: the paper's settings, and a miniature of it through every stage."""
+
+import json
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.graph.schema import check_params, check_values
+from stages.foundations.stage_graph import make_shared_folders, read_definitions, stages_of
+from tests.fakes.imagereward_recipe import RECIPE, write_downloads
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def test_the_settings_are_the_papers():
+    """arXiv 2304.05977, sections 3.1, 4 and appendix; deviations stand in the recipe's comments."""
+    params = check_params(RECIPE)
+    model, feedback = params["reward_model"], params["refl"]
+    assert (model.frozen_fraction, model.optimizer.learning_rate, model.epochs) == (0.7, 1e-5, 10)
+    assert model.final_learning_rate_fraction == 0 and model.head.widths == [1024, 128, 64, 16]
+    assert feedback.feedback.window == (30, 39) and feedback.sampling_steps == 40
+    assert feedback.feedback.bound == 2 and feedback.optimizer.learning_rate == 1e-5
+    assert feedback.batch_images == feedback.pretraining.batch_images == 64
+    assert params["refl_rounds"]["refl_1"].reward_weight == 1e-3
+
+
+def command_of(definition, key, item):
+    """The stage's module and its arguments, as DVC would fill them."""
+
+    def filled(found):
+        value = {"key": key, "item": item}[found[1]]
+        for name in filter(None, found[2].split(".")):
+            value = value[name]
+        return str(value)
+
+    text = re.sub(r"\$\{(key|item)((?:\.\w+)*)\}", filled, definition["do"]["cmd"])
+    _, _, module, *arguments = shlex.split(text.replace("${launch.train}", "python"))
+    return module, arguments
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder in which every stage of the miniature has run, in the order of the graph."""
+    folder = tmp_path_factory.mktemp("imagereward")
+    (folder / "downloads").mkdir()
+    params = write_downloads(folder / "downloads")
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    (folder / "dvc.yaml").write_bytes((PROJECT / "dvc.yaml").read_bytes())
+    check_values(params, "the miniature")
+    definitions = read_definitions(PROJECT / "dvc.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("RETRACE_STATE", str(folder / "state"))
+        patch.setenv("RETRACE_TRACKING", "off")
+        make_shared_folders(folder)
+        waiting = [stage for stage in stages_of(definitions, params) if stage.name != "code"]
+        while waiting:
+            made = {path for stage in waiting for path in stage.outs}
+            ready = [stage for stage in waiting if not _needs(stage, made)]
+            assert ready, [stage.address for stage in waiting]
+            for stage in ready:
+                section = definitions[stage.name]["foreach"].strip("${}")
+                module, arguments = command_of(
+                    definitions[stage.name], stage.item, params[section][stage.item]
+                )
+                import_module(f"{module}.__main__").main(arguments)
+            waiting = [stage for stage in waiting if stage not in ready]
+    return folder
+
+
+def _needs(stage, unmade):
+    """Whether a stage that waits makes something that `stage` depends on, or something in a folder that it does."""
+    others = unmade - set(stage.outs)
+    return any(path == dep or path.startswith(f"{dep}/") for dep in stage.deps for path in others)
+
+
+def test_the_miniature_runs_every_stage(made):
+    metrics = json.loads((made / "data/metrics/refl/refl_1.json").read_text())
+    assert metrics["refl/updates"] == 2 and "refl/held_out/gain" in metrics
+    evaluation = json.loads((made / "data/metrics/reward_evaluation/round_1.json").read_text())
+    assert 0 <= evaluation["preference/accuracy/reward"] <= 1
+    assert (made / "data/images/generated/round_2/after").is_dir()
+    page = (made / "reports/text_to_image.html").read_text()
+    assert "ImageReward with BLIP-large" in page and page.count("data:image/png;base64,") > 6
