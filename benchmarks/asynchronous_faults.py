@@ -249,7 +249,7 @@ def _journalled(state: Path, older_than_seconds: float) -> set[tuple[str, int, t
     shutil.copytree(folder, copies)
     time.sleep(older_than_seconds)
     with Journal(copies) as journal:
-        records = [record_from_json(stored) for _, stored in journal.records()]
+        records = [record_from_json(stored) for stored in journal.records()]
     shutil.rmtree(copies)
     samples = [record.sample for record in records if isinstance(record, Finished)]
     return {("", sample.policy_version, tuple(sample.token_ids)) for sample in samples}

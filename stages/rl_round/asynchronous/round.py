@@ -65,13 +65,15 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
         task, known = _with_selected_problems(task, verifier)
         journal = stack.enter_context(Journal(scratch / "journal"))
         coordinator = _coordinator(task, loop, journal)
-        records = [record_from_json(stored) for _, stored in journal.records()]
+        records = [record_from_json(stored) for stored in journal.records()]
         taken, curve = coordinator.restore(records), _curve(records)
         if records:
             say(f"rl_round: going on from step {len(curve)}, with {len(coordinator.buffer)} groups under way")
+        else:
+            # An attempt that was killed while it cleared up, its outputs written: its checkpoints are of no journal.
+            _clear_but_journal(scratch, log)
         log.resume(len(curve))
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
-        stack.callback(lambda: timeline.write(scratch / TIMELINE))
         is_cluster = "RAY_ADDRESS" in os.environ
         chain = stack.enter_context(
             closing(RelayChain(run, loop.relay.keep, loop.stalled_seconds, is_cluster))
@@ -114,11 +116,15 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
             trainers.save_model(folder)
         timeline.write(scratch / TIMELINE)
         write_outputs(task, log, curve, known | round_totals(curve), scratch / TIMELINE)
-        journal.clear()
+        journal.clear()  # first: what is left without it is cleared by the next attempt
+        _clear_but_journal(scratch, log)
+        forget_passes(scratch)
+
+
+def _clear_but_journal(scratch: Path, log: RolloutLog) -> None:
     Checkpoints(scratch).clear()
     log.clear()
-    forget_passes(scratch)
-    (scratch / TIMELINE).unlink()
+    (scratch / TIMELINE).unlink(missing_ok=True)
 
 
 def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[RoundTask, dict[str, float]]:

@@ -29,7 +29,9 @@ MARKER = b"\xffRJ1"
 HEAD = struct.Struct("<4sII")
 """Marker, bytes of the payload, CRC32 of the length's four bytes and the payload."""
 SEGMENT_BYTES = 16 * 2**20
-"""A segment that has reached this size is closed: what is dropped and what is read at once are whole segments."""
+"""A segment that has reached this size is closed, and is on disk for sure."""
+FIRST = 1
+"""Number of the segment that a journal begins with."""
 
 
 class Journal:
@@ -47,22 +49,22 @@ class Journal:
         """Frames that no flush has written yet."""
         self._file: int | None = None
         try:
+            _finish_clearing(folder)
             _refuse_gaps(folder)
             _cut_torn_end(folder)
         except BaseException:
             os.close(self._lock)
             raise
-        self._segment = max(_segments(folder), default=1)
+        self._segment = max(_segments(folder), default=FIRST)
         """Number of the segment that the next record goes to."""
 
-    def append(self, record: Mapping[str, Any]) -> int:
-        """Takes a record down, to be written by the next `flush`; the number of its segment, for `forget`.
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Takes a record down, to be written by the next `flush`.
 
         TypeError or ValueError where JSON cannot hold it. Floats keep every bit.
         """
         payload = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
         self._waiting.append(_frame(payload))
-        return self._segment
 
     def flush(self) -> None:
         """Writes what was appended: from then on a kill of this process does not lose it.
@@ -89,40 +91,23 @@ class Journal:
             self._close_segment()
             self._segment += 1
 
-    def next_segment(self) -> int:
-        """Flushes, and begins another segment; its number. After a checkpoint it makes `forget` drop more."""
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Every record in the order of `append`; flushes first."""
         self.flush()
-        if self._file is not None:
-            self._close_segment()
-        if _path(self.folder, self._segment).exists():
-            self._segment += 1
-        return self._segment
-
-    def forget(self, before: int) -> None:
-        """Removes the segments with a smaller number; the one that is written to stays."""
-        for number, path in _segments(self.folder).items():  # oldest first: a kill between two leaves no gap
-            if number < min(before, self._segment):
-                path.unlink()
-
-    def records(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Every record in the order of `append`, with the number of its segment; flushes first."""
-        self.flush()
-        for number, path in _segments(self.folder).items():
+        for path in _segments(self.folder).values():
             content = path.read_bytes()
             payloads, end = _payloads(content)
             if end < len(content):
                 raise _damaged(path, end)
-            for payload in payloads:
-                yield number, json.loads(payload)
+            yield from map(json.loads, payloads)
 
     def clear(self) -> None:
-        """Removes every record: the outputs are written."""
+        """Removes every record: the outputs are written. A kill in the middle leaves none that counts."""
         self._waiting.clear()
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        for path in _segments(self.folder).values():
-            path.unlink()
+        _remove_segments(self.folder)
 
     def close(self) -> None:
         """Flushes, makes it last through a power cut, and lets another process write."""
@@ -207,6 +192,18 @@ def _damaged(path: Path, offset: int) -> UserError:
         f"it. Put the file back as it was, or remove the folder {path.parent}: what it holds is then sampled again, "
         "from the last checkpoint on"
     )
+
+
+def _remove_segments(folder: Path) -> None:
+    for path in _segments(folder).values():  # the first one first: without it the others say nothing
+        path.unlink()
+
+
+def _finish_clearing(folder: Path) -> None:
+    """Removes what is left of a journal that has no beginning: a kill came while it was cleared."""
+    if _segments(folder) and FIRST not in _segments(folder):
+        say(f"{folder} has lost its beginning: its round had ended and was clearing up; the rest is removed")
+        _remove_segments(folder)
 
 
 def _refuse_gaps(folder: Path) -> None:

@@ -112,7 +112,15 @@ def check_nothing_is_left(process):
 
 @pytest.mark.slow
 def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
-    process = start(taught, asynchronous_params(tmp_path / "params.yaml"), tmp_path)
+    """It begins with what is left of an attempt that was killed while it cleared up: checkpoints without a journal."""
+    params = asynchronous_params(tmp_path / "params.yaml")
+    process = start(taught, params, tmp_path)
+    wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/step-*")), process)
+    process.kill()
+    process.communicate()
+    for segment in tmp_path.glob("state/scratch/rl_round-*/journal/*.segment"):
+        segment.unlink()
+    process = start(taught, params, tmp_path)
     for victim in ("ReplicaActor", "TrainerActor", "Relay"):
         before = journal_bytes(tmp_path)
         wait_for(lambda: journal_bytes(tmp_path) > before + 20_000, process)  # noqa: B023 - waited for at once
