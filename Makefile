@@ -10,12 +10,12 @@ repro:
 	@$(PYTHON) pipelines/set_up.py repro $(RECIPE)
 	@$(VENV_PYTHON) -m pipelines.graph.repro $(RECIPE)
 
-# Three workers on two cores: about a quarter of the time goes by in waiting for servers and for what was killed.
+# Four workers on two cores: a third of the time goes by in waiting for servers and for what was killed.
 test:
 	@$(PYTHON) pipelines/set_up.py test
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check --quiet .
-	@$(VENV_PYTHON) -m pytest -m "not gpu" --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	@$(VENV_PYTHON) -m pytest -m "not gpu" --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 ui:
 	@$(PYTHON) pipelines/set_up.py ui

@@ -1,8 +1,8 @@
 """Scores the pictures of held-out prompts by every scorer, and compares each with people's preferences.
 
     python -m stages.reward_evaluation --params params.yaml --round round_1 \\
-        --base data/image_scorers/base --before data/image_scorers/round_1 --scorer data/image_scorers/round_1 \\
-        --preferences data/preferences/round_1 --pool data/images/pool/round_1 \\
+        --start data/image_scorers/base --before data/image_scorers/round_1 --scorer data/image_scorers/round_1 \\
+        --pairs data/preferences/round_1 --pool data/images/pool/round_1 \\
         --earlier-pool data/images/pool/round_1 --scores data/image_scores/round_1.parquet \\
         --metrics data/metrics/reward_evaluation/round_1.json --headline data/headline/reward_evaluation/round_1.json
 """
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
         "reward_evaluation",
         argv,
         __doc__,
-        inputs=["base", "before", "scorer", "preferences", "pool", "earlier_pool"],
+        inputs=["start", "before", "scorer", "pairs", "pool", "earlier_pool"],
         outputs=["scores", "metrics", "headline"],
         options=["round"],
     )

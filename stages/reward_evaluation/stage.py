@@ -31,20 +31,20 @@ BEFORE = "reward_before"
 def run_reward_evaluation(paths: Namespace) -> None:
     """Scores the test prompts' pictures and writes scores and metrics, metrics last."""
     params = load_section(paths.params, "reward_evaluation", RewardEvaluationParams)
-    names = ("base", "before", "scorer", "preferences", "pool", "earlier_pool")
+    names = ("start", "before", "scorer", "pairs", "pool", "earlier_pool")
     inputs = {name: getattr(paths, name) for name in names}
     attempt = attempt_at(
         "reward_evaluation", {"reward_evaluation": params.model_dump()}, inputs, round=paths.round
     )
     torch.set_num_threads(params.threads)
     with track(attempt) as run:
-        pairs = read_table(paths.preferences / "pairs.parquet", PAIR)
+        pairs = read_table(paths.pairs / "pairs.parquet", PAIR)
         pairs = pairs[pairs["split"] == "test"].reset_index(drop=True)
         if pairs.empty:
             raise UserError(
-                f"{paths.preferences} has no pairs of test prompts: let generators draw `splits: [..., test]`"
+                f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`"
             )
-        rankings = read_table(paths.preferences / "rankings.parquet", RANKING)
+        rankings = read_table(paths.pairs / "rankings.parquet", RANKING)
         rankings = rankings[rankings["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
         scores, pictures, own = _scores(paths, params, rankings)
         held_out = HeldOut(pairs, rankings, pictures.rows["generator"], own)
@@ -61,7 +61,7 @@ def _scores(
 ) -> tuple[dict[str, pandas.Series], Pictures, frozenset[str]]:
     """Scores by scorer and image, the pictures of the rankings, and the ids of those in this round's pool."""
     device = pick_device(params.device)
-    base, scorer = load_scorer(paths.base, device), load_scorer(paths.scorer, device)
+    base, scorer = load_scorer(paths.start, device), load_scorer(paths.scorer, device)
     pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
     ids = sorted({name for row in rankings["image_ids"] for name in row})
     pictures = load_pictures(pools, ids, scorer.config.image_size)

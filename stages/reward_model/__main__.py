@@ -1,7 +1,7 @@
 """Trains the reward model of one ranking round: the base scorer learns the round's preferences.
 
     python -m stages.reward_model --params params.yaml --round round_1 --scorer data/image_scorers/base \\
-        --preferences data/preferences/round_1 --pool data/images/pool/round_1 \\
+        --pairs data/preferences/round_1 --pool data/images/pool/round_1 \\
         --earlier-pool data/images/pool/round_1 --out data/image_scorers/round_1 \\
         --curves data/curves/reward_model/round_1.csv --metrics data/metrics/reward_model/round_1.json \\
         --headline data/headline/reward_model/round_1.json
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
         "reward_model",
         argv,
         __doc__,
-        inputs=["scorer", "preferences", "pool", "earlier_pool"],
+        inputs=["scorer", "pairs", "pool", "earlier_pool"],
         outputs=["out", "curves", "metrics", "headline"],
         options=["round"],
     )

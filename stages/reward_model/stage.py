@@ -35,7 +35,7 @@ def run_reward_model(paths: Namespace) -> None:
     trainer_params = load_section(paths.params, "trainer", TrainerParams)
     seed = load_value(paths.params, "seed")
     shown = {"reward_model": params.model_dump(), "trainer": trainer_params.model_dump()}
-    inputs = {name: getattr(paths, name) for name in ("scorer", "preferences", "pool", "earlier_pool")}
+    inputs = {name: getattr(paths, name) for name in ("scorer", "pairs", "pool", "earlier_pool")}
     scorer = load_trainable_scorer(paths.scorer)
     preferences = _preferences(paths, scorer.config.image_size)
     add_reward_head(scorer, params.head, params.head_initialisation, derive_seed(seed, "reward_head"))
@@ -60,19 +60,19 @@ def run_reward_model(paths: Namespace) -> None:
 
 def _preferences(paths: Namespace, side: int) -> Preferences:
     pairs = require_rows(
-        read_table(paths.preferences / "pairs.parquet", PAIR),
-        paths.preferences / "pairs.parquet",
+        read_table(paths.pairs / "pairs.parquet", PAIR),
+        paths.pairs / "pairs.parquet",
         "loosen the rules of preferences, or annotate more",
     )
     learnt = pairs[pairs["split"].isin(["train", "validation"])]
-    ratings = read_table(paths.preferences / "ratings.parquet", RATING)
+    ratings = read_table(paths.pairs / "ratings.parquet", RATING)
     train = pairs[pairs["split"] == "train"]
     scale = standardised(ratings, {*train["better_image_id"], *train["worse_image_id"]})
     groups = {split: groups_of(rows, scale) for split, rows in learnt.groupby("split")}
     for split in ("train", "validation"):
         if split not in groups:
             raise UserError(
-                f"{paths.preferences} has no pairs of split {split}: the best epoch is chosen by validation, so "
+                f"{paths.pairs} has no pairs of split {split}: the best epoch is chosen by validation, so "
                 "raise preferences.validation_fraction or t2i_prompts.validation_prompts"
             )
     pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))

@@ -123,7 +123,7 @@ def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
 def reward_model_flags(inputs: Path, params: Path, out: Path) -> list[str]:
     """The stage's command line with outputs under `out`."""
     flags = ["--params", params, "--round", "round_1", "--scorer", inputs / "base"]
-    flags += ["--preferences", inputs / "preferences", "--pool", inputs / "pool"]
+    flags += ["--pairs", inputs / "preferences", "--pool", inputs / "pool"]
     flags += ["--earlier-pool", inputs / "pool", "--out", out / "round_1", "--curves", out / "curves.csv"]
     return [
         str(flag) for flag in [*flags, "--metrics", out / "metrics.json", "--headline", out / "headline.json"]

@@ -107,10 +107,10 @@ def evaluated(tmp_path_factory):
 def flags(folder):
     named = {
         "params": "params.yaml",
-        "base": "base",
+        "start": "base",
         "before": "round_1",
         "scorer": "round_1",
-        "preferences": "preferences",
+        "pairs": "preferences",
         "pool": "pool",
         "earlier-pool": "pool",
         "scores": "scores.parquet",
@@ -145,6 +145,6 @@ def test_no_test_pairs_is_an_error_with_the_remedy(evaluated, tmp_path):
     pairs = read_table(evaluated / "preferences/pairs.parquet", PAIR)
     write_table(pairs[pairs["split"] != "test"], tmp_path / "preferences/pairs.parquet", PAIR)
     command = flags(evaluated)
-    command[command.index("--preferences") + 1] = str(tmp_path / "preferences")
+    command[command.index("--pairs") + 1] = str(tmp_path / "preferences")
     with pytest.raises(UserError, match="no pairs of test prompts"):
         main(command)

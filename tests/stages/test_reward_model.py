@@ -189,7 +189,7 @@ def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
         (ranked / "preferences/ratings.parquet").read_bytes()
     )
     flags = reward_model_flags(ranked, write_params(tmp_path / "params.yaml"), tmp_path)
-    flags[flags.index("--preferences") + 1] = str(tmp_path / "preferences")
+    flags[flags.index("--pairs") + 1] = str(tmp_path / "preferences")
     with pytest.raises(UserError, match=r"no pairs of split validation.*validation_fraction"):
         main(flags)
 
