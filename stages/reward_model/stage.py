@@ -41,8 +41,8 @@ def run_reward_model(paths: Namespace) -> None:
     add_reward_head(scorer, params.head, params.head_initialisation, derive_seed(seed, "reward_head"))
     freeze(scorer, params.frozen_fraction)
     if trainer_params.gradient_checkpointing:
+        # The pictures' places are most of the memory, and BlipTextModel refuses.
         scorer.vision.gradient_checkpointing_enable({"use_reentrant": False})
-        scorer.text.gradient_checkpointing_enable({"use_reentrant": False})
     scorer.to(DTYPES[trainer_params.dtype])
     model = reward_model(scorer, derive_seed(seed, "rating_head"))
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)

@@ -154,8 +154,11 @@ def generator_table(ranked: RankedRound) -> pandas.DataFrame:
     return table.sort_values("won", ascending=False, kind="stable")
 
 
-def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None) -> Feedback:
-    """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward."""
+def feedback_of(
+    stage: str, name: str, metrics: Metrics, control: Metrics | None, is_control: bool = False
+) -> Feedback:
+    """A round's findings; `stage` is how its metrics begin, `control` compares it with a round without reward, which it
+    may be itself."""
     told = {
         quantity: words for quantity, words in QUANTITIES.items() if f"{stage}/{quantity}/gain" in metrics
     }
@@ -179,7 +182,7 @@ def feedback_of(stage: str, name: str, metrics: Metrics, control: Metrics | None
         QUANTITIES[judge],
         difference,
         own.over_control is not None,
-        [*_hacks(stage, metrics), *_warnings(stage, metrics, own.over_control is not None)],
+        [*_hacks(stage, metrics), *_warnings(stage, metrics, is_control or own.over_control is not None)],
         measured,
     )
 

@@ -68,9 +68,16 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         "seed": inputs.seed,
         "generators": inputs.with_metric("test/truth"),
         "galleries": galleries,
+        "alphas": inputs.with_metric("agreement/alpha_rank"),
         "evaluated": [_evaluated(name, metrics) for name, metrics in evaluated.items()],
         "feedback": [
-            feedback_of(stage.name, stage.item, inputs.metrics[stage.address], controls.get(stage.item))
+            feedback_of(
+                stage.name,
+                stage.item,
+                inputs.metrics[stage.address],
+                controls.get(stage.item),
+                stage.item in controls_of.values(),
+            )
             for stage in inputs.stages
             if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
         ],

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_table
 from pipelines.graph.schema import check_params, check_values
+from pipelines.planning.pictures import make_picture_plan, picture_lines
+from pipelines.planning.plan import Question
+from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import make_shared_folders, read_definitions, stages_of
 from tests.fakes.imagereward_recipe import RECIPE, write_downloads
 
@@ -26,6 +30,21 @@ def test_the_settings_are_the_papers():
     assert feedback.feedback.bound == 2 and feedback.optimizer.learning_rate == 1e-5
     assert feedback.batch_images == feedback.pretraining.batch_images == 64
     assert params["refl_rounds"]["refl_1"].reward_weight == 1e-3
+
+
+def test_the_plan_knows_the_published_sizes():
+    """Stable Diffusion 1.4 has 860M parameters in its U-Net; ImageReward 445.3M, of which its head has 0.9M."""
+    params = yaml.safe_load(RECIPE.read_text())
+    made = make_picture_plan(PROJECT, "imagereward-blip-large", params, Question(gpu="H100"))
+    stages = {stage.name: stage for stage in made.stages}
+    assert stages["refl@refl_1"].work.trained == pytest.approx(859.5e6, rel=1e-3)
+    scorer = stages["reward_model@round_1"].work
+    assert scorer.trained + scorer.held == pytest.approx(444.4e6, rel=2e-3)
+    assert scorer.trained / (scorer.trained + scorer.held) == pytest.approx(0.3)
+    assert stages["refl@refl_1"].flops > stages["refl@control_1"].flops
+    assert not made.problems and any("taken for Stable Diffusion 1.4" in line for line in picture_lines(made))
+    with pytest.raises(UserError, match="--model: this recipe has no language model"):
+        make_picture_plan(PROJECT, "imagereward-blip-large", params, Question(gpu="H100", model="Qwen2.5-7B"))
 
 
 def command_of(definition, key, item):
@@ -86,3 +105,12 @@ def test_the_miniature_runs_every_stage(made):
     assert (made / "data/images/generated/round_2/after").is_dir()
     page = (made / "reports/text_to_image.html").read_text()
     assert "ImageReward with BLIP-large" in page and page.count("data:image/png;base64,") > 6
+
+
+def test_generators_are_compared_by_pictures_from_the_same_noise(made):
+    tables = find_pictures(["control_1", "refl_1"], made)
+    found = {one.quantity: one for one in compare_pictures(tables)}
+    metrics = json.loads((made / "data/metrics/refl_control/refl_1.json").read_text())
+    assert found["reward"].difference.estimate == pytest.approx(metrics["gain_over_control/reward/mean"])
+    assert found["reward"].pictures == 8 and "refl_1 less control_1" in picture_table(list(found.values()))
+    assert find_pictures(["control_1", "nobody"], made) is None

@@ -94,6 +94,8 @@ def run(tmp_path_factory):
     write_metrics(data / "metrics/reward_evaluation/round_1.json", evaluation_metrics())
     ends = {"mean": -0.1, "low": -0.2, "high": -0.05}
     names = ("reward", "truth")
+    alphas = {"agreement/alpha_rank": 0.712, "agreement_of_all/alpha_rank": 0.49}
+    write_metrics(data / "metrics/preferences/round_1.json", alphas)
     over = {f"gain_over_control/{name}/{end}": value for name in names for end, value in ends.items()}
     write_metrics(data / "metrics/refl_control/refl_1.json", over)
     write_metrics(
@@ -224,6 +226,7 @@ def test_disagreements_are_the_widest_wrong_margins_one_of_a_prompt(page):
 def test_an_annotator_who_is_left_out_is_named_with_the_reason(page):
     told = section(page, "annotators")
     assert "Left out: <b>&lt;b&gt;bob</b> (low agreement)." in told
+    assert "alpha of ranks: 0.71 of what is kept, 0.49 of all." in told
 
 
 def test_hacked_is_said_and_the_control_decides_what_is_better(page):
