@@ -185,7 +185,12 @@ class PublishedWeights:
         try:
             # All of them at once: from here on it does not matter that somebody removes the version.
             shards = [safe_open(self.place(version) / file.name, framework="pt") for file in manifest.files]
-        except FileNotFoundError:
+        except (
+            FileNotFoundError,
+            RuntimeError,
+        ):  # the latter from torch, when a file goes while it is opened
+            if all((self.place(version) / file.name).exists() for file in manifest.files):
+                raise
             raise VersionGone(f"version {version} was removed from {self.folder} a moment ago") from None
         tensors = ((name, shard.get_tensor(name)) for shard in shards for name in shard.keys())  # noqa: SIM118
         return manifest.metadata, tensors

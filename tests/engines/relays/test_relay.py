@@ -152,7 +152,9 @@ def relay_of(cluster, place, kind=Relay, keep=3):
 @pytest.fixture(scope="module")
 def master(cluster):
     """A healthy relay on the trainer's node; it and `last` keep nothing between tests."""
-    return relay_of(cluster, 0)
+    relay = relay_of(cluster, 0)
+    the_ray().get(relay.have.remote())  # one that has not started yet would pass for silent
+    return relay
 
 
 @pytest.fixture(scope="module")
