@@ -53,17 +53,8 @@ def test_the_code_stage_makes_every_fingerprint_and_always_runs():
 
 def test_dvc_can_resolve_the_graph(resolved):
     params = yaml.safe_load((PROJECT / "params.yaml").read_text())
-<<<<<<< HEAD
     wanted = {stage.address for stage in stages_of(RAW, params)}
     assert {stage.addressing for stage in resolved} == wanted
-=======
-    empty = {
-        name
-        for name, stage in RAW.items()
-        if "foreach" in stage and not params.get(stage["foreach"].strip("${}"))
-    }
-    assert {stage.addressing.partition("@")[0] for stage in resolved} == set(STAGES) - empty
->>>>>>> report
 
 
 @pytest.mark.parametrize("kind", ["deps", "outs", "metrics", "plots"])
