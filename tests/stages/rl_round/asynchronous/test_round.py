@@ -18,6 +18,8 @@ from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from tests.fakes.taught_policy import rl_flags, write_params
 
+pytestmark = pytest.mark.timeout(900)
+
 STEPS = 8
 LOOP = {
     "kind": "asynchronous",
@@ -70,7 +72,7 @@ def actors(process, name):
     ]
 
 
-def wait_for(condition, process, seconds=90.0):
+def wait_for(condition, process, seconds=240.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.stderr.read()
