@@ -35,6 +35,15 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_of_wider_fixtures(tmp_path_factory):
+    """Fixtures of a module or a session are made before `own_state`: without this they would share the project's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETRACE_TRACKING", "off")
+        patch.setenv("RETRACE_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def own_state(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_TRACKING", "off")
@@ -49,9 +58,5 @@ def taught(tmp_path_factory):
     from tests.fakes.taught_policy import sft_flags, write_inputs, write_params
 
     folder = write_inputs(tmp_path_factory.mktemp("taught"))
-    patch = pytest.MonkeyPatch()
-    patch.setenv("RETRACE_TRACKING", "off")
-    patch.setenv("RETRACE_STATE", str(folder / "state"))
     main(sft_flags(folder, write_params(folder / "params.yaml"), folder))
-    patch.undo()
     return folder

@@ -31,12 +31,16 @@ def test_the_second_waits_for_the_first_and_says_so(tmp_path):
 
 
 def test_a_held_lock_outlives_its_owner_until_the_command_ends(tmp_path):
+    command = "import sys; from pathlib import Path; sys.stdin.read(); Path(sys.argv[1]).touch()"
+    last_deed, said = tmp_path / "last_deed", []
     with project_lock(tmp_path, print) as lock:
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[lock])
-    said = []
-    threading.Timer(1.0, process.communicate).start()
+        process = subprocess.Popen(
+            [sys.executable, "-c", command, str(last_deed)], stdin=subprocess.PIPE, pass_fds=[lock]
+        )
+    threading.Timer(1.0, process.stdin.close).start()
     with project_lock(tmp_path, said.append):
-        assert process.poll() is not None and said
+        assert last_deed.exists() and said
+    process.wait()
 
 
 def test_a_refusing_lock_names_its_file_and_is_free_after_its_holder(tmp_path):
