@@ -15,7 +15,7 @@ from stages.engines.image_scorers.caption_training import (
     caption_model,
 )
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -35,7 +35,7 @@ VALIDATION_PICTURES = 2
 
 def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
     """A scorer with random weights and the words of `captions`."""
-    tokenizer = word_tokenizer(captions)
+    tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
         vision=params.vision,
         text=params.text,
@@ -120,6 +120,7 @@ def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once
         for start in range(0, len(captions.captions), at_once):
             rows = slice(start, start + at_once)
             images = captions.pictures[rows, picture].float() / 255
+            # Beside each of the two pictures another half of the changes: as many are seen in half the time.
             false = [others[picture::2][: count // 2] or others[:1] for others in captions.false[rows]]
             batch = caption_batch(scorer, images, captions.captions[rows], false)
             outputs = trainer.evaluate(batch)

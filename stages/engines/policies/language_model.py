@@ -7,8 +7,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from stages.engines.devices import DTYPES
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.policies.policy_folders import DTYPES, load_policy, save_policy
+from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from stages.engines.devices import DTYPES
 from stages.engines.policies.packing import ResponseBatch
-from stages.engines.policies.policy_folders import DTYPES, load_policy
+from stages.engines.policies.policy_folders import load_policy
 from stages.engines.policies.statistics import policy_statistics, refuse_scaled_logits
 
 

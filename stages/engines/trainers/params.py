@@ -42,7 +42,8 @@ class TorchTrainerParams(StrictParams):
     kind: Literal["torch"]
     device: Literal["auto", "cpu", "cuda"]
     dtype: Literal["float32", "bfloat16"]
-    """Precision of weights and activations; float32 on a GPU is slow but exact."""
+    """Precision of weights and activations; float32 on a GPU is slow but exact. A bfloat16 weight does not feel a step
+    below 1/256 of itself: train small steps in float32, or with DeepSpeed, which keeps float32 weights beside."""
     threads: int = Field(ge=1)
     """CPU threads; part of the result, because the order of float additions depends on it."""
     micro_batch_tokens: int = Field(ge=1)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from stages.engines.devices import pick_device
+from stages.engines.devices import DTYPES, pick_device
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.optimizers import build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
@@ -35,6 +35,9 @@ class TorchTrainer(Generic[Batch, Outputs]):
         self.device = pick_device(params.device)
         self.model = model
         self.model.module.to(self.device).train()
+        for weight in self.model.module.parameters():
+            # Weights alone: a language model's table of rotations is a buffer, and stays float32.
+            weight.data = weight.data.to(DTYPES[params.dtype])
         self.max_gradient_norm = max_gradient_norm
         self.optimizers = build_optimizers(self.model, optimizer)
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
