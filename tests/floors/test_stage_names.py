@@ -8,12 +8,13 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from stages.foundations.about import about
+from stages.foundations.stage_graph import read_definitions
 
 PROJECT = Path(__file__).resolve().parents[2]
-NAMES = sorted(set(yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]) - {"code"})
+DEFINITIONS = read_definitions(PROJECT / "dvc.yaml")
+NAMES = sorted(set(DEFINITIONS) - {"code"})
 """`code` makes the fingerprints that are looked up everywhere; it has no section and no policy."""
 NAMED = re.compile(rf"(?:{'|'.join(NAMES)})(?:[@/].*)?|stages\.(?:{'|'.join(NAMES)})\b\S*")
 FILES = [path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py")]
@@ -63,7 +64,7 @@ def test_the_search_finds_names(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_stage_tells_of_itself(name):
     """Its section has its name, so that a recipe without that section is one without the stage."""
-    told, entry = about(name), yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"][name]
-    assert "foreach" in entry or name in told.sections()
+    told = about(name)
+    assert "foreach" in DEFINITIONS[name] or name in told.sections()
     assert told.lane
     assert not told.way or told.has_funnel

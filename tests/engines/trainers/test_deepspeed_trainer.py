@@ -1,5 +1,6 @@
 """DeepSpeed, for real, on CPU: one process, and two ranks of torchrun over gloo, against the torch trainer."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -11,16 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from stages.engines.policies.language_model import language_model
+from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from stages.engines.trainers.params import MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from tests.engines.trainers.test_other_models import batch_normed
-from tests.fakes.small_models import LESSONS, REWARD
-from tests.fakes.tiny_policy import write_tiny_policy
-
-pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
-
-from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from tests.engines.deepspeed_ranks import (
     ADAMW,
     MAX_NORM,
@@ -32,7 +27,14 @@ from tests.engines.deepspeed_ranks import (
     snapshot,
     weighted_loss,
 )
+from tests.engines.trainers.test_other_models import batch_normed
+from tests.fakes.small_models import LESSONS, REWARD
+from tests.fakes.tiny_policy import write_tiny_policy
 
+# Looked for and not imported: every worker collects this file, and the import takes three seconds.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+)
 ROOT = Path(__file__).resolve().parents[3]
 TORCH = TorchTrainerParams(
     kind="torch",
