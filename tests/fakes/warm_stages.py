@@ -58,9 +58,9 @@ def serve(listening: int) -> None:
         import stages.base.sources
         import stages.engines.samplers.torch_sampler
         import stages.engines.trainers.torch_trainer
-        import stages.report.page
         import stages.rl_round.loop.in_process
-        import stages.sft.stage  # noqa: F401
+        import stages.sft.stage
+    import stages.report.page  # noqa: F401
 
     with socket.socket(fileno=listening) as asked:
         while True:
