@@ -35,8 +35,6 @@ from stages.refl.measurement import Draws, Judges, Validation
 from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
 from stages.refl.pretraining import Pretraining, image_source
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 def run_refl(paths: Namespace) -> None:
     """Reads the inputs, trains, compares the result with the start, and writes the outputs, metrics last."""
@@ -61,8 +59,6 @@ def run_refl(paths: Namespace) -> None:
     feedback = _feedback(params, paths, generator, train, seed, stream)
     source = image_source(params.pretraining, train, generator.image_side, seed, stream)
     pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
-    if isinstance(trainer_params, TorchTrainerParams) and trainer_params.dtype != "float32":
-        generator.unet.to(DTYPES[trainer_params.dtype])  # DeepSpeed casts by itself, and keeps float32 beside
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()
     trainer = build_trainer(
