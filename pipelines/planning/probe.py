@@ -217,7 +217,7 @@ def _training(
 
 
 def _update(shape: Shape, kind: str, timed: Timed) -> float:
-    """One update, in float32 in any case: that of one layer's matrices times the layers, and that of the embedding by AdamW."""
+    """One update, always in float32: one layer's matrices times the layers, and the embedding by AdamW."""
     layer = _Layer(shape, torch.float32)
     matrices = [weight for name, weight in layer.named_parameters() if name != "norms"]
     embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden))

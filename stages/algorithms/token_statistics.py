@@ -206,8 +206,10 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
     ]
     rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
-    active = None if bool(is_active.all()) else is_active.nonzero()[:, 0]
-    if active is not None:
+    active = is_active.nonzero()[:, 0]  # the one place where the host waits for a GPU: how many there are
+    if len(active) == len(is_active):
+        active = None
+    else:
         rows = rows.kept(active)
     wants_hidden, wants_head = ctx.needs_input_grad[:2]
     precision = _precision(hidden)

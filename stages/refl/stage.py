@@ -17,7 +17,7 @@ from stages.engines.image_scorers.scorer_folders import load_scorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.model import TrainedModel
-from stages.engines.trainers.params import TorchTrainerParams, TrainerParams
+from stages.engines.trainers.params import TrainerParams
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder

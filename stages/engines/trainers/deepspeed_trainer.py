@@ -68,7 +68,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
         is_mixed = self.params.dtype == "mixed"
-        exact = {name: weight.detach().clone() for name, weight in self.model.named_weights()} if is_mixed else {}
+        exact = (
+            {name: weight.detach().clone() for name, weight in self.model.named_weights()} if is_mixed else {}
+        )
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -113,7 +115,10 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         return Update(total, norm, diagnostics)
 
     def _share(
-        self, micro_batch: Batch, loss: LossFunction[Outputs, Batch], shown: list[Mapping[str, Tensor | float]]
+        self,
+        micro_batch: Batch,
+        loss: LossFunction[Outputs, Batch],
+        shown: list[Mapping[str, Tensor | float]],
     ) -> tuple[Tensor, Tensor]:
         """The micro-batch's loss and a zero, both of which hang on the weights; appends its diagnostics."""
         batch = (self.model.filler if micro_batch.is_empty else micro_batch).to(self.device)
@@ -190,7 +195,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         weights = {}
         for name, weight in self._whole_weights():
             if self.rank == 0:
-                weights[name] = weight.to("cpu", torch.float32, copy=True)  # ZeRO keeps all weights in one buffer
+                weights[name] = weight.to(
+                    "cpu", torch.float32, copy=True
+                )  # ZeRO keeps all weights in one buffer
         if self.rank == 0:
             self.model.save(weights, folder)
         self._group.wait_for_all()

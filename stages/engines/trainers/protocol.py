@@ -60,7 +60,8 @@ def add_up(
     total, diagnostics = sum(next(numbers) for _ in shares), Diagnostics()
     for row in shown:
         add_diagnostics(
-            diagnostics, {name: next(numbers) if isinstance(value, Tensor) else value for name, value in row.items()}
+            diagnostics,
+            {name: next(numbers) if isinstance(value, Tensor) else value for name, value in row.items()},
         )
     return total, diagnostics
 

@@ -18,11 +18,15 @@ from stages.rl_round.update.losses import policy_loss
 from stages.rl_round.update.policy_update import summarise, update_policy
 from stages.rl_round.update.recompute_logprobs import with_proximal_statistics
 from stages.rl_round.update.training_samples import make_micro_batches, training_samples
+from tests.fakes.host_waits import HostWaits
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RL = RlParams.model_validate(PARAMS["rl"])
 TRAINER = TorchTrainerParams.model_validate(PARAMS["trainer"])
+
+
+GSPO = {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}
 
 
 def changed(**changes):
@@ -145,3 +149,18 @@ def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
 def test_rewards_follow_verdict_and_length(verdict, tokens, reward):
     sample = Sample([5] * tokens, [0.0] * tokens, StopReason.END_OF_SEQUENCE, 0)
     assert make_rollout(sample, "", verdict, RL).reward == pytest.approx(reward)
+
+
+@pytest.mark.parametrize("loss", [PARAMS["rl"]["policy_loss"], GSPO], ids=["clipped_surrogate", "gspo"])
+def test_a_micro_batch_makes_the_host_wait_at_most_twice(trainer, loss):
+    """Each wait leaves a GPU without work; what grows with the micro-batches is what counts."""
+    params = changed(minibatches=1, policy_loss=loss)
+    trained = recomputed(prepared(GROUPS, params), trainer)
+    counts = []
+    for repeats in (1, 3):
+        batches = make_micro_batches(trained, params, 512, trainer) * repeats
+        with HostWaits() as waits:
+            trainer.update(batches, policy_loss(trained, params), 0.0)
+        counts.append(waits.count)
+    per_micro_batch = (counts[1] - counts[0]) / 2
+    assert 0 < per_micro_batch <= 2
