@@ -41,3 +41,25 @@ def _adamw(
         fused=is_fused,
         foreach=not is_fused,
     )
+
+
+def allocate_state(optimizer: torch.optim.Optimizer) -> None:
+    """Makes the optimizer's state now, as it is before the first update.
+
+    torch makes it in the first step: on a GPU the sampler's cache may have taken that memory by then.
+    """
+    weights = [
+        weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad
+    ]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()  # of zero gradients at a rate of 0: moments of zero, and the weights as they were
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    for weight in weights:
+        weight.grad = None
+        if "step" in optimizer.state[weight]:
+            optimizer.state[weight]["step"].zero_()

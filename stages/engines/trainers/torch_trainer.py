@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from stages.engines.devices import pick_device
 from stages.engines.trainers.mixed_precision import MasterWeights
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
-from stages.engines.trainers.optimizers import build_optimizers
+from stages.engines.trainers.optimizers import allocate_state, build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import LossFunction, Update, add_up
 
@@ -41,6 +41,9 @@ class TorchTrainer(Generic[Batch, Outputs]):
         self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
         ends = [self._learned(weight) for weight in model.ends]
         self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)
+        if self.device.type == "cuda":
+            for opt in self.optimizers:
+                allocate_state(opt)
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
 
     def _learned(self, weight: Tensor) -> Tensor:

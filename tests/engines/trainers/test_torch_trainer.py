@@ -6,6 +6,7 @@ from safetensors.torch import load_file
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -155,3 +156,15 @@ def test_a_mixed_policy_is_saved_in_float32_and_sampled_in_what_it_computes_in(p
 def test_pure_bfloat16_is_refused_with_the_reason():
     with pytest.raises(ValueError, match=r"do not learn.*`mixed` computes in bfloat16"):
         TorchTrainerParams.model_validate(PARAMS.model_dump() | {"dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
+def test_state_that_is_made_at_the_start_changes_no_update(policy, optimizer):
+    usual, early = make(policy, optimizer), make(policy, optimizer)
+    for one in early.optimizers:
+        allocate_state(one)
+    assert all(early.optimizers[-1].state.values())
+    for _ in range(3):
+        assert usual.update(BATCHES, likelihood, 1.0) == early.update(BATCHES, likelihood, 1.0)
+    for name, weight in usual.learned.items():
+        assert torch.equal(weight, early.learned[name]), name
