@@ -5,8 +5,9 @@ import pytest
 from scipy.ndimage import label
 
 from stages.algorithms.shape_world.renderer import render, shape_mask
-from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, all_prompts, scene_of
+from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, Item, Scene, all_prompts, scene_of
 from stages.algorithms.shape_world.truth import _patches, found_objects, true_score
+from stages.foundations.errors import UserError
 
 PROMPTS = all_prompts()
 SOME = list(PROMPTS)[::11]
@@ -136,3 +137,11 @@ def test_what_is_no_picture_or_no_prompt_of_the_world_is_refused():
         true_score(numpy.zeros((24, 24), dtype=numpy.uint8), "a red circle")
     with pytest.raises(ValueError, match="no shape"):
         shape_mask("star", 8, 8)
+
+
+def test_a_scene_that_does_not_fit_is_refused():
+    cornered = tuple(Item(colour, "square", place="in the top left corner") for colour in ("red", "blue"))
+    with pytest.raises(UserError, match="no room"):
+        render(Scene("placed_list", cornered), 0)
+    with pytest.raises(UserError, match="5 objects"):
+        render(Scene("count", (Item("red", "square", count=5),)), 0)
