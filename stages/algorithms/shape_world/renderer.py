@@ -49,9 +49,7 @@ def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
 def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) -> list[tuple[int, int, int]]:
     """Left, top and side of each object: drawn until none touch and the relation holds."""
     if len(wanted) not in SIDES_OF_OBJECTS:
-        raise UserError(
-            f"{scene.prompt!r} has {len(wanted)} objects: a picture holds 1 to {max(SIDES_OF_OBJECTS)}"
-        )
+        raise UserError(f"a scene has {len(wanted)} objects: a picture holds 1 to {max(SIDES_OF_OBJECTS)}")
     smallest, largest = SIDES_OF_OBJECTS[len(wanted)]
     for _ in range(MOST_TRIES):
         boxes = []
