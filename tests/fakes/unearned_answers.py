@@ -46,7 +46,7 @@ def one_sided(draw: Draw) -> Pair:
             (rf"\arcsin(\sin({term}))", term),
             (rf"\arccos(\cos({name}-{shift}))", draw.choice([f"{name}-{shift}", f"{shift}-{name}"])),
             (rf"\ln(({term})^2)", rf"2\ln({term})"),
-            (rf"\sqrt{{{name}^2({term})}}", rf"{name}\sqrt{{{term}}}"),
+            (rf"\sqrt{{{name}^2({name}+{shift})}}", rf"{name}\sqrt{{{name}+{shift}}}"),
             (rf"\sqrt{{{name}({term})}}", rf"\sqrt{{{name}}}\sqrt{{{term}}}"),
             (rf"(\sqrt{{{term}}})^2", term),
             (rf"\ln({name}({term}))", rf"\ln({name})+\ln({term})"),
