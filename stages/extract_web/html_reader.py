@@ -220,10 +220,8 @@ class _Walk:
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:
-            if name == "button" and self.is_in_sentence(element):
-                self.inline(element, depth)
-            elif name != "button" or not self.toggle(element, name, depth):
-                self.container(element, depth)
+            if name != "button" or not self.toggle(element, name, depth):
+                (self.inline if self.is_in_sentence(element) else self.container)(element, depth)
         else:
             self.inline_child(element, name, depth)
 
