@@ -1,11 +1,15 @@
-"""A process that is killed at its n-th change of a file: a moment that no other process on the machine can move."""
+"""Stages that are killed: a fork at its n-th change of a file, a moment that no other process on the machine can move,
+or a stage with processes of its own, which no fork has, at its first checkpoint.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +33,17 @@ def killed_at(work: Callable[[], None], folder: Path, moment: int) -> bool:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return _in_a_process(work, folder, kill) == -signal.SIGKILL
+
+
+def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], state: Path) -> bool:
+    """Starts the stage and sends SIGKILL as soon as it has written a checkpoint; false when it ended before."""
+    with subprocess.Popen(command, env=environment) as process:
+        while process.poll() is None:
+            if list(state.glob("scratch/*/step-*/manifest.json")):
+                process.kill()
+                return True
+            time.sleep(0.005)
+    return False
 
 
 def _in_a_process(work: Callable[[], None], folder: Path, at_change: Callable[[int], object]) -> int:
