@@ -163,7 +163,6 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
         "ratio/token_max",
         "reference_kl/k3",
         "repetition/token_fraction",
-        "variance_proxy/noise",
         "variance_proxy/power",
         "variance_proxy/signal",
     }
