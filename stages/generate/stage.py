@@ -57,8 +57,8 @@ def run_generate(paths: Namespace) -> None:
         metrics |= truth_of(paths.images, prompts)
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)
-        for piece in pieces:
-            piece.unlink()
+        for file in attempt.scratch.iterdir():  # the pieces, and one that a killed run had half written
+            file.unlink()
 
 
 def chosen_prompts(prompts: pandas.DataFrame, own: GeneratorParams) -> pandas.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.engines.images.decoder import ImageDecoder
 from stages.engines.images.params import ForeignImages, ImageParams
-from stages.engines.images.shards import image_id, image_row, read_shards
+from stages.engines.images.shards import image_id, image_row, read_shards, written_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.funnel import Funnel
@@ -26,7 +26,7 @@ Entry = dict[str, Any]
 
 def generated_entries(folder: Path) -> Iterator[Entry]:
     """The rows of a round's shards; nothing where no generator works for the round."""
-    if not any(folder.rglob("*.parquet")):
+    if not written_shards(folder):
         return
     for frame in read_shards(folder):
         for row in frame.to_dict("records"):

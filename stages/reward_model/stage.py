@@ -9,7 +9,6 @@ from stages.engines.image_scorers.pictures import load_pictures
 from stages.engines.image_scorers.reward_training import add_reward_head, freeze, reward_model
 from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.image_scorers.scorer_folders import load_scorer, load_trainable_scorer, save_scorer
-from stages.engines.policies.policy_folders import DTYPES
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
@@ -43,7 +42,6 @@ def run_reward_model(paths: Namespace) -> None:
     if trainer_params.gradient_checkpointing:
         # The pictures' places are most of the memory, and BlipTextModel refuses.
         scorer.vision.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer.to(DTYPES[trainer_params.dtype])
     model = reward_model(scorer, derive_seed(seed, "rating_head"))
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
     attempt = attempt_at("reward_model", shown, inputs, seed=seed, round=paths.round)

@@ -26,7 +26,7 @@ from stages.t2i_report.findings import (
     feedback_of,
     gains_of,
     generator_table,
-    scorer_table,
+    scorer_tables,
 )
 from stages.t2i_report.inputs import Inputs, RankedRound
 from stages.t2i_report.params import T2iReportParams
@@ -117,13 +117,11 @@ def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
 
 def _evaluated(name: str, metrics: dict[str, float]) -> dict[str, Any]:
     known = accuracies(metrics)
-    columns, rows = scorer_table(metrics)
     return {
         "name": name,
         "own": known[SCORERS[LEARNT]],
         "sentence": accuracy_sentence(metrics),
         "chart": accuracy_chart(name, known, SCORERS[LEARNT]),
-        "columns": columns,
-        "rows": rows,
+        "tables": scorer_tables(metrics),
         "gains": gains_of(metrics),
     }
