@@ -167,14 +167,11 @@ def kill_hubs(
     failures: list[str] = []
     drawn_again, told = 0, []
     for number in range(kills):
-        name = f"hub{number}"
-        hub = places.start(name)
-        _wait_for_first_step(hub, places.work / f"{name}.log")
-        time.sleep(chance.uniform(0.0, 20.0))
-        before = _journalled(places.work / "state" / name, older_than_seconds=1.0)
-        hub.kill()
-        hub.wait()
-        left = _left_over(hub.pid)
+        name, killed = f"hub{number}", None
+        while killed is None:  # a round that had ended before its moment counts for nothing
+            killed = _killed(places, name, chance.uniform(0.0, 20.0))
+        hub, before = killed
+        left = _left_over(hub)
         failures += [f"{name}: {one} was left behind" for one in left]
         again = places.start(name)
         again.wait()
@@ -190,6 +187,24 @@ def kill_hubs(
         say(f"hub {number + 1} of {kills}: {len(before)} responses kept")
         shutil.rmtree(places.work / name)
     return {"hubs": kills, "drawn_again": drawn_again}, failures
+
+
+def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[Issued, Finished]]] | None:
+    """Kills a new round `seconds` after it has begun to train; its process, and what its journal had held for a second.
+
+    None if it had ended.
+    """
+    shutil.rmtree(places.work / "state" / name, ignore_errors=True)
+    hub = places.start(name)
+    _wait_for_first_step(hub, places.work / f"{name}.log")
+    time.sleep(seconds)
+    if hub.poll() is None:
+        before = _journalled(places.work / "state" / name, older_than_seconds=1.0)
+        hub.kill()
+        if hub.wait() < 0:
+            return hub.pid, before
+    shutil.rmtree(places.work / name, ignore_errors=True)
+    return None
 
 
 def stop_replicas(
