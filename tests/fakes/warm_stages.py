@@ -7,12 +7,15 @@ process of its own here too, but no child of the one that asked for it.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 import runpy
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,6 +65,7 @@ def serve(listening: int) -> None:
         import stages.sft.stage
     import stages.report.page  # noqa: F401
 
+    gc.freeze()  # to look through what is shared would copy it
     with socket.socket(fileno=listening) as asked:
         while True:
             client, _ = asked.accept()
@@ -83,5 +87,14 @@ def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[i
     os.environ.update(own)
     os.chdir(folder)
     sys.argv = list(arguments)
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    code = 0
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)  # to take down all that is imported takes longer than most stages
