@@ -32,7 +32,7 @@ def _size(node: Node) -> tuple[float, float]:
     """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
     head = node.head
     if head == "number":
-        return float(node.first.numerator.bit_length() + node.first.denominator.bit_length()), 0.0
+        return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
     if head == "symbol":
         return 1.0, 0.0
     sizes = [_size(part) for part in _parts(node)]
@@ -46,13 +46,23 @@ def _size(node: Node) -> tuple[float, float]:
         terms = _value(max(sizes[0][0], sizes[1][0]))
         if terms > _MAX_TERMS:
             return _BEYOND, 0.0
-        return _times(sizes[2][0], terms), _times(sizes[2][1], terms)
+        bits, factors = _size(_with(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
+        return _times(bits, terms), _times(factors, terms)
     if head == "multiply":
         return sum(bits for bits, _ in sizes), sum(factors for _, factors in sizes)
     factors = max(factors for _, factors in sizes)
     if head == "add" and symbols_of(node):
         factors = max(factors, 1.0)
     return max(bits for bits, _ in sizes) + len(sizes), factors
+
+
+def _with(node: Node, name: str, value: Node) -> Node:
+    """The tree with `value`, the last of a series, for its index."""
+    if node.head == "symbol":
+        return value if node.first == name else node
+    return Node(
+        node.head, tuple(_with(part, name, value) if isinstance(part, Node) else part for part in node.parts)
+    )
 
 
 def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, float]) -> tuple[float, float]:

@@ -84,6 +84,7 @@ def test_what_reads_as_a_value_with_words():
         "(((x+1)^{60}+y)^{60}+z)^{60}",
         r"\prod_{k=1}^{10^9} k",
         r"\frac{1}{2}+\sum_{k=1}^{10^{12}} \frac{1}{k}",
+        r"\sum_{k=1}^{999} k^{k^k}",
         r"\binom{10^9}{5}",
         r"(1, \lfloor 9^{9^{99}} \rfloor)",
     ],
