@@ -1,4 +1,4 @@
-r"""Answers that look paid for, by class: how many the verifier pays, as a reward and without a marker, and at what cost.
+"""Answers that look paid for, by class: how many the verifier pays, with a marker demanded and without, at what cost.
 
 Pairs are drawn at random by `tests/fakes/unearned_answers.py`: golds, forms and what is wrong with the answer. The
 last classes are right answers that must be paid, and towers, which must cost no worker anything.
