@@ -30,10 +30,9 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import STRICT, Leniency, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section
 from stages.foundations.scratch import PROJECT
