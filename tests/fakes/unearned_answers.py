@@ -132,7 +132,7 @@ def left_over(draw: Draw) -> Pair:
     other = value + draw.choice([-1, 1, 2, 10])
     gold = draw.choice([str(value), f"n={value}"])
     words = draw.choice(
-        ["squared", "cubed", "factorial", "halves", "thirds", "doubled", "times", "plus one", "and a half"]
+        ["squared", "cubed", "factorial", "halves", "thirds", "doubled", "plus one", "and a half"]
     )
     answer = draw.choice(
         [

@@ -158,6 +158,7 @@ def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
         (Verdict.CORRECT, 11, 0.5),  # limit 12, buffer 2: (10 - 11) / 2
         (Verdict.WRONG, 12, -2.0),
         (Verdict.UNPARSED, 1, -1.0),
+        (Verdict.EXHAUSTED, 1, -1.0),
         (Verdict.CRASHED, 12, 0.0),
     ],
 )
