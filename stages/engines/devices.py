@@ -1,12 +1,10 @@
-"""The device and the precision that a params section names."""
+"""The device that a params section names."""
 
 from __future__ import annotations
 
 import torch
 
 from stages.foundations.errors import UserError
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def pick_device(name: str) -> torch.device:

@@ -75,7 +75,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         "content": None,
     }
     try:
-        path = (root / row["image"]).resolve()
+        path = (root / row["image"]).resolve()  # links too: what they lead to must lie inside
         is_inside = path.is_relative_to(root) and path.is_file()
         size = path.stat().st_size if is_inside else 0
     except (OSError, ValueError):
@@ -84,7 +84,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         return entry | {"reason": "image_missing", "detail": f"no file {row['image']!r} in the folder"}
     if size > max_bytes:
         return entry | {"reason": "image_too_large", "detail": f"{size} bytes, at most {max_bytes}"}
-    content = path.read_bytes()
+    content = path.read_bytes()  # its size was looked at before
     given = row.get("sha256")
     if given is not None and hashlib.sha256(content).hexdigest() != given:
         return entry | {"reason": "image_changed", "detail": "the file has another sha256 than the list says"}
@@ -116,6 +116,7 @@ class Intake:
                     "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}",
                 }
         asked = [entry for entry in part if "reason" not in entry]
+        # Generated ones too go through the confined workers: the shards may be somebody else's.
         found = decoder.decode([entry["content"] for entry in asked])
         for entry, image in zip(asked, found, strict=True):
             if image.pixels is None:

@@ -133,7 +133,7 @@ def _update(
 
     def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, DenoisingBatch):
-            norms.listen_for("pretraining")
+            norms.listen_for("pretraining")  # the trainer goes back through this part before the next loss
             errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
             share = errors.sum() / pretraining.batch_images
             return pretraining.weight * share, {"loss/pretraining": share.detach()}
@@ -141,6 +141,7 @@ def _update(
         losses, shown = learner.feedback.losses(outputs, batch)
         share = losses.sum() / params.batch_images
         means = {name: values.sum() / params.batch_images for name, values in shown.items()}
+        # The weight is no part of what is shown: curves of rounds with different weights are to be compared.
         return this_round.reward_weight * share, {"loss/feedback": share.detach(), **means}
 
     done = learner.trainer.update(parts, loss, scale)
@@ -157,7 +158,7 @@ def _parts(
 ) -> list[Any]:
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
-    parts = -(-count // (params.micro_batch_images * ranks)) * ranks
+    parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
@@ -172,6 +173,7 @@ def _measured(learner: Learner) -> dict[str, float]:
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
     for name, weight in learner.trainer.named_weights():
+        # In float32: of a bfloat16 average, a step of 1 - decay of a small difference would be lost.
         average[name.removeprefix("unet.")].lerp_(weight.float(), 1 - decay)
 
 

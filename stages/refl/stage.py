@@ -52,6 +52,7 @@ def run_refl(paths: Namespace) -> None:
     }
     prompts = prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
+    # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
     train = prompts["train"].tolist()
@@ -157,6 +158,7 @@ def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, se
     are no others' noise.
     """
     measurement, listed = params.measurement, prompts[split].tolist()
+    # Few pictures of many prompts rather than many of few: intervals are over prompts.
     count = measurement.validation_images if split == "validation" else measurement.test_images
     asked = []
     for place in range(count):

@@ -73,13 +73,16 @@ def _preferences(paths: Namespace, side: int) -> Preferences:
                 f"{paths.pairs} has no pairs of split {split}: the best epoch is chosen by validation, so "
                 "raise preferences.validation_fraction or t2i_prompts.validation_prompts"
             )
-    pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
+    pools = list(
+        dict.fromkeys([paths.pool, paths.earlier_pool])
+    )  # the same twice where no earlier round counts
     ids = {*learnt["better_image_id"], *learnt["worse_image_id"]}
     return Preferences(groups["train"], groups["validation"], load_pictures(pools, ids, side))
 
 
 def _normalised(best: Path, preferences: Preferences, at_once: int) -> ImageScorer:
     """The best model, with the mean and spread of its rewards on validation pictures as its normalisation."""
+    # On every rank, on the CPU and in float32: nothing is to be shared, and evaluation scores in float32 too.
     scorer = load_scorer(best, "cpu")
     rewards = raw_rewards(scorer, preferences.validation, preferences.pictures, at_once)
     spread = float(rewards.std())

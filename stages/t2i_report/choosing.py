@@ -112,6 +112,7 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
         rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
     )
     wrong = votes[(votes["weight"] > votes["against"]) & (votes["margin"] > 0)]
+    # One of a prompt: or a single odd picture would fill the strip.
     wrong = wrong.sort_values(["margin", *sides], ascending=[False, True, True]).drop_duplicates("prompt_id")
     return [
         Strip(

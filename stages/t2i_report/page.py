@@ -52,6 +52,7 @@ def render_page(inputs: Inputs, params: T2iReportParams) -> str:
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
     controls_of = inputs.params.get("refl_controls") or {}
+    # A control's pictures show what training as long does: its numbers say that, and a gallery says nothing more.
     feedback = {name: table for name, table in inputs.feedback.items() if name not in controls_of.values()}
     shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
     pngs: dict[str, bytes] = {}

@@ -1,6 +1,7 @@
 """Work in forks, which have all imports at once: killed at the n-th change of a file, or on ranks side by side.
 
-A change of a file is a moment that no other process on the machine can move.
+A change of a file is a moment that no other process on the machine can move. A stage with processes of its own, which
+no fork has, is killed at its first checkpoint.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import itertools
 import os
 import signal
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +36,17 @@ def killed_at(work: Callable[[], None], folder: Path, moment: int) -> bool:
             os.kill(os.getpid(), signal.SIGKILL)
 
     return _ended(_started(_told(work, folder, kill))) == -signal.SIGKILL
+
+
+def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], state: Path) -> bool:
+    """Starts the stage and sends SIGKILL as soon as it has written a checkpoint; false when it ended before."""
+    with subprocess.Popen(command, env=environment) as process:
+        while process.poll() is None:
+            if list(state.glob("scratch/*/step-*/manifest.json")):
+                process.kill()
+                return True
+            time.sleep(0.005)
+    return False
 
 
 def on_ranks(work: Callable[[], None], ranks: int) -> None:

@@ -29,7 +29,9 @@ def mini_shapes() -> dict[str, Any]:
     params["t2i_base"] |= {"validate_every_steps": 2, "validation_images": 5, "checkpoint_every_steps": 2}
     params["trainer"]["threads"] = params["generate"]["threads"] = 1
     params["generate"] |= {"batch_images": 5, "images_per_shard": 16}
-    params["generators"] = {name: params["generators"][name] | {"steps": 2} for name in GENERATORS}
+    params["generators"] = {
+        name: params["generators"][name] | {"steps": 2, "images_per_prompt": 1} for name in GENERATORS
+    }
     encoder = {"hidden_size": 16, "layers": 1, "heads": 2, "feed_forward_size": 32}
     every_two = {"validate_every_steps": 2, "checkpoint_every_steps": 2}
     params["scorer_base"] |= {"vision": encoder, "text": encoder, "patch_size": 8, "projection_size": 8}

@@ -117,7 +117,7 @@ def a_scorer(seed):
         reward_mean=0.0,
         reward_std=0.05,
     )
-    return new_scorer(config, tokenizer, initializer_range=0.2, seed=seed)
+    return new_scorer(config, tokenizer, initializer_range=0.2, position_range=0.2, seed=seed)
 
 
 @pytest.fixture(scope="module")

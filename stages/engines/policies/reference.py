@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stages.engines.devices import DTYPES
 from stages.engines.policies.packing import ResponseBatch
-from stages.engines.policies.policy_folders import load_policy
+from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.policies.statistics import policy_statistics, refuse_scaled_logits
 
 
@@ -24,7 +23,7 @@ class ReferencePolicy:
 
     @classmethod
     def from_folder(cls, folder: Path, dtype: str, device: torch.device) -> ReferencePolicy:
-        """The policy in `folder` at the precision `float32` or `bfloat16`, on `device`."""
+        """The policy in `folder` on `device`, in what a trainer of this `dtype` computes in."""
         model, _ = load_policy(folder, DTYPES[dtype])
         return cls(model, device)
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stages.engines.devices import DTYPES, pick_device
-from stages.engines.policies.policy_folders import load_policy
+from stages.engines.devices import pick_device
+from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.prompt_reading import PromptReading
