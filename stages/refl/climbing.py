@@ -172,9 +172,10 @@ def _measured(learner: Learner) -> dict[str, float]:
 @torch.no_grad()
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
-    for name, weight in learner.trainer.named_weights():
-        # In float32: of a bfloat16 average, a step of 1 - decay of a small difference would be lost.
-        average[name.removeprefix("unet.")].lerp_(weight.float(), 1 - decay)
+    # Those that are learned: of the network's own bfloat16 a small step would be rounded away before it is averaged.
+    for name, weight in learner.trainer.learned_weights():
+        own = average[name.removeprefix("unet.")]
+        own.lerp_(weight.to(own.device, torch.float32), 1 - decay)
 
 
 def _weights_of(generator: Generator) -> Weights:

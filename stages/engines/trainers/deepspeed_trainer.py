@@ -181,7 +181,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             else:
                 yield name, weight.detach()
 
-    def _whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights at the precision in which they are learned; collective, one at a time."""
         from deepspeed.utils import safe_get_full_fp32_param
 
@@ -193,7 +193,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def save_model(self, folder: Path) -> None:
         """Writes the model in float32 on rank 0."""
         weights = {}
-        for name, weight in self._whole_weights():
+        for name, weight in self.learned_weights():
             if self.rank == 0:
                 weights[name] = weight.to(
                     "cpu", torch.float32, copy=True

@@ -102,6 +102,9 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The whole weights by checkpoint name, for a sampler (tied tensors once); collective on all ranks."""
 
+    def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """As `named_weights`, at the precision in which they are learned: what a moving average follows; collective."""
+
     def save_model(self, folder: Path) -> None:
         """Writes the model as its `TrainedModel.save` does (rank 0 writes; collective)."""
 

@@ -95,15 +95,16 @@ class TorchTrainer(Generic[Batch, Outputs]):
 
     def save_model(self, folder: Path) -> None:
         """Writes the model into `folder`, in float32."""
-        self.model.save(self._whole_weights(), folder)
+        self.model.save(dict(self.learned_weights()), folder)
 
-    def _whole_weights(self) -> dict[str, Tensor]:
+    def learned_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights at the precision in which they are learned."""
-        return {name: self._learned(weight).detach() for name, weight in self.model.named_weights()}
+        for name, weight in self.model.named_weights():
+            yield name, self._learned(weight).detach()
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes weights and optimizer state as one safetensors file."""
-        tensors = {f"weights/{name}": weight.contiguous() for name, weight in self._whole_weights().items()}
+        tensors = {f"weights/{name}": weight.contiguous() for name, weight in self.learned_weights()}
         for number, opt in enumerate(self.optimizers):
             for name, weight in self.learned.items():
                 for key, value in opt.state.get(weight, {}).items():
@@ -113,7 +114,7 @@ class TorchTrainer(Generic[Batch, Outputs]):
     def load_checkpoint(self, folder: Path) -> None:
         """Restores weights and optimizer state; KeyError when the file belongs to another model."""
         tensors = load_file(folder / "trainer.safetensors", device=str(self.device))
-        for name, weight in self._whole_weights().items():
+        for name, weight in self.learned_weights():
             weight.copy_(tensors.pop(f"weights/{name}"))
         if self.masters:
             self.masters.write_back()
