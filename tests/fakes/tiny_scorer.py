@@ -31,4 +31,4 @@ def tiny_scorer(seed: int = 0, **changed: object) -> ImageScorer:
         "reward_mean": 0.0,
         "reward_std": 1.0,
     }
-    return new_scorer(ScorerConfig.model_validate(config | changed), tokenizer, 0.3, seed)
+    return new_scorer(ScorerConfig.model_validate(config | changed), tokenizer, 0.3, 0.3, seed)

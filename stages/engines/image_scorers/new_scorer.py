@@ -32,9 +32,11 @@ def word_tokenizer(captions: Iterable[str]) -> Tokenizer:
 
 
 def new_scorer(
-    config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, seed: int
+    config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
-    """A scorer with random weights of this standard deviation; equal arguments give equal weights."""
+    """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ImageScorer(config, tokenizer, initializer_range)
+        scorer = ImageScorer(config, tokenizer, initializer_range)
+        torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
+        return scorer
