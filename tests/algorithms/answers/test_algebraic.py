@@ -154,6 +154,7 @@ def verdict(gold, prediction):
         ("3⁄4", r"\frac34"),
         ("3", r"\lfloor 3.7 \rfloor = 3"),
         ("ab", r"b \cdot a"),
+        ("7 in", "7''"),
         ("204_5", r"204_{\text{five}}"),
         ("42_{10}", "42"),
         (r"8 \text{ and } -8", r"\pm 8"),
