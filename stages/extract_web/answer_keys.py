@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from stages.extract_web.blocks import Page
+from stages.extract_web.instructions import ASKS
 from stages.extract_web.label_words import ANSWER_NOUNS, KEYS
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.numbering import (
     Numbered,
     labelled_numbers,
+    leading_number,
     longest_ascending,
     numbered_blocks,
     run_in_entries,
@@ -40,6 +42,9 @@ _ANSWERS = re.compile(rf"key|{ANSWER_NOUNS}|answer", re.IGNORECASE)
 MAX_HEADER_CHARACTERS = 80
 MAX_RUNS = 100
 """Runs of a page that are looked at: their comparison costs the square."""
+MAX_LEVEL = 9
+"""Above any heading's rank."""
+_NO_WORD = re.compile(r"\W+")
 MIN_MATCHED = 2
 MIN_MATCHED_SHARE = 0.7
 
@@ -50,6 +55,8 @@ class Entry:
 
     number: str
     text: str
+    section: str = ""
+    """Of a run's first entry: the heading within the key that the run stands under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,7 @@ KeyedAnswers = dict[int, tuple[Part, str]]
 def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     """Finds the keys, labels the exercises they answer, and takes the keys' own labels away."""
     keyed: KeyedAnswers = {}
+    sources: set[tuple[str, int]] = set()
     headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
     exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
     if not headers or len(headers) > max(2, exercises / 3):
@@ -84,15 +92,31 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
         for run, entries in matched:
             if run[0].source[0] != "label":
                 label_run(labels, run)
+                sources.add(run[0].source)
             texts = {entry.number: entry.text for entry in entries}
             keyed |= {one.index: (key.part, texts[one.number]) for one in run if texts.get(one.number)}
         labels[key.start : key.end] = [None] * (key.end - key.start)
         labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
     if keyed:
+        _label_siblings(page, labels, sources)
         for index in group_headings(page, labels):
             if index not in keyed:
                 labels[index] = Label(Part.BOUNDARY, "", "")
     return keyed
+
+
+def _label_siblings(page: Page, labels: list[Label | None], sources: Collection[tuple[str, int]]) -> None:
+    """Sections that no key answers: runs numbered as the answered ones are, outside the keys, most of which ask."""
+    ends = [label.end if label and label.part is Part.BOUNDARY else None for label in labels]
+    free, end = [], 0
+    for index, label in enumerate(labels):
+        end = max(end, ends[index] or 0)
+        if label is None and index >= end:
+            free.append(index)
+    found = [one for index in free if (one := leading_number(page.blocks[index], index))]
+    for run in runs([one for one in found if one.source in sources], is_gapless=True):
+        if len(run) >= MIN_MATCHED and 2 * sum(bool(ASKS.search(one.rest)) for one in run) > len(run):
+            label_run(labels, run)
 
 
 def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
@@ -123,7 +147,7 @@ def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key |
         return _Key(header, header + 1, part, [[Entry(number, text) for number, text in listed]], [])
     found = _entries(page, labels, header + 1, end)
     longest = longest_ascending(numbered_blocks(page, header + 1, end)) if len(found) > 1 else []
-    return _Key(header, end, part, found, _texts(page, [longest], end)[0]) if found else None
+    return _Key(header, end, part, found, _texts(page, [longest], header, end)[0]) if found else None
 
 
 def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
@@ -148,13 +172,13 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
     if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
         if any(_stands_alone(labels, index) for index in range(start, end)):
             return []
-        return _texts(page, runs(labelled, is_gapless=False), end)
+        return _texts(page, runs(labelled, is_gapless=False), start - 1, end)
     if numbered:
         top = [one for one in numbered if one.source == numbered[0].source]
         first = page.blocks[numbered[0].index]
         run_in = run_in_entries(first.text) if len(top) == 1 else []
         if not run_in:
-            return _texts(page, runs(top, is_gapless=False), end)
+            return _texts(page, runs(top, is_gapless=False), start - 1, end)
     found = []
     for block in page.blocks[start:end]:
         listed = table_entries(block) or run_in_entries(block.text)
@@ -170,7 +194,7 @@ def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:
     return label is not None and label.part in SOLVES and not label.number and not is_numbered
 
 
-def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry]]:
+def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> list[list[Entry]]:
     places = sorted(one.index for run in found for one in run)
     last = places[-1] if places else end
     end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
@@ -186,8 +210,11 @@ def _texts(page: Page, found: list[list[Numbered]], end: int) -> list[list[Entry
             stop = min(stop, headings[place])
         if one.source[0] == "list":
             stop = min(stop, page.outer_end[one.index])
-        return Entry(one.number, section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop))
+        text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop)
+        title = next(_titles_above(page, one.index, start), "") if one in firsts else ""
+        return Entry(one.number, text, title)
 
+    firsts = [run[0] for run in found[:MAX_RUNS] if run]
     return [[entry(one) for one in run] for run in found[:MAX_RUNS]]
 
 
@@ -214,20 +241,45 @@ def _match(
         if len(key.runs) == 1:
             before = [run for run in candidates if run[0].index < key.start]
             candidates = [*reversed(before), *candidates[len(before) :]]
-        matched = _matched_in_order(key, candidates[:MAX_RUNS])
+        matched = _matched_in_order(page, key, candidates[:MAX_RUNS])
         if matched:
             return matched
     return []
 
 
+def _titles_above(page: Page, index: int, start: int) -> Iterator[str]:
+    """The headings that the block stands under, the nearest first, none at `start` or before."""
+    level = MAX_LEVEL
+    for place in range(index - 1, start, -1):
+        block = page.blocks[place]
+        if block.kind == "heading" and block.level < level:
+            level = block.level
+            yield block.text
+
+
+def _named_sections(page: Page, run: Sequence[Numbered]) -> frozenset[str]:
+    return frozenset(map(_name, _titles_above(page, run[0].index, -1)))
+
+
+def _name(title: str) -> str:
+    return _NO_WORD.sub("", title).lower()
+
+
 def _matched_in_order(
-    key: _Key, candidates: list[list[Numbered]]
+    page: Page, key: _Key, candidates: list[list[Numbered]]
 ) -> list[tuple[list[Numbered], list[Entry]]]:
+    """Runs of entries with runs of exercises, in order. Entries under a heading that the page has elsewhere too answer
+    exercises under that heading and no others."""
     matched: list[tuple[list[Numbered], list[Entry]]] = []
+    sections = [_named_sections(page, run) for run in candidates]
     place = 0
     for entries in key.runs:
         numbers = {entry.number for entry in entries}
+        named = _name(entries[0].section)
+        is_named = bool(named) and any(named in titles for titles in sections)
         for offset, run in enumerate(candidates[place:]):
+            if is_named and named not in sections[place + offset]:
+                continue
             shared = numbers & {one.number for one in run}
             if len(shared) >= min(MIN_MATCHED, len(numbers)) and len(shared) >= MIN_MATCHED_SHARE * len(
                 numbers

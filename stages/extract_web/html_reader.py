@@ -44,6 +44,7 @@ BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
 TRIGGERS = names("a span label")
 POST_BOXES = names("div article section li tr td table dd")
+_GOES_ON = re.compile(r"\s*(?:[,;]|[a-z])")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
 """Times the page's length that may be read again to tell boxes of links: nested ones would cost the square."""
@@ -220,7 +221,7 @@ class _Walk:
                 self.flush()
         elif name in BLOCKS:
             if name != "button" or not self.toggle(element, name, depth):
-                self.container(element, depth)
+                (self.inline if self.is_in_sentence(element) else self.container)(element, depth)
         else:
             self.inline_child(element, name, depth)
 
@@ -263,7 +264,7 @@ class _Walk:
 
     def toggle(self, element: _Element, name: str, depth: int) -> bool:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""
-        if not is_toggle(element, name):
+        if not is_toggle(element, name) or self.is_in_sentence(element):
             return False
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
         part = self.hints.opened.get(element)
@@ -279,6 +280,11 @@ class _Walk:
             if part is not None and part not in self.elsewhere and depth < MAX_DEPTH // 3:
                 self.opened(part, depth)
         return True
+
+    def is_in_sentence(self, element: _Element) -> bool:
+        """True for a reference: the sentence begins before it and goes on after it."""
+        before = next((piece.rstrip() for piece in reversed(self.pieces) if piece.strip()), "")
+        return before[-1:].isalpha() and bool(_GOES_ON.match(element.tail or ""))
 
     def opened(self, part: _Element, depth: int) -> None:
         """A hidden part is read where its opener stands, which may be one of several, and not at its own place."""

@@ -17,13 +17,14 @@ _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _MACRO = re.compile(r"\\(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?\s*\{([^{}\\]{0,200})\}")
 _EVENT = re.compile(
     r"\\(?P<which>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}"
-    r"|\\(?P<command>[A-Za-z]*(?:exercise|problem|question|solution|answer|ans|sol|footnotetext))\b\*?\s*"
+    r"|\\(?P<command>[A-Za-z]*(?:exercise|problem|question|solution|answer|ans|sol|hint|footnotetext))\b\*?\s*"
 )
 _PROBLEM = re.compile(
     r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
 )
-_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln)|sol|solutionorbox)\*?", re.I)
+_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionorbox)\*?", re.I)
 _ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
+_ASIDE = re.compile(r"hints?\*?", re.I)
 _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")
 _OPENS = re.compile(r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?|\n\s*\n")
 MAX_EVENTS = 200_000
@@ -88,7 +89,12 @@ def _with_macros(source: str) -> str:
 
 
 def _part_of(name: str) -> str:
-    for part, pattern in (("problem", _PROBLEM), ("solution", _SOLUTION), ("answer", _ANSWER)):
+    for part, pattern in (
+        ("problem", _PROBLEM),
+        ("solution", _SOLUTION),
+        ("answer", _ANSWER),
+        ("aside", _ASIDE),
+    ):
         if pattern.fullmatch(name):
             return part
     return ""
@@ -163,7 +169,7 @@ def _argument(body: str) -> tuple[str, str]:
 
 def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -> tuple[int, Exercise] | None:
     r"""The text back to an `\item`, a `\question` or a blank line before a solution that no exercise owns."""
-    if piece.part == "footnote":
+    if piece.part in ("footnote", "aside"):
         return None
     first = max(found[-1][0] if found else 0, piece.start - 20_000)
     before = source[first : piece.start].rstrip()

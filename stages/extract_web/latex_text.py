@@ -14,10 +14,12 @@ _MATH = re.compile(
     re.DOTALL,
 )
 _WITH_ARGUMENT = re.compile(
-    r"\\(?:label|index|vspace|hspace|cite\w*|footfullcite|footcite|setlength|setcounter|addtocounter|input"
-    r"|hypertarget|hyperlink|href|color|fontsize|FigureFullPath)\*?\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}(?:\s*\{\\?[^{}]*\})?"
+    r"\\(?:label|index|vspace|hspace|foot\w*cite|setlength|setcounter|addtocounter|input"
+    r"|color|fontsize|FigureFullPath)\*?\s*(?:\[[^\]]*\])?\s*\{[^{}]*\}(?:\s*\{\\?[^{}]*\})?"
 )
-_REFERENCE = re.compile(r"\\(?:[cCvV]?ref|autoref|eqref|pageref)\*?\s*\{[^{}]*\}")
+_REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0,2}\s*\{[^{}]*\}")
+_LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
+"""What stands before the words of a link."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
 _ITEM = re.compile(r"\\item\b\s*(?:\[([^\]]{0,40})\])?\s*")
 _LINE = re.compile(r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|linebreak|smallskip|medskip|bigskip)\b")
@@ -91,7 +93,7 @@ def _formula(found: re.Match[str]) -> str:
 
 def _words(text: str) -> str:
     text = re.sub(r"\n[ \t]*\n\s*", "\0", text).replace("\n", " ").replace("\0", "\n")
-    text = _PICTURE.sub(" ![]() ", _REFERENCE.sub("[link]", _WITH_ARGUMENT.sub("", text)))
+    text = _PICTURE.sub(" ![]() ", _REFERENCE.sub("[link]", _LINK.sub("", _WITH_ARGUMENT.sub("", text))))
     text = _LINE.sub("\n", _ENVIRONMENT.sub("\n", text))
     text = _ITEM.sub(lambda item: f"\n- {item[1] + ' ' if item[1] else ''}", text)
     text = _COMMAND.sub(" ", _FOOTNOTE.sub("", text))

@@ -291,7 +291,11 @@ def _table(table: _Element, depth: int) -> str:
     for row in table:
         if name_of(row) not in ("mtr", "mlabeledtr"):
             continue
-        cells = [_join(_children(cell, depth + 2)).strip() for cell in row if name_of(cell) == "mtd"]
+        parts = [child for child in row if isinstance(child.tag, str)]
+        if all(name_of(part) != "mtd" for part in parts):  # written without cells: the row is one
+            cells = [_join(_children(row, depth + 1)).strip()]
+        else:
+            cells = [_join(_children(cell, depth + 2)).strip() for cell in parts if name_of(cell) == "mtd"]
         while cells and not cells[-1]:
             cells.pop()
         if any(cells):

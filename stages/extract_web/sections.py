@@ -181,8 +181,6 @@ def _extent(
         return box
     stop = index_of.next(index, stop, stops)
     block = page.blocks[index]
-    if label.rest and label.part is Part.ANSWER:
-        return index + 1
     end = min(stop, page.outer_end[index])
     if block.kind == "toggle" and end == index + 1 < stop and not label.rest:
         opened = [last for last in page.spans.get(end, []) if last <= stop]

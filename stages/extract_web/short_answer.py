@@ -13,14 +13,31 @@ _CONCLUDES = re.compile(
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _SUM = re.compile(r"[-\d+*/().,\s]*\d[-\d+*/().,\s]*=\s*([-+]?\d[\d,]*(?:\.\d+)?)")
 """An equation of numbers only, `9-4=5`: its right side is the answer."""
-_VALUE = re.compile(r"(?<![\w.^_])[-+−]?\$?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?(?![\w^])")
+MAX_AFTER = 20
+"""Characters that may follow "the answer is x": a sign, a unit, a closing tag."""
+_PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s", re.DOTALL | re.IGNORECASE)
+"""An exercise of parts has an answer for each."""
+_UNIT = (
+    r"(?!(?:more|less|fewer|greater|larger|smaller|times|than|of|and|or|if|when|for|in|at|to|the|an?|as|by|with|from|on"
+    r"|is|are|was|has|have|not|but|so|because|since|which|that|where|until|after|before|too|also)\b)"
+    r"[A-Za-z°µΩ%][\w°µΩ%²³^{}/·.-]*"
+)
+_VALUE = rf"(?:[$€£]\s?)?[-+−]?\d[\d,]*(?:\.\d+)?(?:/\d+)?(?:\s?%)?(?:\s?{_UNIT}){{0,3}}"
+_STATED = rf"(?P<answer>\$[^$]+\$(?:\s?%|(?:\s{_UNIT}){{1,3}})?|{_VALUE})"
+_CLOSES = re.compile(
+    rf"(?:\b(?:is|are|was|equals|gives|get|obtain|find|makes)\b(?:\s+(?:then|just|simply|only|exactly|equal\s+to))?\s*[:,]?"
+    rf"|[^<>≤≥!]=)\s*{_STATED}\s*[.!]?\Z"
+    rf"|\b(?:so|thus|hence|therefore)\b,?\s*(?P<equation>\$[^$]*[=<>≤≥\\][^$]*\$)\s*[.!]?\Z",
+    re.IGNORECASE,
+)
+"""A sentence that ends in what it concludes: a formula, or a number with its unit."""
 
 
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
     """The answer under the page's own answer label, or the one that the solution ends in; None when in doubt.
 
     A solution is in doubt when it is neither marked (a box, "the answer is"), nor short as a whole, nor closed by a
-    sentence that concludes ("so x=5") and holds exactly one formula or number.
+    sentence that ends in what it concludes ("so the speed is 12 m/s"); and where it has parts.
     """
     if labelled:
         answer = _stated(labelled, max_characters)
@@ -30,8 +47,14 @@ def short_answer(solution: str | None, labelled: str | None, max_characters: int
 
 
 def _stated(text: str, max_characters: int) -> str | None:
+    if _PARTS.match(text):
+        return None
     found = extract_answer(text)
-    if found.is_marked:
+    if text.rpartition("\n")[2].startswith("- "):
+        return None  # the last of several
+    if found.rule == "marker" and not _ends_in(text, found.text or ""):
+        answer = None
+    elif found.is_marked:
         answer = _bare(found.text or "")
     elif _is_answer_itself(text, max_characters):
         answer = _bare(text)
@@ -47,20 +70,25 @@ def _is_answer_itself(text: str, max_characters: int) -> bool:
     return not _CONCLUDES.search(text) and not is_prose(_FORMULA.sub(" ", text))
 
 
+def _ends_in(text: str, answer: str) -> bool:
+    return len(text) - text.rfind(answer) - len(answer) <= MAX_AFTER
+
+
 def _conclusion(text: str) -> str | None:
     sentence = next((part for part in reversed(_SENTENCE_END.split(text.strip())) if part.strip()), "")
-    if not _CONCLUDES.search(sentence):
-        return None
-    formulas = _FORMULA.findall(sentence)
-    values = _VALUE.findall(_FORMULA.sub(" ", sentence))
-    stated = formulas + values
-    return _bare(stated[0]) if len(stated) == 1 else None
+    found = _CLOSES.search(f" {sentence}")
+    return _bare(found["answer"] or found["equation"]) if found else None
 
 
 def _bare(answer: str) -> str:
-    """The answer without the dollar signs of a single formula, the sentence's full stop and the left side of a sum."""
+    """The answer without the dollar signs of a single formula, the sentence's full stop and the left sides of a chain
+    of equations."""
     answer = answer.strip().rstrip(".;,").strip()
     formula = _FORMULA.fullmatch(answer)
     answer = (formula[1] if formula else answer).strip().rstrip(".;,").strip()
     numbers = _SUM.fullmatch(answer)
-    return numbers[1] if numbers else answer
+    if numbers:
+        return numbers[1]
+    last = answer.rpartition("=")[2].strip()
+    is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>]|\\\\|\\[lg]e", answer)
+    return last if is_chain and last.count("{") == last.count("}") else answer

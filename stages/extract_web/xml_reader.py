@@ -31,6 +31,8 @@ DROPPED = names(
 _TASKS = names("task webwork")
 _SOLVES = names("solution answer")
 FORMULAS = names("m me men")
+REFERENCES = names("xref link url cite")
+"""Without words of their own they show the number or title of what they refer to."""
 MAX_DEPTH = 100
 
 
@@ -135,6 +137,8 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
         pieces.append((f" ${latex}$" if latex else " ") + after)
     elif name in FORMULAS or name in ("md", "mdn"):
         pieces.append(_formula(element, name))
+    elif name in REFERENCES and not "".join(element.itertext()).strip():
+        pieces.append("[link]")
     elif name in ("media", "image"):
         pieces.append(f" {_image(element)} ")
     elif name in ("newline", "br"):

@@ -61,7 +61,7 @@ def learn(
                 round_name,
                 step,
             ),
-            reward_loss(*_totals(groups), params.rating_weight),
+            reward_loss(*_totals(groups), params.rating_weight),  # of all ranks' groups: shares add up
             scale,
         )
         shown = done.diagnostics

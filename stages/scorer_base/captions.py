@@ -62,11 +62,13 @@ def drawn_rows(
     generator = numpy.random.default_rng(derive_seed(seed, "scorer_base", "step", step))
     which = generator.integers(captions.pictures.shape[1], size=batch)
     images = captions.pictures[order, which].float() / 255
+    # From none to much, another amount for each picture: generators are unclean by different amounts too.
     spread = max_noise * generator.random((batch, 1, 1, 1))
     images += torch.from_numpy(spread * generator.standard_normal(images.shape)).float()
     false = []
     for index in order:
         others = captions.false[index]
+        # Where a scene has fewer changes than are asked for, one comes twice: every row has as many columns.
         picked = generator.choice(len(others), false_captions, replace=len(others) < false_captions)
         false.append([others[one] for one in picked])
     return images, [captions.captions[index] for index in order], false

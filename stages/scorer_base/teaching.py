@@ -82,7 +82,7 @@ def teach(
         params.validate_every_steps,
         params.checkpoint_every_steps,
     )
-    each = -(-params.batch_captions // trainer.world_size)
+    each = -(-params.batch_captions // trainer.world_size)  # a contrast is among the captions of one rank
 
     def update(step: int, scale: float) -> dict[str, float]:
         images, captions, false = drawn_rows(
@@ -153,5 +153,5 @@ def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     own = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
     contrast = own > (outputs.images[:, None] * changed).sum(-1)
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
-    matching = odds[:, :1] > odds[:, 1:-1]
+    matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}

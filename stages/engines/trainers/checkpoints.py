@@ -45,8 +45,8 @@ class Checkpoints:
             shutil.rmtree(folder)
 
     def clear(self) -> None:
-        """Removes them all: the outputs are written."""
-        for folder in self.scratch.glob("step-*"):
+        """Removes them all, and what a killed run had half written: the outputs are written."""
+        for folder in (*self.scratch.glob("step-*"), *self.scratch.glob(".step-*")):
             shutil.rmtree(folder)
 
 
