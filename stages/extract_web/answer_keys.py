@@ -69,7 +69,19 @@ class _Key:
     """The longest ascending sequence of entries, for keys whose lines begin with other numbers too."""
 
 
-KeyedAnswers = dict[int, tuple[Part, str]]
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """What a key, or a solution that names the exercise, says about it."""
+
+    part: Part
+    text: str
+    rule: str = "key"
+    title: str = ""
+    """The key's title and the section that it names."""
+    doubts: tuple[str, ...] = ()
+
+
+KeyedAnswers = dict[int, Keyed]
 """First block of an exercise -> what a key says about it."""
 
 
@@ -94,7 +106,11 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
                 label_run(labels, run)
                 sources.add(run[0].source)
             texts = {entry.number: entry.text for entry in entries}
-            keyed |= {one.index: (key.part, texts[one.number]) for one in run if texts.get(one.number)}
+            title = " / ".join(filter(None, (page.blocks[key.start].text, entries[0].section)))
+            doubts = _doubts(page, labels, run, entries, keys)
+            for one in run:
+                if texts.get(one.number):
+                    keyed[one.index] = Keyed(key.part, texts[one.number], "key", title, doubts)
         labels[key.start : key.end] = [None] * (key.end - key.start)
         labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
     if keyed:
@@ -103,6 +119,37 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
             if index not in keyed:
                 labels[index] = Label(Part.BOUNDARY, "", "")
     return keyed
+
+
+def _doubts(
+    page: Page, labels: list[Label | None], run: list[Numbered], entries: list[Entry], keys: Sequence[_Key]
+) -> tuple[str, ...]:
+    """Why the entries may answer other exercises: their section is none that the run stands under, or they name none
+    and the page numbers others alike."""
+    name = _name(entries[0].section)
+    if name and name in _named_sections(page, run):
+        return ()
+    is_of_page = any(
+        block.kind == "heading" and index < keys[0].start and _name(block.text) == name
+        for index, block in enumerate(page.blocks)
+    )
+    if name and is_of_page:
+        return ("other_section",)
+    if len(keys) > 1 or len(keys[0].runs) > 1:
+        return ()
+    start, end = keys[0].start, keys[0].end
+    if run[0].source[0] == "label":
+        alike = labelled_numbers(
+            [None if start <= i < end else label for i, label in enumerate(labels)], [Part.PROBLEM]
+        )
+    else:
+        alike = [
+            one
+            for one in numbered_blocks(page, 0, len(page.blocks))
+            if one.source == run[0].source and not start <= one.index < end
+        ]
+    again = sum(one.number == entries[0].number for one in alike)
+    return ("numbers_restart",) if again > 1 else ()
 
 
 def _label_siblings(page: Page, labels: list[Label | None], sources: Collection[tuple[str, int]]) -> None:

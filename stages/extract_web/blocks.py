@@ -48,18 +48,6 @@ class Mark:
     """True for the answer that a thread's author or readers chose."""
 
 
-@dataclass(frozen=True, slots=True)
-class Post:
-    """A box that the page's structure shows to be a post of a thread, or part of the text that asks in it."""
-
-    thread: int
-    is_answer: bool
-    is_accepted: bool
-    score: int | None = None
-    start: int = 0
-    end: int = 0
-
-
 @dataclass(slots=True)
 class Page:
     """Blocks in reading order with the containers they stand in."""
@@ -71,14 +59,8 @@ class Page:
     """For each block, the end of the innermost container that holds it and begins before it."""
     marks: dict[int, Mark] = field(default_factory=dict)
     """First block of a container -> what its markup says."""
-    records: dict[int, Mark] = field(default_factory=dict)
-    """First block of a container -> the part that it is among boxes that repeat without labels."""
     posts: dict[int, list[Mark]] = field(default_factory=dict)
     """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
-    threads: list[Post] = field(default_factory=list)
-    """Posts of the threads that the page's structure shows."""
-    opened: dict[int, int] = field(default_factory=dict)
-    """Toggle -> end of the part that it opens."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

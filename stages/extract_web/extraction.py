@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.extract_web.html_comments import has_comments
+from stages.extract_web.confidence import confidence, evidence, judged
 from stages.extract_web.html_reader import read_html
 from stages.extract_web.html_source import NotHtml
 from stages.extract_web.latex_reader import TooManyCommands, read_latex
+from stages.extract_web.marked_text import read_marked_text
 from stages.extract_web.pairing import Exercise, find_exercises
 from stages.extract_web.short_answer import short_answer
+from stages.extract_web.structured_data import read_structured_data
 from stages.extract_web.text_reader import read_text
-from stages.extract_web.thread_words import may_hold_threads
 from stages.extract_web.xml_reader import NotXml, read_xml
 
-MIN_COMMENTED = 2
-"""Questions that comments answer: with one alone, a forum's page looks like any post with comments under it."""
-
-
-def _read_html(content: str) -> list[Exercise]:
-    found = find_exercises(read_html(content))
-    if any(one.solution for one in found) or not (has_comments(content) and may_hold_threads(content)):
-        return found
-    answered = find_exercises(read_html(content, are_comments_replies=True))
-    return answered if sum(bool(one.solution) for one in answered) >= MIN_COMMENTED else found
-
-
 READERS: dict[str, Callable[[str], list[Exercise]]] = {
-    "html": _read_html,
-    "markdown": lambda content: find_exercises(read_text(content)),
+    "html": lambda content: read_structured_data(content) or find_exercises(read_html(content)),
+    "markdown": lambda content: read_marked_text(content) or find_exercises(read_text(content)),
     "text": lambda content: find_exercises(read_text(content)),
     "cnxml": read_xml,
     "pretext": read_xml,
@@ -57,7 +46,7 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
     if page["format"] in ("html", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
         return [], "too_many_tags", f"{content.count('<')} opening brackets"
     try:
-        exercises = reader(content)
+        exercises = judged(reader(content))
     except NotHtml as error:
         return [], "not_html", str(error)
     except NotXml as error:
@@ -75,6 +64,9 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
             "solution": exercise.solution,
             "answer": short_answer(exercise.solution, exercise.answer, max_answer_characters),
             "instructions": exercise.instructions,
+            "number": exercise.number,
+            "evidence": evidence(exercise),
+            "confidence": confidence(exercise),
             "licence": page["licence"],
         }
         for index, exercise in enumerate(exercises)

@@ -66,7 +66,11 @@ _PLACEHOLDER = re.compile(
     r"|no (?:solutions?|answers?)\b.{0,30}\b(?:yet|available|provided|posted|submitted)\b"
     r"|(?:the )?(?:solutions?|answers?)\b.{0,20}\b(?:coming|to be (?:added|posted|written|announced)"
     r"|not (?:yet )?(?:available|provided|posted|written)|will be (?:added|posted|available))\b"
-    r"|coming soon\b|(?:tba|tbd|to ?do|n/a)\W*$",
+    r"|coming soon\b|(?:tba|tbd|to ?do|n/a|removed)\W*$"
+    r"|(?:(?:pdf|html|video|show|hide|view|open|here|link|click(?: here)?|download|youtube)(?:\b\W*|$)){1,4}$"
+    r"|(?:(?:please )?(?:log|sign) ?in\b|subscribe\b|register\b|upgrade\b).{0,80}$"
+    r"|(?:(?:see|is|are|on|at|in|refer to|turn to|given|found) ){1,3}(?:the )?(?:back of\b|end of\b|next page"
+    r"|p(?:age|\.|p\.)? ?\d|appendix|answer key|solutions? (?:manual|section|page)|chapter \d|section \d)[^=$]{0,40}$",
     re.IGNORECASE,
 )
 _STROKES = frozenset(" -–—_.…*")
@@ -124,20 +128,9 @@ def is_furniture(text: str) -> bool:
     )
 
 
-def is_byline(text: str) -> bool:
-    """True for a short block with the name, posts or date of an author, or none at all."""
-    return len(text) <= MAX_FURNITURE_CHARACTERS and (not text or any(map(is_furniture, text.split("\n"))))
-
-
 def is_about_problem(text: str) -> bool:
     """True for what a site says about an exercise before its text: points, state, difficulty."""
     return len(text) <= MAX_ABOUT_CHARACTERS and bool(_ABOUT_PROBLEM.fullmatch(text))
-
-
-def without_opening(text: str) -> str:
-    """A solution without the words by which a quiz gives it away."""
-    found = _OPENS.match(text)
-    return text[found.end() :] if found and found.end() < len(text) else text
 
 
 def is_placeholder(text: str) -> bool:
@@ -178,15 +171,6 @@ def tag_lines(lines: Sequence[str], total: int) -> frozenset[str]:
 def _may_be_tag(line: str) -> bool:
     return 0 < len(line) <= MAX_REPEATED_CHARACTERS and not (
         line[-1] in ".:?!" or line.startswith("- ") or _IS_VALUE.search(line) or tells(line)
-    )
-
-
-def lines_again(lines: Sequence[str]) -> frozenset[str]:
-    """Short lines that ask nothing and come at least three times, numbers aside."""
-    forms = {line: line_form(line) for line in set(lines) if _may_be_tag(line)}
-    counts = Counter(forms[line] for line in lines if line in forms)
-    return frozenset(
-        line for line, form in forms.items() if counts[form] >= MIN_REPEATED and _WORD.search(form)
     )
 
 

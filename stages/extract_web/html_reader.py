@@ -7,25 +7,20 @@ everywhere put into class, id and role ("sidebar", "share"), and by lists that c
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from lxml.etree import _Element
 
 from stages.extract_web.blocks import Block, Mark, Page, tidy
-from stages.extract_web.html_badges import badges_beside_label
-from stages.extract_web.html_comments import name_comments_replies
 from stages.extract_web.html_elements import BLOCKS, DROPPED, HEADINGS
-from stages.extract_web.html_hints import Hints, read_hints
 from stages.extract_web.html_source import parse_html
-from stages.extract_web.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, is_numbered, rows_of
+from stages.extract_web.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.labels import HIDES, find_label, is_toggle_label
-from stages.extract_web.line_labels import answer_in_line, begins_line, labelled_lines
+from stages.extract_web.line_labels import labelled_lines
 from stages.extract_web.markup import (
     first_ordinal,
     image_text,
     is_beside_text,
     is_emphasis,
-    is_head_of_hidden,
     is_marked_noise,
     is_page_form,
     is_rendering,
@@ -52,21 +47,19 @@ MAX_DEPTH = 150
 """Elements nested deeper are left out: three Python frames a level must stay under the interpreter's limit."""
 
 
-def read_html(content: str, are_comments_replies: bool = False) -> Page:
+def read_html(content: str) -> Page:
     """The page's blocks in reading order; NotHtml when there is nothing to parse."""
     root = parse_html(content)
-    if are_comments_replies:
-        name_comments_replies(root)
     page = Page()
-    _Walk(page, MAX_EFFORT * len(content), read_hints(root, content)).container(root, 0)
+    _Walk(page, MAX_EFFORT * len(content)).container(root, 0)
     return page.finish()
 
 
 class _Walk:
     """One pass over the tree; `pieces` is the text of the block being gathered."""
 
-    def __init__(self, page: Page, effort: int, hints: Hints) -> None:
-        self.page, self.hints = page, hints
+    def __init__(self, page: Page, effort: int) -> None:
+        self.page = page
         self.pieces: list[str] = []
         self.is_blank = True
         self.lead = ""
@@ -75,14 +68,13 @@ class _Walk:
         self.depth = self.number_depth = 0
         self.effort = effort
         self.is_bracketed = False
-        self.elsewhere: set[_Element] = set()
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            first, *others = labelled_lines(text) if "\n" in text else answer_in_line(text, bool(self.number))
+            first, *others = labelled_lines(text) if "\n" in text else [text]
             lead = lead if first.startswith(lead) else ""
             depth = self.number_depth if self.number else self.depth
             self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))
@@ -108,7 +100,7 @@ class _Walk:
         if name == "hr":
             self.page.blocks.append(Block("", "rule"))
             return
-        if name == "table" and not (is_layout(element) or element in self.hints.layouts):
+        if name == "table" and not is_layout(element):
             self.table(element)
             return
         if name == "pre":
@@ -118,19 +110,11 @@ class _Walk:
         self.kind, self.level = KINDS.get(name, "paragraph"), HEADINGS.get(name, 0)
         if self.level:
             self.kind = "heading"
-        elif name == "div" and is_head_of_hidden(element):
-            self.kind = "toggle"
         self.depth = depth
         if name == "li":
             self.number, self.number_depth = self.ordinal(element), depth
         outer, self.next_ordinal = self.next_ordinal, first_ordinal(element) if name == "ol" else None
         start = len(self.page.blocks)
-        self.name_panel(element)
-        self.elsewhere.update(badges_beside_label(element))
-        posted = self.hints.posts.parts.get(element)
-        if posted:
-            self.kind = "paragraph"
-            self.page.blocks += [Block("", "vote", posted.score)] if posted.score is not None else []
         self.inline(element, depth + 1)
         self.flush()
         self.close(element, name, start)
@@ -138,12 +122,6 @@ class _Walk:
         self.kind, self.level, self.number, self.depth = kept
         if len(self.page.blocks) > start:
             self.number = ""
-
-    def name_panel(self, element: _Element) -> None:
-        """Begins a panel with the label that stands elsewhere, unless it stands right before."""
-        label = self.hints.panels.get(element)
-        if label and not (self.page.blocks and self.page.blocks[-1].text == label):
-            self.page.blocks.append(Block(label, "toggle", 0, label))
 
     def typed(self, element: _Element) -> None:
         """Preformatted text is read as a text page when it has labels, and is one block of code else."""
@@ -172,18 +150,13 @@ class _Walk:
         if end == start or is_sheet(element):
             return
         self.page.close_container(start)
-        if element in self.hints.records:
-            self.page.records[start] = Mark(self.hints.records[element], end)
-        shown = self.hints.posts.parts.get(element)
-        if shown:
-            self.page.threads.append(replace(shown, start=start, end=end))
         if name == "blockquote":
             self.page.quoted.update(range(start, end))
         elif name not in ("html", "body", "main"):
             said = role(element)
             if said:
                 self.page.marks[start] = Mark(said[0], end, said[1])
-            posted = post(element) if self.hints.has_posts and name in POST_BOXES else None
+            posted = post(element) if name in POST_BOXES else None
             if posted:
                 self.page.posts.setdefault(start, []).append(Mark(posted[0], end, posted[1]))
 
@@ -192,8 +165,7 @@ class _Walk:
         if element.text:
             self.add(element.text.replace("\n", " "))
         for child in element:
-            if child not in self.elsewhere:
-                self.child(child, depth)
+            self.child(child, depth)
             if child.tail:
                 self.add(child.tail.replace("\n", " "))
 
@@ -211,8 +183,6 @@ class _Walk:
             self.line_break()
         elif name == "img":
             self.add(image_text(element))
-        elif element in self.hints.records or element in self.hints.posts.parts:
-            self.container(element, depth)
         elif name not in DROPPED and (score := vote(element)) is not None:
             self.flush()
             self.page.blocks.append(Block("", "vote", score))
@@ -220,7 +190,7 @@ class _Walk:
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:
-            if name != "button" or not self.toggle(element, name, depth):
+            if name != "button" or not self.toggle(element, name):
                 (self.inline if self.is_in_sentence(element) else self.container)(element, depth)
         else:
             self.inline_child(element, name, depth)
@@ -233,13 +203,11 @@ class _Walk:
 
     def inline_child(self, element: _Element, name: str, depth: int) -> None:
         """An element within a line of text."""
-        if is_rendering(element) or (name in TRIGGERS and self.toggle(element, name, depth)):
+        if is_rendering(element) or (name in TRIGGERS and self.toggle(element, name)):
             return
         if name in ("sup", "sub"):
             self.script_text(element, "^" if name == "sup" else "_", depth)
-        elif is_emphasis(element, name) and (self.is_blank or begins_line(self.pieces, element)):
-            if not self.is_blank:
-                self.flush()
+        elif is_emphasis(element, name) and self.is_blank:
             first = len(self.pieces)
             self.inline(element, depth + 1)
             self.lead = "".join(self.pieces[first:])
@@ -250,11 +218,9 @@ class _Walk:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
         if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
             return True
-        if element in self.hints.posts.beside or (name == "time" and self.hints.has_posts):
-            return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
-        links = [link for link in element.iter("a") if link.get("href") and not self.hints.is_part(link)]
+        links = [link for link in element.iter("a") if link.get("href")]
         if len(links) < 3:
             return False
         linked = sum(len("".join(link.itertext()).strip()) for link in links)
@@ -262,14 +228,12 @@ class _Walk:
         self.effort -= len(text) + len(links)
         return linked > BOX_OF_LINKS_SHARE * len(text)
 
-    def toggle(self, element: _Element, name: str, depth: int) -> bool:
+    def toggle(self, element: _Element, name: str) -> bool:
         """A link or button that opens a part becomes a label of its own; other buttons are left out."""
         if not is_toggle(element, name) or self.is_in_sentence(element):
             return False
         text = tidy("".join(element.itertext())) if len(element) < 10 else ""
-        part = self.hints.opened.get(element)
         is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
-        is_label = is_label or part is not None or element in self.hints.openers
         if not is_label and name != "button":
             return False
         if is_label:
@@ -277,24 +241,12 @@ class _Walk:
         self.flush()
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
-            if part is not None and part not in self.elsewhere and depth < MAX_DEPTH // 3:
-                self.opened(part, depth)
         return True
 
     def is_in_sentence(self, element: _Element) -> bool:
         """True for a reference: the sentence begins before it and goes on after it."""
         before = next((piece.rstrip() for piece in reversed(self.pieces) if piece.strip()), "")
         return before[-1:].isalpha() and bool(_GOES_ON.match(element.tail or ""))
-
-    def opened(self, part: _Element, depth: int) -> None:
-        """A hidden part is read where its opener stands, which may be one of several, and not at its own place."""
-        start = len(self.page.blocks) - 1
-        is_bracketed, self.is_bracketed = self.is_bracketed, False
-        self.elsewhere.add(part)
-        self.child(part, depth)
-        self.flush()
-        self.is_bracketed = is_bracketed
-        self.page.opened[start] = len(self.page.blocks)
 
     def open_bracket(self) -> None:
         """`[show answer]`: the bracket belongs to the label that stands in it, and so does the one that closes it."""
@@ -320,10 +272,6 @@ class _Walk:
         if names:
             for row in rows[1:]:
                 self.labelled_row(names, row)
-        elif is_numbered(rows):
-            for number, cell in rows:
-                self.page.blocks.append(Block(_cell_text(number), "paragraph"))
-                self.container(cell, 0)
         else:
             lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows]
             captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
@@ -342,7 +290,7 @@ class _Walk:
 
 def _cell_text(cell: _Element) -> str:
     page = Page()
-    walk = _Walk(page, 0, Hints())
+    walk = _Walk(page, 0)
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)

@@ -15,7 +15,6 @@ from stages.extract_web.mathml import name_of, names
 
 NAMES_A_PART = names("b strong div p span dt summary button")
 SHORT_LABEL = re.compile(r"[QA]\d{1,4}[.:)]?")
-_NUMBER = re.compile(r"[(\[]?\d{1,4}[.:)\]]+")
 MIN_NUMBERED = 3
 LETTERS = {"q": "Question", "a": "Answer"}
 _KEY = re.compile(
@@ -87,16 +86,6 @@ def _asks(rows: list[list[_Element]], column: int) -> bool:
 def _beginning(cell: _Element) -> str:
     """Text of a cell, bounded because the cells of nested tables are read again with those around them."""
     return " ".join(piece[:MAX_PIECE_CHARACTERS] for piece in islice(cell.itertext(), MAX_PIECES))
-
-
-def is_numbered(rows: list[list[_Element]]) -> bool:
-    """True for rows of a number with a sign and a text, half of which ask something where there are several."""
-    if not rows or any(len(row) != 2 for row in rows):
-        return False
-    if not all(_NUMBER.fullmatch(tidy(" ".join(number.itertext()))) for number, _ in rows):
-        return False
-    asking = sum(bool(ASKS.search(" ".join(cell.itertext()))) for _, cell in rows)
-    return len(rows) < MIN_NUMBERED or 2 * asking >= len(rows)
 
 
 def is_layout(table: _Element) -> bool:

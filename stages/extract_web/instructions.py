@@ -35,9 +35,15 @@ ASKS = re.compile(
     re.IGNORECASE,
 )
 """What a text says that wants something done."""
+_CALCULATES = re.compile(r"\d|[=√∫∑π]")
 _RANGE = re.compile(rf"{_SEVERAL}\s+#?(\d{{1,4}})\s*(?:-|–|—|to|through|and)\s*#?(\d{{1,4}})", re.IGNORECASE)
 _NEXT = re.compile(rf"\bnext\s+(\w+)\s+{_SEVERAL}", re.IGNORECASE)
 MAX_CHARACTERS = 1_500
+
+
+def asks(text: str) -> bool:
+    """True for a text that wants something done, or has something to calculate."""
+    return bool(ASKS.search(text) or _CALCULATES.search(text))
 
 
 def is_instruction(text: str) -> bool:

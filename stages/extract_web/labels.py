@@ -42,6 +42,8 @@ class Label:
     """Where the part ends, when the page's markup says so."""
     is_accepted: bool = False
     """True for the answer of a thread that its author or readers chose."""
+    rule: str = "words"
+    """What it was recognised by: words, number (a run of them), markup, thread, or none."""
 
 
 _SMALL = NUMBER.replace("[A-Z]", "[a-z]")

@@ -14,6 +14,13 @@ from stages.extract_web.latex_text import brace_ends, braced, plain
 from stages.extract_web.pairing import Exercise
 
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
+_THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
+_DEFINED = re.compile(
+    r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)"
+)
+_TITLE = re.compile(r"\b(exercise|problem|question|solution|answer|hint)s?\b", re.I)
+"""What a definition of the preamble writes before its text, or what environment it begins."""
+MAX_DEFINITION_CHARACTERS = 300
 _MACRO = re.compile(r"\\(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?\s*\{([^{}\\]{0,200})\}")
 _EVENT = re.compile(
     r"\\(?P<which>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}"
@@ -48,7 +55,7 @@ class _Piece:
 def read_latex(content: str) -> list[Exercise]:
     """The exercises in order, those without a solution included; TooManyCommands for hostile files."""
     source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
-    pieces = _pieces(source)
+    pieces = _pieces(source, _defined(source))
     problems = [piece for piece in pieces if piece.part == "problem"]
     solves = [piece for piece in pieces if piece.part != "problem"]
     found: list[tuple[int, Exercise]] = []
@@ -88,6 +95,24 @@ def _with_macros(source: str) -> str:
     return replaced if len(replaced) <= limit else source
 
 
+def _defined(source: str) -> dict[str, str]:
+    """Names that the preamble defines -> the part that their title or their first words name."""
+    preamble = source[: max(source.find(r"\begin{document}"), 0)]
+    found = {name: title for name, title in _THEOREM.findall(preamble)}
+    ends = brace_ends(preamble)
+    for one in _DEFINED.finditer(preamble):
+        inner = braced(preamble, one.end(), ends)
+        if inner and inner[1] - inner[0] <= MAX_DEFINITION_CHARACTERS:
+            found[one[1]] = preamble[inner[0] : inner[1]]
+    titles = {name: _TITLE.search(text) for name, text in found.items() if not _part_of(name)}
+    parts = {"exercise": "problem", "question": "problem", "hint": "aside"}
+    return {
+        name: parts.get(title[1].lower(), title[1].lower())
+        for name, title in titles.items()
+        if title is not None
+    }
+
+
 def _part_of(name: str) -> str:
     for part, pattern in (
         ("problem", _PROBLEM),
@@ -100,24 +125,29 @@ def _part_of(name: str) -> str:
     return ""
 
 
-def _pieces(source: str) -> list[_Piece]:
+def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
     """Environments and commands that are parts, in order; parts inside a part of the same kind are left to it."""
     found: list[_Piece] = []
     open_ones: list[tuple[str, int, int]] = []
     ends = brace_ends(source)
-    for count, event in enumerate(_EVENT.finditer(source)):
+    begin = max(source.find(r"\begin{document}"), 0) if named else 0
+    own = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
+    events = re.compile(_EVENT.pattern.replace("footnotetext)", f"footnotetext|{own})")) if own else _EVENT
+    for count, event in enumerate(events.finditer(source, begin)):
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
-            piece = _command(source, ends, event["command"], event.start(), event.end())
+            piece = _command(source, ends, event["command"], event.start(), event.end(), named)
             if piece:
                 found.append(piece)
-        elif _part_of(event["name"]):
+        elif named.get(event["name"]) or _part_of(event["name"]):
             if event["which"] == "begin":
                 open_ones.append((event["name"], event.start(), event.end()))
             elif open_ones and open_ones[-1][0] == event["name"]:
                 name, start, inner = open_ones.pop()
-                found.append(_Piece(_part_of(name), start, inner, event.start(), event.end()))
+                found.append(
+                    _Piece(named.get(name) or _part_of(name), start, inner, event.start(), event.end())
+                )
     found.sort(key=lambda piece: (piece.start, -piece.end))
     kept: list[_Piece] = []
     last: dict[str, int] = {}
@@ -128,11 +158,13 @@ def _pieces(source: str) -> list[_Piece]:
     return kept
 
 
-def _command(source: str, ends: dict[int, int], name: str, start: int, after: int) -> _Piece | None:
+def _command(
+    source: str, ends: dict[int, int], name: str, start: int, after: int, named: dict[str, str]
+) -> _Piece | None:
     inner = braced(source, after, ends)
     if inner is None:
         return None
-    kind = "footnote" if name == "footnotetext" else _part_of(name)
+    kind = "footnote" if name == "footnotetext" else named.get(name) or _part_of(name)
     return _Piece(kind, start, inner[0], inner[1], inner[1] + 1) if kind else None
 
 

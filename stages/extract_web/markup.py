@@ -78,7 +78,6 @@ _WRAPS_OR_NAMES = names(
 )
 _FORMULA_WORDS = frozenset(["latex", "tex", "mathtex", "mathjax", "texrender", "mwe"])
 _DELIMITERS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
-_HEAD_WORDS = frozenset(["head", "header", "heading", "title", "label", "button", "btn", "trigger", "link"])
 _SHEET_WORDS = names("page pg pf sheet")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
@@ -179,7 +178,7 @@ def role(element: _Element) -> tuple[str, bool] | None:
     accepted = any(not _ACCEPTED.isdisjoint(words) or "".join(words) == "acceptedanswer" for words in every)
     if part is None:
         for words in every:
-            part = _part_of_words(words)
+            part = part_of_words(words)
             if part:
                 break
     return (part, accepted and part == "answer") if part else None
@@ -206,7 +205,7 @@ def _is_part_of_box(element: _Element) -> bool:
     return any(one.startswith((f"{name}-", f"{name}_")) for name in posts for one in own)
 
 
-def _part_of_words(words: list[str]) -> str | None:
+def part_of_words(words: list[str]) -> str | None:
     joined = _PARTS.get("".join(words))
     if joined:
         return joined
@@ -258,12 +257,6 @@ def is_toggle(element: _Element, name: str) -> bool:
     if name == "a" and (target.startswith(("#", "javascript:")) or not target):
         return True
     return bool(_TOGGLES.search(element.get("class") or ""))
-
-
-def is_head_of_hidden(element: _Element) -> bool:
-    """True for the head of a part that opens, by its class ("spoiler-head")."""
-    given = element.get("class") or ""
-    return bool(_TOGGLES.search(given)) and not _HEAD_WORDS.isdisjoint(tokens(given))
 
 
 def first_ordinal(element: _Element) -> int | None:

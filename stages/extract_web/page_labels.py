@@ -8,25 +8,17 @@ exercise's label when solutions follow most of its kind.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from stages.extract_web.blocks import Mark, Page
-from stages.extract_web.furniture import MIN_REPEATED, are_facts, is_about_problem, tag_lines
-from stages.extract_web.induced_labels import add_letters, add_records, add_toggles, add_turns
+from stages.extract_web.furniture import MIN_REPEATED, are_facts, tag_lines
 from stages.extract_web.instructions import instruction_blocks
 from stages.extract_web.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels import Label, Part, answer_after_letter, find_label
 from stages.extract_web.numbering import Numbered, numbered_blocks, runs, strip_number
 from stages.extract_web.threads import add_threads
-from stages.extract_web.title_series import (
-    MIN_SOLVED_SHARE,
-    SOLVES,
-    add_second_titles,
-    add_series,
-    followed_by_solution,
-)
 
 _QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _PLURAL = re.compile(
@@ -43,6 +35,8 @@ _BARE_NUMBER = re.compile(r"\W*\d{1,6}\W*")
 """What a field "Question no." holds."""
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
+SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
+MIN_SOLVED_SHARE = 0.25
 NEAR = 3
 """Blocks from a container's beginning in which a text label stands for the container's markup."""
 
@@ -51,47 +45,21 @@ def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
     _judge_weak_letters(page, labels)
-    _drop_facts(page, labels)
-    _add_stems(page, labels)
     _add_fields(page, labels)
-    _drop_names_of_kinds(labels)
     _drop_lone_feedback(page, labels)
     _drop_titles_of_posts(page, labels)
     _restore_values(page, labels)
-    if not any(label and label.part in SOLVES for label in labels):
-        add_records(page, labels)
     if page.marks:
         _add_marks(page, labels)
     add_threads(page, labels)
-    if not any(label and label.part in SOLVES for label in labels):
-        add_letters(page, labels)
-        add_turns(page, labels)
-    add_toggles(page, labels)
-    if not any(label and label.part in SOLVES for label in labels):
-        add_second_titles(page, labels)
     if any(label and label.part in SOLVES for label in labels):
-        add_series(page, labels)
         _add_numbered_run(page, labels)
     else:
         _drop_stray_numbers(page, labels)
-    _drop_names_of_kinds(labels)
     _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
-    _bound_opened_parts(page, labels)
     return labels
-
-
-def _bound_opened_parts(page: Page, labels: list[Label | None]) -> None:
-    """What a toggle opens ends with its box. Under words that nobody foresaw ("Statistics") it is beside the exercise,
-    where the page labels its solutions and the exercise has a text before it."""
-    is_solved = any(label and label.part in SOLVES for label in labels)
-    for index, end in page.opened.items():
-        label, before = labels[index], labels[index - 1] if index else None
-        is_first = before is not None and before.part is Part.PROBLEM and not before.rest
-        if label is None and is_solved and not is_first and not _GOES_ON.search(page.blocks[index].text):
-            label = Label(Part.ASIDE, "", "")
-        labels[index] = replace(label, end=end) if label and end > index + 1 else label
 
 
 def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
@@ -113,16 +81,6 @@ def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
             last_question = False
 
 
-def _drop_facts(page: Page, labels: list[Label | None]) -> None:
-    """ "Difficulty: hard" right under an exercise's label tells about the exercise and does not end it."""
-    is_under = False
-    for index, label in enumerate(labels):
-        if is_under and label and label.part is Part.ASIDE and is_about_problem(page.blocks[index].text):
-            labels[index] = None
-        elif label or not is_about_problem(page.blocks[index].text):
-            is_under = bool(label) and label.part is Part.PROBLEM and not label.rest
-
-
 def _names_of_fields(page: Page) -> list[int]:
     """Terms, and heads of rows of two cells."""
     return [
@@ -130,28 +88,6 @@ def _names_of_fields(page: Page) -> list[int]:
         for index, block in enumerate(page.blocks[:-1])
         if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))
     ]
-
-
-def _add_stems(page: Page, labels: list[Label | None]) -> None:
-    """The field before most of the solutions ("Item text", "Stem"), remarks ("Hint") between them left out, is the
-    exercise, where no field says so."""
-    names = _names_of_fields(page)
-    asking = [index for index in names if (label := labels[index]) and label.part is Part.PROBLEM]
-    if not all(_BARE_NUMBER.fullmatch(page.blocks[index + 1].text) for index in asking):
-        return
-    told = [index for index in names if not ((label := labels[index]) and label.part is Part.ASIDE)]
-    before = [
-        page.blocks[last].text
-        for last, index in pairwise(told)
-        if (label := labels[index]) and label.part in SOLVES and labels[last] is None
-    ]
-    name, count = Counter(before).most_common(1)[0] if before else ("", 0)
-    if count >= MIN_REPEATED and 2 * count >= len(before):
-        for index in names:
-            if page.blocks[index].text == name and labels[index] is None:
-                labels[index] = Label(Part.PROBLEM, "", "")
-        for index in asking:
-            labels[index] = Label(Part.ASIDE, "", "")
 
 
 def _add_fields(page: Page, labels: list[Label | None]) -> None:
@@ -167,18 +103,6 @@ def _add_fields(page: Page, labels: list[Label | None]) -> None:
         if are_facts(name, [page.blocks[index + 1].text for index in places]):
             for index in places:
                 labels[index] = Label(Part.ASIDE, "", "")
-
-
-def _drop_names_of_kinds(labels: list[Label | None]) -> None:
-    """ "Exam practice" without a number or a text, right before the solution of a numbered exercise, is its tag."""
-    last: Label | None = None
-    for index, label in enumerate(labels[:-1]):
-        following = labels[index + 1]
-        is_empty = label is not None and label.part is Part.PROBLEM and not (label.number or label.rest)
-        if is_empty and following and following.part is not Part.PROBLEM and last and last.number:
-            labels[index] = None
-        elif label and label.part is not Part.ASIDE:
-            last = label if label.part is Part.PROBLEM else None
 
 
 def _drop_tags(page: Page, labels: list[Label | None]) -> None:
@@ -301,7 +225,7 @@ def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark
     following = page.marks.get(start + 1)
     is_title = is_title and not (following and part is Part.PROBLEM and Part(following.part) in SOLVES)
     number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
-    return Label(part, "" if is_title else rest, number or block.number, end=mark.end)
+    return Label(part, "" if is_title else rest, number or block.number, end=mark.end, rule="markup")
 
 
 def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
@@ -327,7 +251,7 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
 def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
     """Makes every block of the run an exercise's label."""
     for one in run:
-        labels[one.index] = Label(Part.PROBLEM, one.rest, one.number)
+        labels[one.index] = Label(Part.PROBLEM, one.rest, one.number, rule="number")
 
 
 def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
@@ -344,3 +268,15 @@ def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
     others = len(plain) - len(plural) - len(headings)
     unsolved = [index for index in headings if index not in solved]
     return plural + unsolved + (solved if len(solved) == 1 and not others else [])
+
+
+def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) -> int:
+    """How many of the places have a solution, and no other exercise's label, before the next."""
+    ends = [*places[1:], len(labels)]
+    count = 0
+    for place, end in zip(places, ends, strict=True):
+        first = next(
+            (label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None
+        )
+        count += first in SOLVES
+    return count

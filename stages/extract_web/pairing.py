@@ -12,9 +12,9 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from stages.extract_web.answer_keys import KeyedAnswers, apply_keys
+from stages.extract_web.answer_keys import Keyed, KeyedAnswers, apply_keys
 from stages.extract_web.blocks import Page
-from stages.extract_web.furniture import is_byline, lines_again
+from stages.extract_web.furniture import is_furniture
 from stages.extract_web.instructions import ASKS, instruction_scope
 from stages.extract_web.labels import Label, Part
 from stages.extract_web.markup import written_vote
@@ -27,6 +27,7 @@ _ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓�
 _QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
 _NAMES_TEXT = re.compile(r"\W*\w+\s+(?:text|statement)\W*", re.IGNORECASE)
 _NO_WORD = re.compile(r"\W+")
+MAX_LABEL_CHARACTERS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,12 @@ class Exercise:
     number: str
     instructions: str = ""
     """What the page tells to do in this exercise and its neighbours, where that stands before them."""
+    rule: str = "marked"
+    """How problem and solution were found and joined: see `confidence.py`."""
+    labels: tuple[str, ...] = ()
+    """The labels of problem and solution as the page has them."""
+    doubts: tuple[str, ...] = ()
+    """Checks that the pair did not pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,10 @@ def find_exercises(page: Page) -> list[Exercise]:
     pairs = _pairs(page, sections)
     if page.quoted:
         pairs = _quoted(page, pairs)
-    exercises = [_exercise(page, pair, keyed) for pair in pairs]
+    starts = [*(pair.head.start for pair in pairs[1:]), len(page.blocks)]
+    exercises = [
+        _exercise(page, pair, keyed, following) for pair, following in zip(pairs, starts, strict=False)
+    ]
     shared = _instructions(page, labels, pairs)
     return [
         replace(exercise, instructions=shared.get(index, ""))
@@ -83,7 +93,7 @@ def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[
         elif section.part in SOLVES and number and number != owner and number in numbered:
             owner = ""
             if section.text:
-                moved.setdefault(numbered[number].start, (section.part, section.text))
+                moved.setdefault(numbered[number].start, Keyed(section.part, section.text, "moved"))
             kept.append(replace(section, part=Part.BOUNDARY))
             continue
         kept.append(section)
@@ -96,29 +106,15 @@ def _count_solutions(sections: list[Section]) -> bool:
     return firsts[True] > max(1, firsts[False])
 
 
-class _LinesAgain:
-    """The short lines that a page writes again and again, looked for when the first is asked about."""
-
-    def __init__(self, page: Page) -> None:
-        self._page = page
-        self._lines: frozenset[str] | None = None
-
-    def __contains__(self, text: str) -> bool:
-        if self._lines is None:
-            self._lines = lines_again([block.text for block in self._page.blocks if block.kind != "heading"])
-        return text in self._lines
-
-
 def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     pairs: list[_Pair] = []
-    again = _LinesAgain(page)
     index = 0
     last_end = 0
     while index < len(sections):
         section = sections[index]
         count = 1
         if section.part is Part.PROBLEM:
-            own = _owned(page, sections, index, again)
+            own = _owned(page, sections, index)
             following = sections[index + 1] if index + 1 < len(sections) else None
             if not own and following is not None and _is_title(page, section, following):
                 label = replace(following.label, number=section.label.number)
@@ -149,11 +145,11 @@ def _is_title(page: Page, section: Section, following: Section) -> bool:
     return bool(section.label.number and _NAMES_TEXT.fullmatch(page.blocks[following.start].text))
 
 
-def _owned(page: Page, sections: list[Section], head: int, again: _LinesAgain) -> list[Section]:
+def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
     """The solutions, answers and asides that follow the section `head` before the next exercise.
 
     They must follow without a gap: prose between an exercise and a solution means that they are strangers; code, a
-    line on who wrote it, or a line that comes `again` and again does not.
+    line on who wrote it does not.
     """
     own: list[Section] = []
     end = sections[head].end
@@ -161,10 +157,7 @@ def _owned(page: Page, sections: list[Section], head: int, again: _LinesAgain) -
         if section.part in (Part.PROBLEM, Part.BOUNDARY):
             break
         between = page.blocks[end : section.start]
-        if any(
-            block.kind != "code" and block.text not in again and not is_byline(block.text)
-            for block in between
-        ):
+        if any(block.kind != "code" and block.text and not is_furniture(block.text) for block in between):
             break
         own.append(section)
         end = max(end, section.end)
@@ -198,7 +191,7 @@ def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section 
     if not text:
         return None
     number, text = strip_number(text) if page.blocks[start].kind == "heading" else ("", text)
-    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", number), start, section.start, text)
+    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", number, rule="none"), start, section.start, text)
 
 
 def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
@@ -207,10 +200,10 @@ def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
     Only where most exercises of the page do so and none of them labels its solution; on a page without exercises
     where the page itself begins with a quotation that asks.
     """
-    blank = Label(Part.PROBLEM, "", "")
+    blank = Label(Part.PROBLEM, "", "", rule="none")
     if not pairs:
         whole = Section(Part.PROBLEM, blank, -1, len(page.blocks), "")
-        split = _split_at_quote(page, _Pair(whole, []))
+        split = _split_at_quote(page, _Pair(whole, []), "none")
         return [split] if split and split.own and ASKS.search(split.head.text) else pairs
     splits = [_split_at_quote(page, pair) for pair in pairs]
     if 2 * sum(split is not None for split in splits) < len(pairs):
@@ -218,7 +211,7 @@ def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
     return [split or pair for split, pair in zip(splits, pairs, strict=True)]
 
 
-def _split_at_quote(page: Page, pair: _Pair) -> _Pair | None:
+def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | None:
     head = pair.head
     limit = max([head.end, *(section.end for section in pair.own)])
     first = head.start + 1
@@ -229,24 +222,47 @@ def _split_at_quote(page: Page, pair: _Pair) -> _Pair | None:
         end += 1
     if end == first or head.label.rest or (pair.own and pair.own[0].start == end):
         return None
-    blank = Label(Part.PROBLEM, "", head.label.number)
+    rule = "none" if head.label.rule == "none" else rule
+    blank = Label(Part.PROBLEM, "", head.label.number, rule=rule)
     problem = section_text(page, blank, first - 1, end)
     worked = section_text(page, blank, end - 1, limit)
-    solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", ""), end, limit, worked)
+    solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", "", rule="quote"), end, limit, worked)
     return _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
 
 
-def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers) -> Exercise:
+def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
     """A lone answer stands for the solution too, as sites use the words freely."""
     head = pair.head
     solution = _chosen(page, head, [section for section in pair.own if section.part is Part.SOLUTION])
     answer = _chosen(page, head, [section for section in pair.own if section.part is Part.ANSWER])
-    part, text = keyed.get(head.start, (None, ""))
-    if part is Part.SOLUTION:
-        solution = solution or text
-    elif part is Part.ANSWER:
-        answer = answer or text
-    return Exercise(head.text, solution if solution is not None else answer, answer, head.label.number)
+    found = keyed.get(head.start)
+    is_keyed = bool(found) and solution is None and answer is None
+    if found and found.part is Part.SOLUTION:
+        solution = solution or found.text
+    elif found:
+        answer = answer or found.text
+    solves = [section for section in pair.own if section.part in SOLVES]
+    if found and is_keyed:
+        rule, labels, doubts = found.rule, (found.title,), found.doubts
+    else:
+        rule = solves[0].label.rule if solves else "none"
+        labels = tuple(_label_text(page, section) for section in solves)
+        doubts = ("text_after",) if solves and _has_text_after(page, pair, following) else ()
+    labels = tuple(label[:MAX_LABEL_CHARACTERS] for label in (_label_text(page, head), *labels))
+    solution = solution if solution is not None else answer
+    return Exercise(
+        head.text, solution, answer, head.label.number, "", f"{head.label.rule}+{rule}", labels, doubts
+    )
+
+
+def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
+    """True where the exercise's own box goes on in text after its last part."""
+    start, end = pair.head.start, max(section.end for section in pair.own)
+    boxes = [page.outer_end[start], *page.spans.get(start, ())] if start >= 0 else []
+    if not any(end < box <= following and box < len(page.blocks) for box in boxes):
+        return False
+    block = page.blocks[end]
+    return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
 
 
 def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
@@ -270,8 +286,11 @@ def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
 
 
 def _label_text(page: Page, section: Section) -> str:
+    if section.label.rule in ("none", "thread") or section.start < 0:
+        return ""
     text = page.blocks[section.start].text
-    return text[: len(text) - len(section.label.rest)] if section.label.rest else text
+    rest = section.label.rest.partition("\n")[0]
+    return (text[: text.find(rest)] if rest and rest in text else text).strip()
 
 
 def _votes(page: Page, section: Section) -> int | None:

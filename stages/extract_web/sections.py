@@ -22,7 +22,6 @@ from stages.extract_web.furniture import (
     repeated_form,
     repeated_last_line,
     repeated_problem_ends,
-    without_opening,
 )
 from stages.extract_web.labels import Label, Part
 
@@ -204,7 +203,7 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
         lines = lines[said[0] : said[-1] + 1] if said else lines
     text = without_descriptions("\n".join(lines).strip())
     if label.part in (Part.SOLUTION, Part.ANSWER):
-        return "" if is_placeholder(text) else without_opening(text)
+        return "" if is_placeholder(text) else text
     return text
 
 

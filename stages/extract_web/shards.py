@@ -133,7 +133,7 @@ def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
 def _common_key(params: ExtractWebParams) -> str:
     values = params.model_dump(exclude={"engine"})
     folders = (Path(__file__).parent, Path(pool.__file__).parent)
-    code = [sha256_of(source) for folder in folders for source in sorted(folder.glob("*.py"))]
+    code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
     return stable_hash([values, code])
 
 

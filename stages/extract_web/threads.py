@@ -1,28 +1,36 @@
-"""Threads whose posts no word calls answers: the first post asks, or what stands over them, and the others answer.
+"""Threads whose posts the markup names (class words, schema.org): the first post asks, or what stands over them, and
+the others answer.
 
-Posts are boxes that the markup names so ("reply", "post", "message", schema.org's Comment), or as many boxes in a row
-as a heading over them counts ("3 Answers"). Nothing is labelled unless the threads show that they are about questions
-(votes, an accepted post, such a heading, replies named as such) and most of them ask something.
+Nothing is labelled unless the threads show that they are about questions (votes, an accepted post, replies named as
+such) and most of them ask something.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stages.extract_web.blocks import Mark, Page
 from stages.extract_web.furniture import is_furniture
-from stages.extract_web.induced_labels import asks
-from stages.extract_web.labels import Label, Part, find_label
-from stages.extract_web.thread_words import counted_posts, is_over_posts, says_accepted, tells_no_posts
+from stages.extract_web.instructions import asks
+from stages.extract_web.labels import Label, Part
 
 NEAR = 4
 """Blocks from a post's beginning or end in which it is said to be accepted."""
 MIN_ASKING = 0.5
-MAX_EFFORT = 100_000
-"""Posts that the headings of a page may announce, taken together: each is looked for."""
-MAX_BOXES = 12
-"""Sizes of the first box that are tried against the counted number."""
+MAX_CHARACTERS = 60
+_COUNTED = re.compile(
+    r"\W*\d{1,3}\s+(?:answers?|solutions?|repl(?:y|ies)|responses?)\b.{0,30}", re.IGNORECASE
+)
+_ACCEPTED = re.compile(
+    r"[\W\d]*(?:(?:the\s+)?(?:accepted|best|chosen|verified|correct)(?:\s+(?:answer|solution|reply|response))?|solved)"
+    r"(?:\W+(?:as\s+)?(?:chosen|selected|marked|picked|voted|accepted)\b.{0,30})?\W*"
+    r"|\W*(?:marked|chosen|selected|accepted)\s+as\b.{0,40}|[✓✔✅☑\uFE0F\s]+"
+    r"|\W*(?:(?:this\s+)?(?:answer|reply|solution|response|post)\s+(?:was|is|has\s+been)\s+)?"
+    r"(?:accepted|chosen|selected|verified)\s+by\b.{0,30}",
+    re.IGNORECASE,
+)
 _SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 
 
@@ -34,14 +42,11 @@ class _Thread:
     answers: list[Mark]
     firsts: list[int]
     """First block of each answer."""
-    is_counted: bool = False
 
 
 def add_threads(page: Page, labels: list[Label | None]) -> None:
     """Labels the posts of the page's threads, each as an answer to what asks; posts with labels stay as they are."""
-    if page.threads and _add_shown(page, labels):
-        return
-    threads = _counted(page, labels) or _posted(page, labels)
+    threads = _posted(page, labels)
     threads = [thread for thread in threads if thread.firsts]
     if not threads:
         return
@@ -55,100 +60,6 @@ def add_threads(page: Page, labels: list[Label | None]) -> None:
     for thread in threads:
         _label_question(page, labels, thread)
         _label_answers(page, labels, thread)
-
-
-def _add_shown(page: Page, labels: list[Label | None]) -> bool:
-    """Labels the threads that the page's structure shows; False where words label their answers."""
-    threads: dict[int, _Thread] = {}
-    for post in sorted(page.threads, key=lambda post: post.start):
-        thread = threads.setdefault(post.thread, _Thread(post.start, post.start, [], []))
-        if post.is_answer:
-            if thread.answers and thread.answers[-1].end > post.start:
-                thread.answers[-1] = replace(thread.answers[-1], end=post.start)
-            thread.answers.append(Mark("reply", post.end, post.is_accepted))
-            thread.firsts.append(post.start)
-        else:
-            thread.asked_end = max(thread.asked_end, post.end)
-    found = [thread for thread in threads.values() if thread.asked_end > thread.start]
-    worded = [
-        label if label and _is_worded(page, index, label) else None for index, label in enumerate(labels)
-    ]
-    for thread in found:
-        for end, first in _between(thread):
-            worded[end:first] = [None] * (first - end)
-    if not any(thread.firsts for thread in found) or _are_labelled(page, worded, found):
-        return False
-    for index, label in enumerate(labels):
-        if label and label.part in _SOLVES and is_over_posts(page.blocks[index].text):
-            labels[index] = Label(Part.ASIDE, "", "")
-        elif label and label.part in _SOLVES and label.end is not None:
-            labels[index] = None
-    last = 0
-    for thread in found:
-        _drop_titles(page, labels, last, thread.start)
-        last = max([thread.asked_end, *(mark.end for mark in thread.answers)])
-        _label_question(page, labels, thread)
-        labels[thread.start] = replace(labels[thread.start], end=thread.asked_end)
-        _label_answers(page, labels, thread)
-        for end, first in _between(thread):
-            labels[end:first] = [Label(Part.ASIDE, "", "", end=first), *[None] * (first - end - 1)]
-    return True
-
-
-def _drop_titles(page: Page, labels: list[Label | None], start: int, end: int) -> None:
-    """A heading before the post that asks is the thread's title, also where it begins with "Question"."""
-    for index in range(start, end):
-        label = labels[index]
-        if label and label.part is Part.PROBLEM and label.rest and page.blocks[index].kind == "heading":
-            labels[index] = Label(Part.ASIDE, "", "")
-
-
-def _is_worded(page: Page, index: int, label: Label) -> bool:
-    """True for a label of words, not of markup, that calls something an answer."""
-    if tells_no_posts(page.blocks[index].text):
-        return False
-    return label.end is None or find_label(page.blocks[index]) is not None
-
-
-def _between(thread: _Thread) -> list[tuple[int, int]]:
-    """What stands before each answer and belongs to no post."""
-    ends = [thread.asked_end, *(mark.end for mark in thread.answers)]
-    return [(end, first) for end, first in zip(ends, thread.firsts, strict=False) if end < first]
-
-
-def _counted(page: Page, labels: Sequence[Label | None]) -> list[_Thread]:
-    """Threads by headings that count their posts: as many boxes in a row after each."""
-    threads: list[_Thread] = []
-    last = 0
-    effort = MAX_EFFORT
-    for index, block in enumerate(page.blocks):
-        count = counted_posts(block.text) if block.kind == "heading" else 0
-        if not count or index < last or effort <= 0:
-            continue
-        effort -= count
-        boxes = _boxes(page, index + 1, page.outer_end[index], count)
-        start = _asking_start(page, labels, index, last)
-        if boxes and start < index:
-            marks = [Mark("reply", end) for _, end in boxes]
-            threads.append(_Thread(start, index, marks, [first for first, _ in boxes], True))
-            last = boxes[-1][1]
-    return threads
-
-
-def _boxes(page: Page, start: int, limit: int, count: int) -> list[tuple[int, int]]:
-    """That many containers in a row from `start`; empty where there are not."""
-    best: list[tuple[int, int]] = []
-    for first_end in page.spans.get(start, [])[:MAX_BOXES]:
-        boxes, end = [(start, first_end)], first_end
-        while len(boxes) < count and end < limit:
-            following = max((last for last in page.spans.get(end, []) if last <= limit), default=0)
-            if not following:
-                break
-            boxes.append((end, following))
-            end = following
-        if len(boxes) == count and end <= limit and (not best or end > best[-1][1]):
-            best = boxes
-    return best
 
 
 def _asking_start(page: Page, labels: Sequence[Label | None], end: int, last: int) -> int:
@@ -204,7 +115,7 @@ def _goes_on(
         label, block = labels[index], page.blocks[index]
         if label and label.part is Part.PROBLEM:
             return False
-        if block.kind == "heading" and not (label or counted_posts(block.text)) and index < start:
+        if block.kind == "heading" and not (label or _COUNTED.fullmatch(block.text)) and index < start:
             return False
         goes_beyond = index < start and any(end >= mark.end for end in page.spans.get(index, ()))
         if goes_beyond and asks("\n".join(one.text for one in page.blocks[index:start])):
@@ -270,7 +181,7 @@ def _are_labelled(page: Page, labels: Sequence[Label | None], threads: Sequence[
 
 
 def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Thread) -> bool:
-    if thread.is_counted or any(mark.part == "reply" or mark.is_accepted for mark in thread.answers):
+    if any(mark.part == "reply" or mark.is_accepted for mark in thread.answers):
         return True
     posts = zip(thread.firsts, thread.answers, strict=True)
     if any(_mark_at_end(page, labels, first, mark.end) is not None for first, mark in posts):
@@ -284,7 +195,8 @@ def _is_about_a_question(page: Page, labels: Sequence[Label | None], thread: _Th
 
 def accepts(page: Page, index: int) -> bool:
     """True for a block that says of the post around it that it was chosen."""
-    return says_accepted(page.blocks[index].text)
+    text = page.blocks[index].text
+    return 0 < len(text) <= MAX_CHARACTERS and bool(_ACCEPTED.fullmatch(text))
 
 
 def _mark_at_end(page: Page, labels: Sequence[Label | None], first: int, end: int) -> int | None:
@@ -303,7 +215,7 @@ def _label_question(page: Page, labels: list[Label | None], thread: _Thread) -> 
     if not (labels[first] and labels[first].part is Part.PROBLEM):
         block = page.blocks[first]
         rest = "" if block.kind in ("vote", "heading", "rule") or is_furniture(block.text) else block.text
-        labels[first] = Label(Part.PROBLEM, rest, "", end=thread.asked_end)
+        labels[first] = Label(Part.PROBLEM, rest, "", end=thread.asked_end, rule="thread")
     labels[first + 1 : thread.asked_end] = [None] * (thread.asked_end - first - 1)
 
 
@@ -316,7 +228,8 @@ def _label_answers(page: Page, labels: list[Label | None], thread: _Thread) -> N
         block = page.blocks[start]
         is_text = block.kind not in ("vote", "heading", "rule") and not is_furniture(block.text)
         is_text = is_text and not accepts(page, start)
-        answer = Label(Part.ANSWER, block.text if is_text else "", "", end=mark.end if last is None else last)
+        end = mark.end if last is None else last
+        answer = Label(Part.ANSWER, block.text if is_text else "", "", end=end, rule="thread")
         labels[start] = replace(answer, is_accepted=accepted)
         if last is not None and last > start:
             labels[last] = Label(Part.ASIDE, "", "", end=mark.end)

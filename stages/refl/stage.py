@@ -120,11 +120,7 @@ def _feedback(
 ) -> Feedback:
     updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
     match chosen("refl.feedback", params.feedback):
-        case ReflFeedback():
-            from stages.refl.reward_climbing import reward_climbing
-
-            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
-        case DraftFeedback():
+        case ReflFeedback() | DraftFeedback():
             from stages.refl.reward_climbing import reward_climbing
 
             return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)

@@ -15,7 +15,7 @@ from stages.engines.image_scorers.caption_training import (
     caption_model,
 )
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -37,7 +37,7 @@ VALIDATION_FALSE = 4
 
 def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
     """A scorer with random weights and the words of `captions`."""
-    tokenizer = word_tokenizer(captions)
+    tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
         vision=params.vision,
         text=params.text,

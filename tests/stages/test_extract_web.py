@@ -208,6 +208,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
                     "extract_web": {
                         "max_answer_characters": 40,
                         "shared_instructions": "prepended",
+                        "min_confidence": 0.0,
                         "page_timeout_seconds": 60.0,
                         "page_memory_mib": 1024,
                         "engine": {"kind": "local", "processes": processes},

@@ -20,6 +20,7 @@ from stages.foundations.tables.table import read_table, write_table
 PARAMS = {
     "max_answer_characters": 40,
     "shared_instructions": "prepended",
+    "min_confidence": 0.0,
     "page_timeout_seconds": 60.0,
     "page_memory_mib": 1024,
     "engine": {"kind": "ray", "processes": 2, "pages_per_shard": 4},

@@ -26,6 +26,7 @@ from stages.foundations.tables.table import read_table, write_table
 PARAMS = ExtractWebParams(
     max_answer_characters=40,
     shared_instructions="prepended",
+    min_confidence=0.0,
     page_timeout_seconds=60,
     page_memory_mib=1024,
     engine={"kind": "local", "processes": 2},

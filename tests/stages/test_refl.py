@@ -14,7 +14,7 @@ from stages.algorithms.shape_world.scenes import scene_of
 from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.image_scorers.config import EncoderSizes, RewardHeadSizes, ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer_folders import save_scorer
 from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
@@ -98,7 +98,7 @@ ENCODER = EncoderSizes(hidden_size=16, layers=1, heads=2, feed_forward_size=16)
 
 
 def a_scorer(seed):
-    tokenizer = word_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
+    tokenizer = caption_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
     config = ScorerConfig(
         vision=ENCODER,
         text=ENCODER,

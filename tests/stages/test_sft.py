@@ -14,7 +14,7 @@ from stages.foundations.tables.table import read_table, write_table
 from stages.sft.__main__ import main
 from stages.sft.fine_tuning import schedule_of
 from stages.sft.params import SftParams
-from tests.fakes.killing import changes_of, killed_at
+from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import PARAMS, sft_flags, write_params
 
 

@@ -16,7 +16,7 @@ from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from stages.rl_round.rollouts import prompt_selection
-from tests.fakes.killing import killed_at_first_checkpoint
+from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL
 

@@ -21,7 +21,7 @@ from stages.foundations.tables.table import read_table, write_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.batch_source import SampledBatches
-from tests.fakes.killing import killed_at_first_checkpoint
+from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
 

@@ -1,5 +1,7 @@
-"""Stages that are killed: a fork at its n-th change of a file, a moment that no other process on the machine can move,
-or a stage with processes of its own, which no fork has, at its first checkpoint.
+"""Work in forks, which have all imports at once: killed at the n-th change of a file, or on ranks side by side.
+
+A change of a file is a moment that no other process on the machine can move. A stage with processes of its own, which
+no fork has, is killed at its first checkpoint.
 """
 
 from __future__ import annotations
@@ -7,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +24,7 @@ CHANGES = ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir")
 def changes_of(work: Callable[[], None], folder: Path) -> int:
     """Does `work` in a process of its own, undisturbed; how often it changes files below `folder`."""
     count = folder / "changes"
-    assert _in_a_process(work, folder, lambda number: count.write_text(str(number + 1))) == 0
+    assert _ended(_started(_told(work, folder, lambda number: count.write_text(str(number + 1))))) == 0
     return int(count.read_text())
 
 
@@ -32,7 +35,7 @@ def killed_at(work: Callable[[], None], folder: Path, moment: int) -> bool:
         if number == moment:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return _in_a_process(work, folder, kill) == -signal.SIGKILL
+    return _ended(_started(_told(work, folder, kill))) == -signal.SIGKILL
 
 
 def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], state: Path) -> bool:
@@ -46,28 +49,59 @@ def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], 
     return False
 
 
-def _in_a_process(work: Callable[[], None], folder: Path, at_change: Callable[[int], object]) -> int:
-    """Exit code of a fork, which has all imports at once; it never comes back into pytest."""
+def on_ranks(work: Callable[[], None], ranks: int) -> None:
+    """Does `work` on so many ranks as torchrun would start them, one as it is; AssertionError when one fails."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+
+    def of_rank(rank: int) -> Callable[[], None]:
+        own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks} if ranks > 1 else {}
+
+        def run() -> None:
+            os.environ.update({**address, **{name: str(value) for name, value in own.items()}})
+            work()
+
+        return run
+
+    started = [_started(of_rank(rank)) for rank in range(ranks)]
+    assert [_ended(child) for child in started] == [0] * ranks
+
+
+def _started(work: Callable[[], None]) -> int:
+    """The process id of a fork that does `work`; it never comes back into pytest."""
     child = os.fork()
     if child == 0:
         try:
             torch.set_num_threads(1)  # a fork has no threads but its own, and would wait for the others
-            numbers, is_told = itertools.count(), []
-
-            def listen(event: str, arguments: tuple) -> None:
-                if event in CHANGES and not is_told and _is_change(event, arguments, folder):
-                    is_told.append(True)  # what is told may change a file itself
-                    at_change(next(numbers))
-                    is_told.clear()
-
-            sys.addaudithook(listen)
             work()
             os._exit(0)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
             os._exit(1)
+    return child
+
+
+def _ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _told(work: Callable[[], None], folder: Path, at_change: Callable[[int], object]) -> Callable[[], None]:
+    """`work`, and `at_change` of the number of each change before it is made."""
+    numbers, is_told = itertools.count(), []
+
+    def listen(event: str, arguments: tuple) -> None:
+        if event in CHANGES and not is_told and _is_change(event, arguments, folder):
+            is_told.append(True)  # what is told may change a file itself
+            at_change(next(numbers))
+            is_told.clear()
+
+    def run() -> None:
+        sys.addaudithook(listen)
+        work()
+
+    return run
 
 
 def _is_change(event: str, arguments: tuple, folder: Path) -> bool:
