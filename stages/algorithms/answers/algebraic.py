@@ -67,12 +67,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         is_same = agree(shapes[0], _times(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
-    if (
-        is_same is not False
-        and not allowed.expressions
-        and leaves_work(shapes[1])
-        and not leaves_work(shapes[0])
-    ):
+    if is_same is not False and not allowed.expressions and leaves_work(shapes[1], shapes[0]):
         return Verdict.WRONG, "not_worked_out"
     if is_same is None:
         return None
