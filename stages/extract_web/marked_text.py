@@ -24,6 +24,8 @@ _OPTION = re.compile(r":(\w[\w-]*):\s*(.*)")
 _SHORT = {"exr": "problem", "exm": "problem", "sol": "solution"}
 """How Quarto's references begin."""
 MAX_LINES = 200_000
+MAX_DEPTH = 50
+"""Containers in containers; deeper ones are text."""
 
 
 @dataclass(slots=True)
@@ -75,6 +77,8 @@ def _open_or_close(line: str, stack: list[_Box], boxes: list[_Box]) -> bool:
     if given.strip().endswith("-end"):
         return _close("start", stack)
     is_gated = given.strip().endswith("-start")
+    if len(stack) >= MAX_DEPTH:
+        return True
     part = _part(given.strip().removesuffix("-start"))
     opened = _Box(part, "start" if is_gated else sign, fence["name"] if fence and fence["name"] else "")
     opened.outer = stack[-1] if stack else None
