@@ -15,7 +15,7 @@ test:
 	@$(PYTHON) pipelines/set_up.py test
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check --quiet .
-	@$(VENV_PYTHON) -m pytest -m "not gpu" --numprocesses 4 --dist loadfile --no-loadscope-reorder
+	@$(VENV_PYTHON) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 ui:
 	@$(PYTHON) pipelines/set_up.py ui

@@ -39,7 +39,7 @@ from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from stages.observe.progress import say
 from stages.rl_round.schedule.journal import Journal
-from stages.rl_round.schedule.records import Finished, record_from_json
+from stages.rl_round.schedule.records import Finished, Issued, record_from_json
 
 PROJECT = Path(__file__).resolve().parents[1]
 ACTORS = {"replica": "ReplicaActor", "relay": "Relay", "trainer": "TrainerActor"}
@@ -167,21 +167,18 @@ def kill_hubs(
     failures: list[str] = []
     drawn_again, told = 0, []
     for number in range(kills):
-        name = f"hub{number}"
-        hub = places.start(name)
-        _wait_for_first_step(hub, places.work / f"{name}.log")
-        time.sleep(chance.uniform(0.0, 20.0))
-        before = _journalled(places.work / "state" / name, older_than_seconds=1.0)
-        hub.kill()
-        hub.wait()
-        left = _left_over(hub.pid)
+        name, killed = f"hub{number}", None
+        while killed is None:  # a round that had ended before its moment counts for nothing
+            killed = _killed(places, name, chance.uniform(0.0, 20.0))
+        hub, before = killed
+        left = _left_over(hub)
         failures += [f"{name}: {one} was left behind" for one in left]
         again = places.start(name)
         again.wait()
         found, own = _check(places, name, again.returncode, steps)
         failures += own
         told.append(found)
-        again_drawn = before - _in_table(places.work / name / "rollouts/rl_1.parquet")
+        again_drawn = _drawn_again(before, places.work / name)
         drawn_again += len(again_drawn)
         if again_drawn:
             failures.append(
@@ -190,6 +187,24 @@ def kill_hubs(
         say(f"hub {number + 1} of {kills}: {len(before)} responses kept")
         shutil.rmtree(places.work / name)
     return {"hubs": kills, "drawn_again": drawn_again}, failures
+
+
+def _killed(places: Places, name: str, seconds: float) -> tuple[int, list[tuple[Issued, Finished]]] | None:
+    """Kills a new round `seconds` after it has begun to train; its process, and what its journal had held for a second.
+
+    None if it had ended.
+    """
+    shutil.rmtree(places.work / "state" / name, ignore_errors=True)
+    hub = places.start(name)
+    _wait_for_first_step(hub, places.work / f"{name}.log")
+    time.sleep(seconds)
+    if hub.poll() is None:
+        before = _journalled(places.work / "state" / name, older_than_seconds=1.0)
+        hub.kill()
+        if hub.wait() < 0:
+            return hub.pid, before
+    shutil.rmtree(places.work / name, ignore_errors=True)
+    return None
 
 
 def stop_replicas(
@@ -241,8 +256,8 @@ def _wait_for_first_step(hub: subprocess.Popen, log: Path) -> None:
     time.sleep(8.0)
 
 
-def _journalled(state: Path, older_than_seconds: float) -> set[tuple[str, int, tuple[int, ...]]]:
-    """Responses in the journal that were there `older_than_seconds` ago: problem, version and tokens."""
+def _journalled(state: Path, older_than_seconds: float) -> list[tuple[Issued, Finished]]:
+    """Responses in the journal that were there `older_than_seconds` ago, each with the word that began its group."""
     copies = Path(f"{state}.copy")
     shutil.rmtree(copies, ignore_errors=True)
     (folder,) = state.glob("scratch/rl_round-*/journal")
@@ -251,13 +266,35 @@ def _journalled(state: Path, older_than_seconds: float) -> set[tuple[str, int, t
     with Journal(copies) as journal:
         records = [record_from_json(stored) for stored in journal.records()]
     shutil.rmtree(copies)
-    samples = [record.sample for record in records if isinstance(record, Finished)]
-    return {("", sample.policy_version, tuple(sample.token_ids)) for sample in samples}
+    issued = {record.group: record for record in records if isinstance(record, Issued)}
+    return [(issued[record.group], record) for record in records if isinstance(record, Finished)]
 
 
-def _in_table(path: Path) -> set[tuple[str, int, tuple[int, ...]]]:
-    frame = read_table(path, ROLLOUT)
-    return {("", row.policy_version, tuple(row.token_ids)) for row in frame.itertuples()}
+def _drawn_again(before: list[tuple[Issued, Finished]], out: Path) -> list[Finished]:
+    """Those of `before` that the ended round has in other words: their group has a fate, and they are not in it.
+
+    A group that was still incomplete when the round had its last batch has no fate, and is in no table.
+    """
+    frame = read_table(out / "rollouts/rl_1.parquet", ROLLOUT)
+    kept = {(row.problem_id, row.policy_version, tuple(row.token_ids)) for row in frame.itertuples()}
+    fates = set(_fates(out))
+    return [
+        done
+        for issued, done in before
+        if (issued.problem_id, issued.draw) in fates
+        and (issued.problem_id, done.sample.policy_version, tuple(done.sample.token_ids)) not in kept
+    ]
+
+
+def _fates(out: Path) -> list[tuple[str, int]]:
+    """Problem and draw of every group that was trained on, left out, or complete and left over."""
+    lines = (out / "schedules/rl_1/schedule.jsonl").read_text().splitlines()
+    return [
+        (group["problem_id"], group["draw"])
+        for line in map(json.loads, lines)
+        for fate in ("groups", "left_out", "leftover")
+        for group in line.get(fate, [])
+    ]
 
 
 def _left_over(hub: int) -> list[str]:
@@ -288,12 +325,7 @@ def _check(places: Places, name: str, code: int, steps: int) -> tuple[dict[str, 
         return {}, [f"{name}: exit code {code}: {' | '.join(last)}"]
     failures = []
     lines = [json.loads(line) for line in (out / "schedules/rl_1/schedule.jsonl").read_text().splitlines()]
-    groups = [
-        (group["problem_id"], group["draw"])
-        for line in lines
-        for fate in ("groups", "left_out", "leftover")
-        for group in line.get(fate, [])
-    ]
+    groups = _fates(out)
     if len(groups) != len(set(groups)):
         failures.append(f"{name}: {len(groups) - len(set(groups))} groups have two fates")
     trained = sum(len(line["groups"]) for line in lines if "groups" in line)

@@ -37,7 +37,7 @@ from stages.observe.progress import say
 from tests.fakes.hostile_answers import hostile_pairs
 
 TIMEOUT_SECONDS = 5.0
-_WARM_UP = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
+_WARM_UP = (r"\sum_{k=1}^{5} k", "15")
 _CALM_TURNS = 9
 Row = dict[str, Any]
 PeerVerdict = bool | str

@@ -163,6 +163,8 @@ class Environment:
                 self._pip(group, ["--no-deps", "--no-build-isolation", "--editable", str(self.project)])
             else:
                 self._install_group(group)
+            if group == missing[-1]:
+                self._compile()  # before the stamp, so that it is done again where it was killed
             self._stamp(group)
         say(f"done in {time.monotonic() - started:.0f} s")
 
@@ -235,7 +237,15 @@ class Environment:
         count = len([argument for argument in arguments if "==" in argument])
         say(f"installing {group}" + (f" ({count} packages)" if count > 1 else ""))
         self._forget_half_installed()
-        command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        command = [
+            self.python,
+            "-m",
+            "pip",
+            "install",
+            "--disable-pip-version-check",
+            "--no-input",
+            "--no-compile",
+        ]
         if "--no-deps" not in arguments:
             command += ["--constraint", self._constraints()]
         if os.environ.get("RETRACE_TORCH_INDEX"):
@@ -284,6 +294,16 @@ class Environment:
         file = self.folder / "retrace-constraints.txt"
         file.write_text("\n".join(override(pins, self.pins["vllm-cuda"] if has_nvidia_gpu() else [])) + "\n")
         return file
+
+    def _compile(self) -> None:
+        """Bytecode of all packages but for their tests, on all cores; pip would make it on one.
+
+        What does not compile is a template or for another Python, and never imported.
+        """
+        say("compiling")
+        folders = [str(site) for site in (self.folder / "lib").glob("python*/site-packages")]
+        command = [self.python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", *folders]
+        subprocess.run(command, capture_output=True, preexec_fn=die_with_parent)
 
     def _forget_half_installed(self) -> None:
         """pip writes RECORD last: a package without one was cut off, and pip would take it for complete."""

@@ -15,8 +15,6 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_json
 from stages.foundations.params import load_value
 from stages.foundations.scratch import PROJECT
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
 
 LOCAL_FILES = "/data/local-files/?d=images/"
 """Where Label Studio serves the folder `images` of an export that is its document root."""
@@ -74,6 +72,8 @@ def import_export(
     from stages.annotate.label_studio import export_annotations, slimmed
     from stages.annotate.stage import known_from
     from stages.annotate.task_files import read_image_rows
+    from stages.foundations.tables.prompt import PROMPT
+    from stages.foundations.tables.table import read_table
 
     if not export.is_file():
         raise UserError(f"{export} does not exist: export the project as JSON")

@@ -1,7 +1,9 @@
 """`retrace grade`: verdicts for the rows of a JSON lines file, with the verifier that rewards and evaluation use.
 
 A row has `gold` and `prediction` (a whole response or a bare answer), and may have `id`, `truncated` (a token limit cut
-the response off) and `tolerance` (how far apart two numbers may be and agree). Each row gives one line with `line`,
+the response off), `tolerance` (how far apart two numbers may be and agree), and what else it allows: `decimals` (true:
+the rounding of an exact answer counts), `expressions` (true: so does one that is not worked out) and `ordered` (false:
+the order of letters and in brackets does not count). Each row gives one line with `line`,
 `id`, `verdict`, `reason`, `extracted` and `path`, in order, as soon as its batch is judged. The file may be gzipped.
 
 A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a sound row is
@@ -30,7 +32,7 @@ import typer
 
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import STRICT, Leniency, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section
 from stages.foundations.scratch import PROJECT
@@ -39,6 +41,7 @@ from stages.observe.progress import progress, say
 _ROWS_AT_ONCE = 500
 """Rows judged together: enough to keep the workers busy, few enough to see the lines come."""
 _LONG_INTEGER = 4_000
+_FLAGS = {"truncated": False, "decimals": False, "expressions": False, "ordered": True}
 _MAX_LINE_CHARACTERS = 16 * 2**20
 """Longer lines are passed over without being kept in memory."""
 
@@ -50,7 +53,7 @@ class _Row:
     gold: str
     prediction: str
     is_truncated: bool
-    tolerance: Fraction | None
+    allowed: Leniency
     fault: str
     """Why the row cannot be judged; empty when it can."""
 
@@ -65,7 +68,7 @@ def grade(
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT
     / "params.yaml",
 ) -> None:
-    """Give each row a verdict: correct, wrong, unparsed, timed_out or crashed. Lines to standard output."""
+    """Give each row a verdict: correct, wrong, unparsed, exhausted, timed_out or crashed. Lines to standard output."""
     try:
         with ExitStack() as opened:
             source = opened.enter_context(_open(file))
@@ -140,8 +143,8 @@ def judged_rows(rows: Iterable[_Row], verifier) -> Iterator[tuple[_Row, Judgemen
     while batch := list(islice(rows, _ROWS_AT_ONCE)):
         sound = [row for row in batch if not row.fault]
         options: dict[str, Any] = {"truncated": [row.is_truncated for row in sound]}
-        if any(row.tolerance is not None for row in sound):
-            options["tolerances"] = [row.tolerance for row in sound]
+        if any(row.allowed != STRICT for row in sound):
+            options["allowed"] = [row.allowed for row in sound]
         judgements = iter(verifier.judge([(row.gold, row.prediction) for row in sound], **options))
         for row in batch:
             if row.fault:
@@ -181,19 +184,21 @@ def _read_row(number: int, line: str) -> _Row:
             return _faulty(number, identity, f"no_{name}")
         if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
             return _faulty(number, identity, f"{name}_is_no_text")
-    is_truncated = row.get("truncated", False)
-    if not isinstance(is_truncated, bool):
-        return _faulty(number, identity, "truncated_is_no_boolean")
+    flags = {name: row.get(name, default) for name, default in _FLAGS.items()}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            return _faulty(number, identity, f"{name}_is_no_boolean")
     tolerance = row.get("tolerance")
     is_number = isinstance(tolerance, int | Decimal) and not isinstance(tolerance, bool)
     if tolerance is not None and not (is_number and (tolerance == 0 or 1e-300 < tolerance < 1e300)):
         return _faulty(number, identity, "tolerance_is_no_number")
-    exact = None if tolerance is None else Fraction(tolerance)
-    return _Row(number, identity, str(row["gold"]), str(row["prediction"]), is_truncated, exact, "")
+    is_truncated = flags.pop("truncated")
+    allowed = Leniency(None if tolerance is None else Fraction(tolerance), **flags)
+    return _Row(number, identity, str(row["gold"]), str(row["prediction"]), is_truncated, allowed, "")
 
 
 def _faulty(number: int, identity: Any, fault: str) -> _Row:
-    return _Row(number, identity, "", "", False, None, fault)
+    return _Row(number, identity, "", "", False, STRICT, fault)
 
 
 def _integer(digits: str) -> int | str:

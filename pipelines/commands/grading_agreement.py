@@ -17,7 +17,7 @@ import typer
 
 from stages.foundations.errors import UserError
 
-VERDICTS = ("correct", "wrong", "unparsed", "timed_out", "crashed")
+VERDICTS = ("correct", "wrong", "unparsed", "exhausted", "timed_out", "crashed")
 
 
 @dataclass(frozen=True)

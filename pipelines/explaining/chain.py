@@ -13,6 +13,7 @@ from pipelines.records.places import Entry, Place, place_at, working_place
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.yaml_text import load_yaml
 
 CODE = "data/code/"
 POLICIES = "data/policies/"
@@ -138,9 +139,8 @@ def _declared(place: Place) -> list[str]:
     content = place.content("params.yaml") if place.folder else None
     if content is None:
         return []
-    import yaml
 
-    params = yaml.safe_load(content) or {}
+    params = load_yaml(content) or {}
     return list(map(str, params.get("policies") or []))
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from stages.foundations.files import write_text_atomically
+from stages.foundations.yaml_text import load_yaml
 
 SECONDS_TO_WRITE = 1.0
 _STAGE = re.compile(r"^  \S.*:[ \t]*$", re.MULTILINE)
@@ -59,7 +60,7 @@ def _is_json(text: str) -> bool:
 
 def _is_lock_file(text: str) -> bool:
     try:
-        content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = load_yaml(text)
     except yaml.YAMLError:
         return False
     if not isinstance(content, dict) or content.get("schema") != "2.0":

@@ -10,13 +10,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import yaml
-
 from pipelines.graph.resolved_recipes import recipe_names, recipe_text
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.stage_graph import left_out, make_shared_folders, read_definitions
+from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
 
@@ -53,7 +52,7 @@ def _keep_edits(root: Path, params: Path) -> None:
 def stages_left_out(root: Path) -> list[str]:
     """Plain stages of dvc.yaml that the parameters in use leave out, and that DVC must be kept from running."""
     params = root / "params.yaml"
-    given = yaml.safe_load(params.read_bytes()) if params.exists() else None
+    given = load_yaml(params.read_bytes()) if params.exists() else None
     return left_out(read_definitions(root / "dvc.yaml"), given or {})
 
 
@@ -121,7 +120,7 @@ def _is_under(path: Path, places: set[Path]) -> bool:
 
 def _recorded_hashes(root: Path) -> dict[str, str]:
     lock = root / "dvc.lock"
-    stages = yaml.safe_load(lock.read_bytes())["stages"] if lock.exists() else {}
+    stages = load_yaml(lock.read_bytes())["stages"] if lock.exists() else {}
     return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", [])}
 
 

@@ -18,11 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipelines.graph.overrides import dotted, with_changes, without
 from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import foreach_sections, optional_sections, read_definitions
+from stages.foundations.yaml_text import load_yaml
 
 BASE, WITHOUT = "base", "without"
 
@@ -43,7 +42,7 @@ def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None 
 
     `read` gives the text of a file by its path from the root, None where there is none (default: the file itself).
     """
-    return yaml.safe_load(recipe_text(root, name, read))
+    return load_yaml(recipe_text(root, name, read))
 
 
 def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> str:
@@ -58,9 +57,8 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
         told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are its base's."
         text = f"{told}\n{_dumped(content)}"
     graph = root / "dvc.yaml"
-    needed = [
-        name for name in foreach_sections(read_definitions(graph)) if name not in optional_sections(graph)
-    ]
+    optional = optional_sections(graph)
+    needed = [name for name in foreach_sections(read_definitions(graph)) if name not in optional]
     missing = [name for name in needed if name not in content]
     if missing:
         text = (

@@ -46,7 +46,7 @@ GPUS = {
         _gpu("B200", 180, 2250, 80, 8.0),  # NVIDIA DGX B200 data sheet, an eighth, sparse figures halved
     )
 }
-NUMBER_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+NUMBER_BYTES = {"float32": 4, "mixed": 2, "bfloat16": 2, "float16": 2, "auto": 2}
 
 
 def find_gpu(name: str) -> Gpu:

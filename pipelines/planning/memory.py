@@ -61,11 +61,11 @@ def training_memory(
     count, width = shape.parameters, NUMBER_BYTES[trainer.dtype]
     moments = 2.0 if optimizer == "adamw" else 1.0 + shape.vocabulary * shape.hidden / count
     zero, buffers = 0, CONTEXT_BYTES
-    weights, gradients, state = count * width, count * width, count * width * moments
+    # Mixed: float32 masters beside the weights; gradients are added up in float32.
+    is_mixed = trainer.dtype == "mixed"
+    weights, gradients, state = count * width, count * 4, count * 4 * (moments + is_mixed)
     if trainer.kind == "deepspeed":
-        zero, is_mixed = trainer.zero_stage, trainer.dtype != "float32"
-        # bfloat16: float32 master weights and moments; gradients are added up in float32.
-        gradients, state = count * 4, count * 4 * (moments + is_mixed)
+        zero = trainer.zero_stage
         buffers += BUCKET_BYTES if zero else 0
         state /= ranks if zero >= 1 else 1
         gradients /= ranks if zero >= 2 else 1

@@ -167,9 +167,9 @@ def probe_cpu(shape: Shape, settings: ProbeSettings) -> CpuProbe:
         threads = settings.threads if free_share >= FREE_SHARE else 1
         torch.set_num_threads(threads)
         timed = _shortest(time.process_time if threads == 1 else time.perf_counter)
-        dtype = getattr(torch, settings.trainer_dtype)
+        dtype = torch.bfloat16 if settings.trainer_dtype == "mixed" else torch.float32
         training = _training(shape, dtype, settings.micro_batch_tokens, settings.row_tokens, timed)
-        updates = {kind: _update(shape, dtype, kind, timed) for kind in settings.optimizers}
+        updates = {kind: _update(shape, kind, timed) for kind in settings.optimizers}
         if settings.lanes > 1:
             torch.set_num_threads(1)
             timed = _shortest(time.process_time if threads == 1 else time.perf_counter)
@@ -216,11 +216,11 @@ def _training(
     return both[0], forward, both[1], head_forward
 
 
-def _update(shape: Shape, dtype: torch.dtype, kind: str, timed: Timed) -> float:
-    """One update: that of one layer's matrices times the layers, and that of the embedding by AdamW."""
-    layer = _Layer(shape, dtype)
+def _update(shape: Shape, kind: str, timed: Timed) -> float:
+    """One update, always in float32: one layer's matrices times the layers, and the embedding by AdamW."""
+    layer = _Layer(shape, torch.float32)
     matrices = [weight for name, weight in layer.named_parameters() if name != "norms"]
-    embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden, dtype=dtype))
+    embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden))
     for weight in (*matrices, embedding):
         weight.grad = torch.randn_like(weight)
     first = torch.optim.Muon(matrices) if kind == "muon" else torch.optim.AdamW(matrices, foreach=True)

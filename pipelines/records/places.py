@@ -18,6 +18,7 @@ import yaml
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
+from stages.foundations.yaml_text import load_yaml
 
 LOCK = "dvc.lock"
 
@@ -98,7 +99,7 @@ class Place:
 def read_entries(text: str | bytes, told: str) -> dict[str, Entry]:
     """The stages of a `dvc.lock`; UserError when it is no such file."""
     try:
-        content = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = load_yaml(text)
         return {name: _entry(name, stage) for name, stage in (content or {}).get("stages", {}).items()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())  # YAML's has several lines

@@ -16,12 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from pipelines.graph.resolved_recipes import recipe_names
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from pipelines.runtime.git import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError
+from stages.foundations.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -178,7 +177,7 @@ def policy_hash(root: Path, commit: str, policy: str) -> str:
 
 def locked_stages(root: Path, commit: str) -> Mapping[str, Any]:
     """The stages of a commit's dvc.lock."""
-    return (yaml.safe_load(show(root, commit, "dvc.lock") or "{}") or {}).get("stages", {})
+    return (load_yaml(show(root, commit, "dvc.lock") or "{}") or {}).get("stages", {})
 
 
 def locked_outs(root: Path, commit: str) -> dict[str, str]:

@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+from stages.foundations.yaml_text import load_yaml
 
 # isort: split
 from prefect import flow, get_run_logger, task
@@ -132,7 +131,7 @@ def _recipe(root: Path, revision: str, recipe: str) -> dict[str, Any] | None:
 
 def _params(root: Path, revision: str, file: str) -> dict[str, Any] | None:
     text = show(root, revision, file)
-    return None if text is None else yaml.safe_load(text)
+    return None if text is None else load_yaml(text)
 
 
 def _attempt(root: Path, recipe: str, snapshot: Snapshot, champion: Champion | None, force: bool) -> Attempt:

@@ -19,13 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipelines.runtime.git import git
 from pipelines.runtime.process_group import environment
 from stages.code.fingerprints import Memory, fingerprint
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
+from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import tracking_uri
 
 CODE = ("dvc.yaml", "stages")
@@ -84,7 +83,7 @@ def code_files(
             archive = subprocess.run(command, cwd=code.root, check=True, capture_output=True).stdout
             with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
                 packed.extractall(folder, filter="data")
-        stages = yaml.safe_load((folder / "dvc.yaml").read_text())["stages"]
+        stages = load_yaml((folder / "dvc.yaml").read_text())["stages"]
         needed = {
             name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
         }

@@ -17,9 +17,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-import yaml
-
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+from stages.foundations.yaml_text import load_yaml
 
 # isort: split
 from prefect import Flow
@@ -74,7 +73,7 @@ async def register(client: PrefectClient) -> None:
     except ObjectNotFound:
         template = ProcessWorker.get_default_base_job_template()
         await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-    for entry in yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]:
+    for entry in load_yaml((PROJECT / "prefect.yaml").read_text())["deployments"]:
         await _register_deployment(client, entry)
     if visible_gpus():
         limit = GlobalConcurrencyLimitCreate(name=LIMIT, limit=len(visible_gpus()))

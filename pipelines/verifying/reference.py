@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pipelines.records.places import read_entries
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.yaml_text import load_yaml
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Reference:
     @classmethod
     def read(cls, root: Path, lock: bytes | None, cache: Path) -> Reference:
         """UserError when nothing is on record, or the lock is no such file."""
-        stages = yaml.safe_load(lock)["stages"] if lock and read_entries(lock, str(root)) else None
+        stages = load_yaml(lock)["stages"] if lock and read_entries(lock, str(root)) else None
         if not stages:
             raise UserError(
                 "there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one"

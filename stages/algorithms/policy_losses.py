@@ -128,7 +128,7 @@ def aggregate(
     not give the others more weight. ValueError on an unknown mode, a divisor that is not positive, or constant
     without one.
     """
-    if divisor is not None and not bool(torch.as_tensor(divisor) > 0):
+    if divisor is not None and not divisor > 0:
         raise ValueError(f"divisor must be positive, not {divisor}: give the count of tokens or responses")
     mask = response_mask.bool()
     kept = torch.where(mask, loss, 0.0)

@@ -21,7 +21,9 @@ Deviations:
    likeliest one at a threshold of 0, is not lost to the rounding of the recomputed logits.
 """
 
+import importlib.util
 import math
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -126,12 +128,23 @@ def _forward(
     chunk = max(1, min(chunk_tokens, tokens))
     block = max(1, min(_block_elements(hidden) // vocab, chunk))
     logits = hidden.new_empty(chunk, vocab)
-    scratch = torch.empty(block, vocab, dtype=precision, device=hidden.device)
+    kernels = _kernels(hidden)
+    scratch = torch.empty(0 if kernels else block, vocab, dtype=precision, device=hidden.device)
     results = [torch.empty(tokens, dtype=precision, device=hidden.device) for _ in range(5)]
     results.append(torch.zeros(tokens, dtype=torch.bool, device=hidden.device))
     for start in range(0, tokens, chunk):
         stop = min(start + chunk, tokens)
         _product(hidden[start:stop], head_weight, logits[: stop - start])
+        if kernels is not None:
+            kernels.row_statistics(
+                logits[: stop - start],
+                token_ids[start:stop],
+                1 / temperature,
+                log_threshold,
+                BORDER_ROUNDINGS * torch.finfo(precision).eps,
+                [result[start:stop] for result in results],
+            )
+            continue
         # Blocks of rows that fit in the cache: seven passes over a block cost less than two over a whole chunk.
         for first in range(start, stop, block):
             last = min(first + block, stop)
@@ -206,8 +219,10 @@ def _backward(ctx, grad_logprobs, grad_entropy, grad_sum_squared) -> tuple[Tenso
     ]
     rows = _Rows(hidden, token_ids, entropy, sum_squared_probs, log_total, border, *slopes)
     is_active = torch.stack([slope != 0 for slope in slopes if slope is not None]).any(0)
-    active = None if bool(is_active.all()) else is_active.nonzero()[:, 0]
-    if active is not None:
+    active = is_active.nonzero()[:, 0]  # the one place where the host waits for a GPU: how many there are
+    if len(active) == len(is_active):
+        active = None
+    else:
         rows = rows.kept(active)
     wants_hidden, wants_head = ctx.needs_input_grad[:2]
     precision = _precision(hidden)
@@ -235,7 +250,7 @@ def _accumulate(
     tile_tokens = max(1, min(tokens, _tile_tokens(head_weight), elements))
     tile_vocab = max(1, min(vocab, elements // tile_tokens))
     precision = _precision(head_weight)
-    is_exact = precision == head_weight.dtype
+    is_exact, kernels = precision == head_weight.dtype, _kernels(head_weight)
     logits = head_weight.new_empty(tile_tokens * tile_vocab)
     scratch = (
         torch.empty(tile_vocab, width, dtype=precision, device=head_weight.device) if not is_exact else None
@@ -250,8 +265,21 @@ def _accumulate(
             part = rows.part(start, min(start + tile_tokens, tokens))
             tile = logits[: len(part.hidden) * (high - low)].view(len(part.hidden), high - low)
             torch.mm(part.hidden, head.t(), out=tile)
-            slope = _logit_gradient(tile.to(precision), part, low, ctx.temperature, ctx.is_pruned)
-            slope = slope.to(head.dtype)
+            if kernels is not None:
+                slope = kernels.logit_gradient_(
+                    tile,
+                    part.token_ids,
+                    low,
+                    1 / ctx.temperature,
+                    part.border if ctx.is_pruned else None,
+                    part.log_total,
+                    part.entropy,
+                    part.sum_squared_probs,
+                    (part.slope_logprob, part.slope_entropy, part.slope_sum_squared),
+                )
+            else:
+                slope = _logit_gradient(tile.to(precision), part, low, ctx.temperature, ctx.is_pruned)
+                slope = slope.to(head.dtype)
             if grad_hidden is not None:
                 _add_product(grad_hidden[start : start + tile_tokens], slope, head)
             if grad_head is not None:
@@ -301,6 +329,15 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 def _precision(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
+
+
+def _kernels(tensor: Tensor) -> ModuleType | None:
+    """The fused passes, on a GPU that has Triton; float64, which only tests ask for, goes through plain torch."""
+    if not tensor.is_cuda or tensor.dtype == torch.float64 or importlib.util.find_spec("triton") is None:
+        return None
+    from stages.algorithms import token_statistics_kernels
+
+    return token_statistics_kernels
 
 
 def _usual_chunk_tokens(hidden: Tensor, vocab: int) -> int:

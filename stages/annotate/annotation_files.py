@@ -112,6 +112,7 @@ def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
             if not isinstance(vote, Mapping):
                 yield vote_id, "malformed_row", "a vote needs `votedFor` and `userScore`"
                 continue
+            # Rapidata names the winner by its file, the pair by its path; of two equal file names neither won.
             chosen = [name for name in pair if vote.get("votedFor") in (name, Path(name).name)]
             ranks = (
                 {image: 1 if name == chosen[0] else 2 for name, image in zip(pair, images, strict=True)}

@@ -103,6 +103,7 @@ def checked_tables(
             warnings["warnings/too_many_in_slot"] += 1
         key = (one.task_id, one.annotator_id or f"anonymous {number}", one.is_gold)
         if key in accepted:
+            # Stable: where both say the same time, or none, the later one in the file counts.
             older, newer = sorted([accepted[key], (one, ranks)], key=lambda found: found[0].created)
             _drop(
                 funnel,
@@ -130,6 +131,7 @@ def _checked(one: Annotation, known: Known) -> list[int]:
     if not one.annotator_id and not one.is_anonymous:
         raise Refused("unknown_annotator", "it does not say whose it is")
     for name in (*one.image_ids, *one.ranks):
+        # An image of another prompt is as unknown here as one of nowhere.
         if known.images.get(name) != one.prompt_id or name not in one.image_ids:
             raise Refused("unknown_image", f"{name!r} is no image of this task"[:200])
     if len(set(one.image_ids)) < 2:
@@ -167,6 +169,7 @@ def _check_ratings(one: Annotation) -> None:
 
 
 def _is_amount(value: Any) -> bool:
+    # Bounded, because JSON has 1e400, and a sum with infinity is no measure; NaN fails the comparison.
     return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < 1e12
 
 

@@ -28,6 +28,7 @@ def export_annotations(rows: list[Any], told: str) -> Found:
         raise UserError(
             f"{told} is no full export (no `annotations`): export it as JSON, not as JSON-MIN or CSV"
         )
+    # Whatever stands in a task, the next one is read: a broken row is a drop, never the end of the stage.
     for number, task in enumerate(rows):
         row_id = f"{told}:{task.get('id', number)}" if isinstance(task, dict) else f"{told}:{number}"
         data = task.get("data") if isinstance(task, dict) else None
@@ -67,7 +68,10 @@ def _annotation(row_id: str, data: Mapping[str, Any], one: Any) -> Annotation:
                     )
                 ranks[name] = rank
         elif found := _OF_IMAGE.fullmatch(control):
-            what, index = found[1], int(found[2][:6]) - 1
+            what, index = (
+                found[1],
+                int(found[2][:6]) - 1,
+            )  # six digits: int() of a million of them takes minutes
             if not 0 <= index < len(images):
                 raise Refused("unknown_image", f"{control} is of no image of the task"[:200])
             if what == "issues":

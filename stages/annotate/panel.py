@@ -89,6 +89,7 @@ def annotate_tasks(
     panel, gold = seat_panel(params, seed), set(gold_tasks(tasks, truths, splits, params))
     for task in tasks:
         drawn = random.Random(derive_seed(seed, "who", task.prompt_id, *task.image_ids))
+        # All of the test split, so that one annotator against another is measured on what scorers are.
         is_shared = splits[task.prompt_id] == "test" or drawn.random() < params.shared_fraction
         chosen = drawn.sample(panel, params.annotators_per_task if is_shared else 1)
         for annotator in panel if task in gold else sorted(chosen, key=lambda one: one.annotator_id):
@@ -118,7 +119,7 @@ def annotate(
         for name, look in looks.items()
         for aspect, value in zip(ASPECTS, look, strict=True)
     }
-    haste = drawn.uniform(0.5, 0.8) if is_random else 1.0
+    haste = drawn.uniform(0.5, 0.8) if is_random else 1.0  # faster, but within what careful ones take
     seconds = round(SECONDS_PER_IMAGE * len(looks) * haste * drawn.lognormvariate(0, 0.3), 1)
     return Annotation(
         f"{SOURCE}:{task.prompt_id}/{annotator.annotator_id}",

@@ -42,7 +42,7 @@ def set_tasks(
             left.setdefault(generator, []).append(image_id)
         for own in left.values():
             drawn.shuffle(own)
-        mixed = []
+        mixed = []  # one of each generator in turn: a task is to compare generators, not draws of one
         while any(left.values()):
             turn = [name for name in sorted(left) if left[name]]
             drawn.shuffle(turn)

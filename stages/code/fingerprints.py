@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,16 +137,21 @@ def read_source(path: Path, package: str) -> Source:
 
     Fields that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`) agree.
     """
-    tree = _without_bare_strings(_parse(path))
-    dump = "".join(_dump(tree)) if tree.body else ""
-    cases = list(_cases(tree, package))
+    text = path.read_bytes()
+    tree = _without_bare_strings(_parse(path, text))
+    dump: list[str] = []
+    if tree.body:
+        _dump(tree, dump.append)
+    cases = (
+        list(_cases(tree, package)) if b"chosen" in text else []
+    )  # few files have any, and a walk takes long
     inside = {id(node) for _, case in cases for part in case.body for node in ast.walk(part)}
     choices = (
         Choice(section, name, frozenset(imported_names(ast.Module(case.body, []), package)))
         for (section, name), case in cases
     )
     return Source(
-        _sha256(dump.encode()) if dump else "",
+        _sha256("".join(dump).encode()) if dump else "",
         frozenset(imported_names(tree, package, inside)),
         tuple(choices),
         dict(_kinds(tree)),
@@ -215,20 +220,22 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     return ".".join(filter(None, [base, node.module]))
 
 
-def _dump(node: object) -> Iterator[str]:
+def _dump(node: object, write: Callable[[str], None]) -> None:
+    """No generator: one in another at every depth of the tree takes five times as long."""
     if isinstance(node, ast.AST):
-        yield f"{type(node).__name__}("
-        for name, value in ast.iter_fields(node):
+        write(f"{type(node).__name__}(")
+        for name in node._fields:
+            value = getattr(node, name, None)
             if value is not None and value != [] and name not in ("kind", "type_comment"):
-                yield f"{name}="
-                yield from _dump(value)
-        yield ")"
+                write(f"{name}=")
+                _dump(value, write)
+        write(")")
     elif isinstance(node, list):
         for item in node:
-            yield from _dump(item)
-            yield ","
+            _dump(item, write)
+            write(",")
     else:
-        yield repr(node)
+        write(repr(node))
 
 
 def _without_bare_strings(tree: ast.Module) -> ast.Module:
@@ -248,9 +255,9 @@ def _is_bare_string(node: ast.stmt) -> bool:
     )
 
 
-def _parse(path: Path) -> ast.Module:
+def _parse(path: Path, text: bytes) -> ast.Module:
     try:
-        return ast.parse(path.read_bytes())
+        return ast.parse(text)
     except SyntaxError as error:
         raise UserError(f"{path} line {error.lineno} does not parse: {error.msg}") from error
 

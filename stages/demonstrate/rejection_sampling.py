@@ -54,7 +54,8 @@ def _judge(
     params = load_section(params_path, "verifier", VerifierParams)
     pairs = [(row["answer"], text) for row, texts in zip(problems, responses, strict=True) for text in texts]
     with Verifier(params) as verifier:
-        judgements = verifier.judge(pairs, [sample.is_truncated for samples in sampled for sample in samples])
+        truncated = [sample.is_truncated for samples in sampled for sample in samples]
+        judgements = verifier.judge(pairs, truncated, require_marker=True)
     failures = sum(judgement.verdict.is_failure for judgement in judgements)
     if failures > params.abort_undecided_fraction * len(judgements):
         raise UserError(

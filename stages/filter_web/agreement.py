@@ -78,7 +78,7 @@ def _judge(
         pairs += [(row["answer"], decode_response(tokenizer, sample.token_ids)) for sample in samples]
         truncated += [sample.is_truncated for sample in samples]
     with Verifier(verifier_params) as verifier:
-        judgements = verifier.judge(pairs, truncated)
+        judgements = verifier.judge(pairs, truncated, require_marker=True)
     failures = sum(judgement.verdict.is_failure for judgement in judgements)
     if failures > verifier_params.abort_undecided_fraction * len(judgements):
         raise UserError(

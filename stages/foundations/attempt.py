@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from stages.foundations.hashing import dvc_md5, stable_hash
 from stages.foundations.scratch import state_folder
+from stages.foundations.yaml_text import load_yaml
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ def _digest(path: Path) -> str:
     """DVC's hash of an input; inside `dvc repro` it is read from `dvc.lock`, which is right at that time."""
     lock = Path("dvc.lock")
     if os.environ.get("DVC_STAGE") and lock.exists():
-        stages = yaml.load(lock.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)).get("stages", {})
+        stages = load_yaml(lock.read_bytes()).get("stages", {})
         for stage in stages.values():
             for out in stage.get("outs", []):
                 if Path(out["path"]) == path:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from stages.foundations.errors import UserError
+from stages.foundations.yaml_text import load_yaml
 
 Model = TypeVar("Model")
 
@@ -26,7 +27,7 @@ class StrictParams(BaseModel):
 def read_yaml(path: Path) -> dict[str, Any]:
     """The parameter file as a mapping; UserError when it is missing or not YAML."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: `retrace use laptop` writes one from a recipe") from None
     except yaml.YAMLError as error:

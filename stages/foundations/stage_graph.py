@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from stages.foundations.yaml_text import load_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
@@ -53,12 +53,12 @@ class GraphStage:
 
 def read_definitions(dvc_yaml: Path) -> Definitions:
     """The stages of a dvc.yaml; none where there is no such file."""
-    return yaml.safe_load(dvc_yaml.read_bytes())["stages"] if dvc_yaml.exists() else {}
+    return load_yaml(dvc_yaml.read_bytes())["stages"] if dvc_yaml.exists() else {}
 
 
 def optional_sections(dvc_yaml: Path) -> list[str]:
     """Sections that `vars` of a dvc.yaml has as `{}`: DVC takes them for empty where the parameter file has none."""
-    content = yaml.safe_load(dvc_yaml.read_bytes()) if dvc_yaml.exists() else {}
+    content = load_yaml(dvc_yaml.read_bytes()) if dvc_yaml.exists() else {}
     return [name for part in content.get("vars", ()) for name in part]
 
 
@@ -122,7 +122,7 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 def make_shared_folders(root: Path) -> None:
     """Makes those that are missing: a folder stays away where the branch that writes into it is left out."""
     params = root / "params.yaml"
-    given = yaml.safe_load(params.read_bytes()) if params.exists() else None
+    given = load_yaml(params.read_bytes()) if params.exists() else None
     for folder in shared_folders(read_definitions(root / "dvc.yaml"), given or {}):
         (root / folder).mkdir(parents=True, exist_ok=True)
 

@@ -42,6 +42,7 @@ def run_generate(paths: Namespace) -> None:
     params = load_section(paths.params, "generate", GenerateParams)
     own = load_section(paths.params, f"generators.{paths.name}", GeneratorParams)
     seed = load_value(paths.params, "seed")
+    # The name is no part of a picture: it stands in the rows, and the attempt must be another for each.
     prompts = chosen_prompts(read_table(paths.prompts, PROMPT), own)
     shown = {"generate": params.model_dump(), "generators": {paths.name: own.model_dump()}}
     inputs = {"generator": paths.generator, "prompts": paths.prompts}
@@ -57,8 +58,8 @@ def run_generate(paths: Namespace) -> None:
         metrics |= truth_of(paths.images, prompts)
         run.summary(metrics)
         write_metrics(paths.metrics, metrics)
-        for piece in pieces:
-            piece.unlink()
+        for file in attempt.scratch.iterdir():  # the pieces, and one that a killed run had half written
+            file.unlink()
 
 
 def chosen_prompts(prompts: pandas.DataFrame, own: GeneratorParams) -> pandas.DataFrame:
@@ -93,7 +94,7 @@ def draw_pieces(
     starts = range(0, len(wanted), params.images_per_shard)
     pieces = [scratch / SHARD.format(number) for number in range(len(starts))]
     for number, start in enumerate(progress(starts, label=f"generate {name}", unit="pieces")):
-        if pieces[number].exists():
+        if pieces[number].exists():  # of a killed run: a shard is written beside its place, so it is whole
             continue
         with run.phase("draw"):
             piece = wanted[start : start + params.images_per_shard]

@@ -12,7 +12,7 @@ from typing import Any
 
 from stages.engines.images.decoder import ImageDecoder
 from stages.engines.images.params import ForeignImages, ImageParams
-from stages.engines.images.shards import image_id, image_row, read_shards
+from stages.engines.images.shards import image_id, image_row, read_shards, written_shards
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.funnel import Funnel
@@ -26,7 +26,7 @@ Entry = dict[str, Any]
 
 def generated_entries(folder: Path) -> Iterator[Entry]:
     """The rows of a round's shards; nothing where no generator works for the round."""
-    if not any(folder.rglob("*.parquet")):
+    if not written_shards(folder):
         return
     for frame in read_shards(folder):
         for row in frame.to_dict("records"):
@@ -75,7 +75,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         "content": None,
     }
     try:
-        path = (root / row["image"]).resolve()
+        path = (root / row["image"]).resolve()  # links too: what they lead to must lie inside
         is_inside = path.is_relative_to(root) and path.is_file()
         size = path.stat().st_size if is_inside else 0
     except (OSError, ValueError):
@@ -84,7 +84,7 @@ def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
         return entry | {"reason": "image_missing", "detail": f"no file {row['image']!r} in the folder"}
     if size > max_bytes:
         return entry | {"reason": "image_too_large", "detail": f"{size} bytes, at most {max_bytes}"}
-    content = path.read_bytes()
+    content = path.read_bytes()  # its size was looked at before
     given = row.get("sha256")
     if given is not None and hashlib.sha256(content).hexdigest() != given:
         return entry | {"reason": "image_changed", "detail": "the file has another sha256 than the list says"}
@@ -116,6 +116,7 @@ class Intake:
                     "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}",
                 }
         asked = [entry for entry in part if "reason" not in entry]
+        # Generated ones too go through the confined workers: the shards may be somebody else's.
         found = decoder.decode([entry["content"] for entry in asked])
         for entry, image in zip(asked, found, strict=True):
             if image.pixels is None:

@@ -21,6 +21,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.yaml_text import load_yaml
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
@@ -207,7 +208,7 @@ def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
 def _seed_of_the_run() -> str:
     """`seed` of the parameter file: a stage may have one of its own (grade's bootstrap), which tells no runs apart."""
     try:
-        content = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+        content = load_yaml(Path("params.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):
         return ""
     return str(content["seed"]) if isinstance(content, dict) and "seed" in content else ""

@@ -94,6 +94,7 @@ def judge_annotators(
 
 def _broken_rules(row: Mapping[str, float], rules: AnnotatorRules, median: float) -> list[str]:
     """Names of the rules; a measure that is missing (NaN) is below nothing."""
+    # Against the median and not a fixed bound: where the pictures are hard to tell apart, nobody agrees by much.
     least = CHANCE + rules.min_agreement_over_chance * (median - CHANCE)
     found = {
         "low_agreement": row["agreement"] < least,

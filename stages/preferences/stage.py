@@ -38,6 +38,7 @@ def run_preferences(paths: Namespace) -> None:
     """
     params = load_section(paths.params, "preferences", PreferencesParams)
     seed = load_value(paths.params, "seed")
+    # An annotator of both rounds is one person, who is judged by all of the work.
     folders = list(dict.fromkeys([paths.annotations, paths.earlier]))
     rankings, ratings = (
         pandas.concat([read_table(folder / name, schema) for folder in folders], ignore_index=True)

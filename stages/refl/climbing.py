@@ -6,8 +6,7 @@ uninterrupted one sees.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,8 @@ from torch import Tensor
 from stages.engines.generators.denoising import DenoisingBatch, denoising_errors
 from stages.engines.generators.generator import Generator
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.trainers.schedules import warmup_then_cosine
-from stages.foundations.files import write_json
-from stages.observe.progress import progress, say
+from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.training_loop import Curve, Schedule, train
 from stages.observe.tracking import Run
 from stages.refl.feedback import Feedback, FeedbackBatch
 from stages.refl.gradient_norms import GradientNorms
@@ -30,7 +27,6 @@ from stages.refl.measurement import Validation
 from stages.refl.params import ReflParams, ReflRound
 from stages.refl.pretraining import Pretraining
 
-Curve = list[dict[str, float]]
 Weights = dict[str, Tensor]
 NOTHING = FeedbackBatch((), torch.zeros(0), {})
 """Keeps a rank in step with others that have an image more."""
@@ -51,6 +47,30 @@ class Learner:
     validation: Validation
 
 
+class KeptWeights:
+    """See `stages.engines.trainers.training_loop.Kept`: the moving average, and the weights that the curve chooses.
+
+    The latter lie in CPU memory, because an average that was measured is gone with the next update.
+    """
+
+    def __init__(self, learner: Learner, selection: str) -> None:
+        self.learner, self.selection = learner, selection
+        self.best = _weights_of(learner.average)
+
+    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        """See `Kept`."""
+        if chosen_update(curve, self.selection) == curve[-1]["step"]:
+            self.best = _weights_of(self.learner.average)
+        if self.learner.trainer.rank == 0:
+            save_file(_weights_of(self.learner.average), folder / "average.safetensors")
+            save_file(self.best, folder / "best.safetensors")
+
+    def load(self, folder: Path) -> None:
+        """See `Kept`."""
+        use_weights(self.learner.average, load_file(folder / "average.safetensors"))
+        self.best = load_file(folder / "best.safetensors")
+
+
 def climb(
     params: ReflParams, this_round: ReflRound, learner: Learner, checkpoints: Checkpoints, run: Run
 ) -> tuple[Curve, int, Weights]:
@@ -58,28 +78,33 @@ def climb(
 
     The curve has a row for each update, and one for update 0, the start. Goes on from the last checkpoint if any.
     """
-    curve: Curve = [{"step": 0, **_measured(learner)}]
-    best = _weights_of(learner.average)
-    start, curve, best = _resume(learner, checkpoints, curve, best)
+    kept = KeptWeights(learner, this_round.selection)
     norms = GradientNorms(learner.generator.unet)
-    updates = range(start, this_round.updates)
-    for update in progress(updates, total=len(updates), label="refl", unit="updates"):
-        with run.phase("train"):
-            row = _update(params, this_round, learner, norms, update)
-            _follow(learner, params.ema_decay)
-        done = update + 1
-        row["step"] = done
-        if done % params.evaluate_every_updates == 0 or done == this_round.updates:
-            with run.phase("validate"):
-                row |= _measured(learner)
-        curve.append(row)
-        if HELD_OUT in row and chosen_update(curve, this_round.selection) == done:
-            best = _weights_of(learner.average)
-        run.log({name: value for name, value in row.items() if name != "step"}, step=done)
-        if done % params.checkpoint_every_updates == 0 or done == this_round.updates:
-            with run.phase("checkpoint"):
-                _save(learner, checkpoints, done, curve, best)
-    return curve, chosen_update(curve, this_round.selection), best
+
+    def update(number: int, scale: float) -> dict[str, float]:
+        row = _update(params, this_round, learner, norms, number, scale)
+        _follow(learner, params.ema_decay)
+        return row
+
+    schedule = Schedule(
+        steps=this_round.updates,
+        warmup_steps=params.warmup_updates,
+        final_learning_rate_fraction=params.final_learning_rate_fraction,
+        validate_every_steps=params.evaluate_every_updates,
+        checkpoint_every_steps=params.checkpoint_every_updates,
+    )
+    curve = train(
+        "refl",
+        schedule,
+        learner.trainer,
+        checkpoints,
+        run,
+        update,
+        validate=lambda: _measured(learner),
+        kept=kept,
+        first_rows=lambda: [{"step": 0, **_measured(learner)}],
+    )
+    return curve, chosen_update(curve, this_round.selection), kept.best
 
 
 def chosen_update(curve: Curve, selection: str) -> int:
@@ -93,7 +118,12 @@ def chosen_update(curve: Curve, selection: str) -> int:
 
 
 def _update(
-    params: ReflParams, this_round: ReflRound, learner: Learner, norms: GradientNorms, update: int
+    params: ReflParams,
+    this_round: ReflRound,
+    learner: Learner,
+    norms: GradientNorms,
+    update: int,
+    scale: float,
 ) -> dict[str, float]:
     pretraining = params.pretraining
     parts: list[Any] = []
@@ -103,7 +133,7 @@ def _update(
 
     def loss(outputs: Any, batch: DenoisingBatch | FeedbackBatch) -> tuple[Tensor, dict[str, Tensor]]:
         if isinstance(batch, DenoisingBatch):
-            norms.listen_for("pretraining")
+            norms.listen_for("pretraining")  # the trainer goes back through this part before the next loss
             errors = denoising_errors(learner.generator, outputs, batch, pretraining.weight_cap)
             share = errors.sum() / pretraining.batch_images
             return pretraining.weight * share, {"loss/pretraining": share.detach()}
@@ -111,16 +141,13 @@ def _update(
         losses, shown = learner.feedback.losses(outputs, batch)
         share = losses.sum() / params.batch_images
         means = {name: values.sum() / params.batch_images for name, values in shown.items()}
+        # The weight is no part of what is shown: curves of rounds with different weights are to be compared.
         return this_round.reward_weight * share, {"loss/feedback": share.detach(), **means}
 
-    scale = warmup_then_cosine(
-        update, this_round.updates, params.warmup_updates, params.final_learning_rate_fraction
-    )
     done = learner.trainer.update(parts, loss, scale)
     return {
         "loss/total": done.loss,
         "optim/gradient_norm": done.gradient_norm,
-        "optim/learning_rate_scale": scale,
         **norms.take(),
         **done.diagnostics,
     }
@@ -131,7 +158,7 @@ def _parts(
 ) -> list[Any]:
     """This rank's micro-batches of the `count` images of an update; as many on every rank, some may be empty."""
     ranks = trainer.world_size
-    parts = -(-count // (params.micro_batch_images * ranks)) * ranks
+    parts = -(-count // (params.micro_batch_images * ranks)) * ranks  # as many passes on every rank
     places = [list(range(count))[number::parts] for number in range(trainer.rank, parts, ranks)]
     return [source.batch(update, mine) if mine else NOTHING for mine in places]
 
@@ -146,6 +173,7 @@ def _measured(learner: Learner) -> dict[str, float]:
 def _follow(learner: Learner, decay: float) -> None:
     average = dict(learner.average.unet.named_parameters())
     for name, weight in learner.trainer.named_weights():
+        # In float32: of a bfloat16 average, a step of 1 - decay of a small difference would be lost.
         average[name.removeprefix("unet.")].lerp_(weight.float(), 1 - decay)
 
 
@@ -153,39 +181,9 @@ def _weights_of(generator: Generator) -> Weights:
     return {name: weight.detach().cpu().clone() for name, weight in generator.unet.named_parameters()}
 
 
-def _fill(generator: Generator, weights: Mapping[str, Tensor]) -> None:
+def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generator:
+    """`generator` with these weights of the U-Net, in place."""
     with torch.no_grad():
         for name, weight in generator.unet.named_parameters():
             weight.copy_(weights[name])
-
-
-def _save(learner: Learner, checkpoints: Checkpoints, done: int, curve: Sequence, best: Weights) -> None:
-    trainer = learner.trainer
-    with replace_folder_together(trainer, checkpoints.folder(done)) as folder:
-        trainer.save_checkpoint(folder)
-        if trainer.rank == 0:
-            save_file(_weights_of(learner.average), folder / "average.safetensors")
-            save_file(best, folder / "best.safetensors")
-            write_json(folder / "curve.json", curve)
-    if trainer.rank == 0:
-        checkpoints.keep_last()
-
-
-def _resume(
-    learner: Learner, checkpoints: Checkpoints, curve: Curve, best: Weights
-) -> tuple[int, Curve, Weights]:
-    found = checkpoints.latest()
-    if found is None:
-        return 0, curve, best
-    done, folder = found
-    say(f"refl: going on from update {done}")
-    learner.trainer.load_checkpoint(folder)
-    _fill(learner.average, load_file(folder / "average.safetensors"))
-    written: Curve = json.loads(Path(folder / "curve.json").read_text(encoding="utf-8"))
-    return done, written, load_file(folder / "best.safetensors")
-
-
-def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generator:
-    """`generator` with these weights of the U-Net, in place."""
-    _fill(generator, weights)
     return generator

@@ -32,10 +32,12 @@ def compare_generators(
         }
     metrics |= {f"refl/diversity/{when}": diversity(drawn, draws.prompts) for when, drawn in pictures.items()}
     metrics["refl/saturation/change"] = (
+        # a start whose pictures are all grey has no share to rise by
         metrics["refl/saturation/after"] / max(metrics["refl/saturation/before"], 1e-9) - 1
     )
     metrics["refl/distance_to_start"] = distance(pictures["before"], pictures["after"])
     metrics |= {f"refl/{name}": value for name, value in without(gained).items()}
+    # Never by the reward: pictures that it gained most on would show off the hack.
     judge = "truth" if judges.knows_truth else "held_out"
     reasons = shown_for(after[judge] - before[judge], shown_images)
     rows = [

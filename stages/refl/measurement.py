@@ -111,6 +111,7 @@ class Validation:
 
 def saturation(pictures: NDArray[numpy.uint8]) -> Values:
     """Mean saturation of each picture's pixels as in HSV: (max - min) / max, 0 for black."""
+    # Over-saturation is how a reward is most often hacked, and the first that one sees.
     low, high = pictures.min(axis=3).astype(float), pictures.max(axis=3).astype(float)
     return ((high - low) / numpy.maximum(high, 1)).mean(axis=(1, 2))
 

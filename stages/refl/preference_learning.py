@@ -59,6 +59,7 @@ class PreferenceLearning:
             self.pairs[endless_order(place, place + 1, len(self.pairs), self.seed, self.stream, "pairs")[0]]
             for place in (update * self.batch_images + position for position in positions)
         ]
+        # One seed a pair: both images get the same noise and timestep, so that what differs is the images.
         seeds = [derive_seed(self.seed, self.stream, update, position) for position in positions]
         prompts = [self.pictures[better][0] for better, _ in pairs]
         better, worse = (

@@ -49,7 +49,9 @@ class RewardClimbing:
             states = generator.encode_tokens(batch.token_ids)
 
         def step(latents: Tensor, timestep: int) -> tuple[Tensor, Tensor]:
-            return generator.step(latents, timestep, states, 1.0, states)
+            return generator.step(
+                latents, timestep, states, 1.0, states
+            )  # at guidance 1 the last is not read
 
         noise, timesteps = batch.tensors["noise"], generator.timesteps(self.sampling_steps)
         match self.params:

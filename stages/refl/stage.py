@@ -17,7 +17,7 @@ from stages.engines.image_scorers.scorer_folders import load_scorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.model import TrainedModel
-from stages.engines.trainers.params import TorchTrainerParams, TrainerParams
+from stages.engines.trainers.params import TrainerParams
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
@@ -34,8 +34,6 @@ from stages.refl.feedback import Feedback, UpdatePrompts
 from stages.refl.measurement import Draws, Judges, Validation
 from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
 from stages.refl.pretraining import Pretraining, image_source
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def run_refl(paths: Namespace) -> None:
@@ -54,6 +52,7 @@ def run_refl(paths: Namespace) -> None:
     }
     prompts = prompts_by_split(paths.prompts)
     generator = load_generator(paths.generator, torch.device("cpu"))
+    # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
     start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
     average = generator.with_unet(deepcopy(start.unet))
     train = prompts["train"].tolist()
@@ -61,8 +60,6 @@ def run_refl(paths: Namespace) -> None:
     feedback = _feedback(params, paths, generator, train, seed, stream)
     source = image_source(params.pretraining, train, generator.image_side, seed, stream)
     pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
-    if isinstance(trainer_params, TorchTrainerParams) and trainer_params.dtype != "float32":
-        generator.unet.to(DTYPES[trainer_params.dtype])  # DeepSpeed casts by itself, and keeps float32 beside
     if trainer_params.gradient_checkpointing:
         generator.unet.enable_gradient_checkpointing()
     trainer = build_trainer(
@@ -123,11 +120,7 @@ def _feedback(
 ) -> Feedback:
     updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
     match chosen("refl.feedback", params.feedback):
-        case ReflFeedback():
-            from stages.refl.reward_climbing import reward_climbing
-
-            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
-        case DraftFeedback():
+        case ReflFeedback() | DraftFeedback():
             from stages.refl.reward_climbing import reward_climbing
 
             return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
@@ -165,6 +158,7 @@ def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, se
     are no others' noise.
     """
     measurement, listed = params.measurement, prompts[split].tolist()
+    # Few pictures of many prompts rather than many of few: intervals are over prompts.
     count = measurement.validation_images if split == "validation" else measurement.test_images
     asked = []
     for place in range(count):

@@ -59,6 +59,7 @@ def measure(
             metrics |= _accuracy(f"preference/on_policy_accuracy/{name}", own, of_scorer, draws)
         metrics |= _recall(held_out.rankings, name, of_scorer, recall_at, draws)
         metrics |= _interval(f"model_ranking/spearman/{name}", generator_ranking(held_out, of_scorer, draws))
+    # Chance of recall is what equal scores get: above k of n, because several pictures may be best.
     equal = pandas.Series(0.0, index=held_out.generators.index)
     metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
     metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
@@ -78,6 +79,7 @@ def annotator_agreement(rankings: pandas.DataFrame, draws: int) -> Interval | No
     points, prompts = [], []
     for _, own in rankings.groupby("task_id", sort=True):
         ranks = [dict(zip(row.image_ids, map(int, row.ranks), strict=True)) for row in own.itertuples()]
+        # Both ways round: a pair that one of them ties is asked by the other alone.
         for (_, one), (row, other) in permutations(zip(own.itertuples(), ranks, strict=True), 2):
             named = list(other)
             for better, worse in pairs_from_ranking([other[name] for name in named]):

@@ -70,7 +70,7 @@ def _scores(
         fitted = load_pictures(pools, ids, base.config.image_size)
     scores = scores_by(base, variants_of(base), fitted, params.images_per_batch)
     scores |= scores_by(scorer, [LEARNT], pictures, params.images_per_batch)
-    if paths.before != paths.scorer:
+    if paths.before != paths.scorer:  # the first round has no model before its own
         before = scores_by(load_scorer(paths.before, device), [LEARNT], pictures, params.images_per_batch)
         scores[BEFORE] = before[LEARNT]
     truth = truths(pools, pictures)

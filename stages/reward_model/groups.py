@@ -65,6 +65,7 @@ def micro_batches(
     *seed: int | str,
 ) -> list[RewardBatch]:
     """This rank's micro-batches of `groups`, as many as every other rank's; empty ones where it has fewer."""
+    # Every rank cuts every rank's share, which costs nothing, and so knows without asking how many passes there are.
     chunks = [_chunks(groups[each::ranks], most_images) for each in range(ranks)]
     count = max(map(len, chunks))
     mine = [*chunks[rank], *([[]] * (count - len(chunks[rank])))]
@@ -81,7 +82,7 @@ def reward_batch(groups: Sequence[Group], pictures: Pictures, scorer: ImageScore
     pairs = {
         side: [
             start + place
-            for start, group in zip(starts, groups, strict=False)
+            for start, group in zip(starts, groups, strict=False)  # `starts` has the end as well
             for place in getattr(group, side)
         ]
         for side in ("better", "worse")
@@ -91,7 +92,7 @@ def reward_batch(groups: Sequence[Group], pictures: Pictures, scorer: ImageScore
     ratings = numpy.concatenate([*(group.ratings for group in groups), numpy.zeros((0, ASPECTS))])
     return RewardBatch(
         images,
-        *scorer.encode_prompts(pictures.prompts(ids) or [""]),
+        *scorer.encode_prompts(pictures.prompts(ids) or [""]),  # the tokenizer has no batch of none
         torch.tensor(pairs["better"], dtype=torch.long),
         torch.tensor(pairs["worse"], dtype=torch.long),
         torch.tensor([weight for group in groups for weight in group.weights], dtype=torch.float32),

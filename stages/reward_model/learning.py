@@ -17,7 +17,7 @@ from stages.engines.trainers.protocol import Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train_and_keep_best
 from stages.foundations.seeds import endless_order
 from stages.observe.tracking import Run
-from stages.reward_model.groups import Group, micro_batches
+from stages.reward_model.groups import Group, micro_batches, reward_batch
 from stages.reward_model.params import RewardModelParams
 
 
@@ -61,7 +61,7 @@ def learn(
                 round_name,
                 step,
             ),
-            reward_loss(*_totals(groups), params.rating_weight),
+            reward_loss(*_totals(groups), params.rating_weight),  # of all ranks' groups: shares add up
             scale,
         )
         shown = done.diagnostics
@@ -100,9 +100,12 @@ def validated(
     for batch in micro_batches(
         groups, preferences.pictures, scorer, params.micro_batch_images, trainer.rank, trainer.world_size, 0
     ):
+        # Under ZeRO 3 every rank must evaluate as often: one whose share is used up sees a group that counts nowhere.
+        seen = reward_batch(groups[:1], preferences.pictures, scorer, 0) if batch.is_empty else batch
+        outputs = trainer.evaluate(seen)
         if batch.is_empty:
             continue
-        share, shown = loss(trainer.evaluate(batch), batch.to(trainer.device))
+        share, shown = loss(outputs, batch.to(trainer.device))
         total += torch.stack([share, shown["right"]]).double().cpu()
     found, right = trainer.sum_over_ranks(total).tolist()
     return {"loss/validation": found, "accuracy/validation": right}

@@ -9,7 +9,6 @@ from stages.engines.image_scorers.pictures import load_pictures
 from stages.engines.image_scorers.reward_training import add_reward_head, freeze, reward_model
 from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.image_scorers.scorer_folders import load_scorer, load_trainable_scorer, save_scorer
-from stages.engines.policies.policy_folders import DTYPES
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
@@ -43,7 +42,6 @@ def run_reward_model(paths: Namespace) -> None:
     if trainer_params.gradient_checkpointing:
         # The pictures' places are most of the memory, and BlipTextModel refuses.
         scorer.vision.gradient_checkpointing_enable({"use_reentrant": False})
-    scorer.to(DTYPES[trainer_params.dtype])
     model = reward_model(scorer, derive_seed(seed, "rating_head"))
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
     attempt = attempt_at("reward_model", shown, inputs, seed=seed, round=paths.round)
@@ -75,13 +73,16 @@ def _preferences(paths: Namespace, side: int) -> Preferences:
                 f"{paths.pairs} has no pairs of split {split}: the best epoch is chosen by validation, so "
                 "raise preferences.validation_fraction or t2i_prompts.validation_prompts"
             )
-    pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
+    pools = list(
+        dict.fromkeys([paths.pool, paths.earlier_pool])
+    )  # the same twice where no earlier round counts
     ids = {*learnt["better_image_id"], *learnt["worse_image_id"]}
     return Preferences(groups["train"], groups["validation"], load_pictures(pools, ids, side))
 
 
 def _normalised(best: Path, preferences: Preferences, at_once: int) -> ImageScorer:
     """The best model, with the mean and spread of its rewards on validation pictures as its normalisation."""
+    # On every rank, on the CPU and in float32: nothing is to be shared, and evaluation scores in float32 too.
     scorer = load_scorer(best, "cpu")
     rewards = raw_rewards(scorer, preferences.validation, preferences.pictures, at_once)
     spread = float(rewards.std())

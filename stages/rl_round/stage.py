@@ -17,6 +17,7 @@ from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table, require_rows
+from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.params.loop_contradictions import loop_contradictions
@@ -55,11 +56,13 @@ def run_rl_round(paths: Namespace) -> None:
         )
         match chosen("rl.loop", params.loop):
             case SynchronousLoop():
-                from stages.rl_round.loop.in_process import run_in_process
+                with quick_imports():
+                    from stages.rl_round.loop.in_process import run_in_process
 
                 run_in_process(task)
             case ReplayLoop():
-                from stages.rl_round.loop.in_process import run_in_process
+                with quick_imports():
+                    from stages.rl_round.loop.in_process import run_in_process
 
                 run_in_process(task)
             case AsynchronousLoop() as loop:

@@ -26,6 +26,8 @@ class TaughtScorer(StrictParams):
     """Width of the space of the contrastive score."""
     initializer_range: float = Field(gt=0)
     """Standard deviation of the initial weights."""
+    position_range: float = Field(gt=0)
+    """Of the initial positions of patches: about the spread of what a patch's pixels come to, or places drown in it."""
     pictures_per_caption: int = Field(ge=1)
     """Rendered once, drawn from at every step."""
     false_captions: int = Field(ge=1)

@@ -15,7 +15,7 @@ from stages.engines.image_scorers.caption_training import (
     caption_model,
 )
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
@@ -31,11 +31,13 @@ PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
 """About those of the shape world's pictures."""
 VALIDATION_PICTURES = 2
 """Of each validation caption."""
+VALIDATION_FALSE = 4
+"""False captions beside each of them."""
 
 
 def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> ImageScorer:
     """A scorer with random weights and the words of `captions`."""
-    tokenizer = word_tokenizer(captions)
+    tokenizer = caption_tokenizer(captions)
     config = ScorerConfig(
         vision=params.vision,
         text=params.text,
@@ -54,7 +56,8 @@ def untaught_scorer(params: TaughtScorer, captions: list[str], seed: int) -> Ima
         reward_mean=0.0,
         reward_std=1.0,
     )
-    return new_scorer(config, tokenizer, params.initializer_range, derive_seed(seed, "scorer_base"))
+    own_seed = derive_seed(seed, "scorer_base")
+    return new_scorer(config, tokenizer, params.initializer_range, params.position_range, own_seed)
 
 
 def teach(
@@ -67,10 +70,9 @@ def teach(
     run: Run,
 ) -> tuple[Curve, Path]:
     """Trains from random weights; one row a step, and the folder of the scorer with the lowest validation loss."""
-    train, validation = (
-        render_captions(prompts, params.pictures_per_caption, seed)
-        for prompts in (train_prompts, validation_prompts)
-    )
+    every = [*train_prompts, *validation_prompts]
+    train = render_captions(train_prompts, train_prompts, params.pictures_per_caption, seed)
+    validation = render_captions(validation_prompts, every, params.pictures_per_caption, seed)
     scorer = untaught_scorer(params, train_prompts, seed)
     trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, caption_model(scorer))
     schedule = Schedule(
@@ -80,7 +82,7 @@ def teach(
         params.validate_every_steps,
         params.checkpoint_every_steps,
     )
-    each = -(-params.batch_captions // trainer.world_size)
+    each = -(-params.batch_captions // trainer.world_size)  # a contrast is among the captions of one rank
 
     def update(step: int, scale: float) -> dict[str, float]:
         images, captions, false = drawn_rows(
@@ -112,15 +114,22 @@ def teach(
 def validated(scorer: ImageScorer, trainer: Trainer, captions: Captions, at_once: int) -> dict[str, float]:
     """Mean loss and how often the true caption beats one with one thing changed, on rendered pictures.
 
-    Every rank computes all of it: there are few. Each caption meets as many false ones as the one with the fewest has.
+    Every rank computes all of it: there are few. A caption's false ones are spread over what can change: colours stand
+    first, places last.
     """
     losses, right = [], {"clip": [], "blip": []}
-    count = min(map(len, captions.false))
+    spread = VALIDATION_FALSE * VALIDATION_PICTURES
     for picture in range(min(VALIDATION_PICTURES, captions.pictures.shape[1])):
         for start in range(0, len(captions.captions), at_once):
             rows = slice(start, start + at_once)
             images = captions.pictures[rows, picture].float() / 255
-            false = [others[picture::2][: count // 2] or others[:1] for others in captions.false[rows]]
+            false = [
+                [
+                    others[place * len(others) // spread]
+                    for place in range(picture, spread, VALIDATION_PICTURES)
+                ]
+                for others in captions.false[rows]
+            ]
             batch = caption_batch(scorer, images, captions.captions[rows], false)
             outputs = trainer.evaluate(batch)
             losses.append((_loss(outputs, batch), len(images)))
@@ -144,5 +153,5 @@ def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     own = (outputs.images * outputs.texts[:count]).sum(-1, keepdim=True)
     contrast = own > (outputs.images[:, None] * changed).sum(-1)
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
-    matching = odds[:, :1] > odds[:, 1:-1]
+    matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}

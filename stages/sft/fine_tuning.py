@@ -6,7 +6,6 @@ uninterrupted one sees.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import torch
@@ -15,63 +14,55 @@ from torch import Tensor
 from stages.algorithms.token_statistics import TokenStatistics
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.protocol import LossFunction, Trainer, replace_folder_together
-from stages.engines.trainers.schedules import warmup_then_cosine
-from stages.foundations.files import write_json
+from stages.engines.trainers.protocol import LossFunction, Trainer
+from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
 from stages.foundations.seeds import endless_order
-from stages.observe.progress import progress, say
 from stages.observe.tracking import Run
 from stages.sft.params import SftParams
-
-Curve = list[dict[str, float]]
 
 
 def fine_tune(
     params: SftParams,
     micro_batch_tokens: int,
     seed: int,
-    train: Sequence[TokenSequence],
+    train_sequences: Sequence[TokenSequence],
     validation: Sequence[TokenSequence],
     trainer: Trainer,
     checkpoints: Checkpoints,
     run: Run,
 ) -> Curve:
     """Trains for `params.steps` updates and returns one row per step; goes on from the last checkpoint if any."""
-    start, curve = _resume(trainer, checkpoints)
-    steps = range(start, params.steps)
-    for step in progress(steps, total=len(steps), label="sft", unit="steps"):
+
+    def update(step: int, scale: float) -> dict[str, float]:
         first, last = step * params.batch_demonstrations, (step + 1) * params.batch_demonstrations
-        chosen = [train[index] for index in endless_order(first, last, len(train), seed, "sft")]
-        with run.phase("train"):
-            update = trainer.update(
-                micro_batches(chosen, micro_batch_tokens, params.max_sequence_tokens, trainer),
-                cross_entropy(sum(len(sequence.response) for sequence in chosen)),
-                learning_rate_scale(step, params),
-            )
-        row = {
-            "step": step + 1,
-            "loss/train": update.loss,
-            "optim/gradient_norm": update.gradient_norm,
-            "optim/learning_rate_scale": learning_rate_scale(step, params),
+        order = endless_order(first, last, len(train_sequences), seed, "sft")
+        chosen = [train_sequences[index] for index in order]
+        done = trainer.update(
+            micro_batches(chosen, micro_batch_tokens, params.max_sequence_tokens, trainer),
+            cross_entropy(sum(len(sequence.response) for sequence in chosen)),
+            scale,
+        )
+        return {
+            "loss/train": done.loss,
+            "optim/gradient_norm": done.gradient_norm,
             "tokens/trained": sum(sequence.tokens for sequence in chosen),
         }
-        done = step + 1
-        if done % params.validate_every_steps == 0 or done == params.steps:
-            with run.phase("validate"):
-                row["loss/validation"] = mean_loss(
-                    validation, micro_batch_tokens, params.max_sequence_tokens, trainer
-                )
-        curve.append(row)
-        run.log({name: value for name, value in row.items() if name != "step"}, step=done)
-        if done % params.checkpoint_every_steps == 0 and done < params.steps:
-            with run.phase("checkpoint"):
-                _save(trainer, checkpoints, done, curve)
-    return curve
+
+    def validate() -> dict[str, float]:
+        return {VALIDATION: mean_loss(validation, micro_batch_tokens, params.max_sequence_tokens, trainer)}
+
+    return train("sft", schedule_of(params), trainer, checkpoints, run, update, validate)
 
 
-def learning_rate_scale(step: int, params: SftParams) -> float:
-    """Share of the peak learning rate at `step` (from 0)."""
-    return warmup_then_cosine(step, params.steps, params.warmup_steps, params.final_learning_rate_fraction)
+def schedule_of(params: SftParams) -> Schedule:
+    """The steps of the section, as the loop takes them."""
+    return Schedule(
+        steps=params.steps,
+        warmup_steps=params.warmup_steps,
+        final_learning_rate_fraction=params.final_learning_rate_fraction,
+        validate_every_steps=params.validate_every_steps,
+        checkpoint_every_steps=params.checkpoint_every_steps,
+    )
 
 
 def cross_entropy(batch_tokens: int) -> LossFunction:
@@ -106,22 +97,3 @@ def mean_loss(
         total += torch.stack([-(logprobs * batch.response_mask).sum(), batch.response_mask.sum()]).double()
     loss, tokens = trainer.sum_over_ranks(total).tolist()
     return loss / tokens
-
-
-def _save(trainer: Trainer, checkpoints: Checkpoints, step: int, curve: Curve) -> None:
-    with replace_folder_together(trainer, checkpoints.folder(step)) as folder:
-        trainer.save_checkpoint(folder)
-        if trainer.rank == 0:
-            write_json(folder / "curve.json", curve)
-    if trainer.rank == 0:
-        checkpoints.keep_last()
-
-
-def _resume(trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, Curve]:
-    found = checkpoints.latest()
-    if found is None:
-        return 0, []
-    step, folder = found
-    say(f"sft: going on from step {step}")
-    trainer.load_checkpoint(folder)
-    return step, json.loads((folder / "curve.json").read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
+from stages.engines.trainers.training_loop import VALIDATION, Curve
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
@@ -24,7 +25,7 @@ from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.table import read_table, require_rows, write_table
 from stages.observe.tracking import track
 from stages.sft.demonstrations import encode_demonstrations
-from stages.sft.fine_tuning import Curve, fine_tune
+from stages.sft.fine_tuning import fine_tune
 from stages.sft.params import SftParams
 
 
@@ -81,7 +82,7 @@ def _encode(
 
 
 def _metrics(curve: Curve) -> dict[str, float]:
-    validated = [row["loss/validation"] for row in curve if "loss/validation" in row]
+    validated = [row[VALIDATION] for row in curve if VALIDATION in row]
     return {
         "loss/train_last": curve[-1]["loss/train"],
         "loss/validation_last": validated[-1],

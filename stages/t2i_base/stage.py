@@ -58,6 +58,7 @@ def run_t2i_base(paths: Namespace) -> None:
                 curve, best = train_generator(
                     params, seed, train, validation, generator, trainer, checkpoints, run
                 )
+                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
                 with replace_folder_together(trainer, paths.out) as folder:
                     if trainer.rank == 0:
                         shutil.copytree(best, folder, dirs_exist_ok=True)

@@ -58,6 +58,7 @@ def train_generator(
     loss = denoising_loss(generator, count, params.weight_cap)
     held_out = [
         (prompt, derive_seed(seed, "t2i_base", "validation", number))
+        # Prompts in turn, as often as it takes: a prompt that comes round has another picture and noise.
         for number, prompt in enumerate((validation * params.validation_images)[: params.validation_images])
     ]
 
@@ -111,6 +112,7 @@ def _parts(examples: Sequence[Example], micro_batch_images: int, trainer: Traine
     """This rank's micro-batches: as many on every rank, none of them empty."""
     ranks = trainer.world_size
     most = math.ceil(len(examples) / micro_batch_images)
+    # A multiple of the ranks, so that all take part in as many passes; and no more parts than leave none empty.
     parts = min(math.ceil(most / ranks) * ranks, len(examples) // ranks * ranks)
     return [examples[number::parts] for number in range(trainer.rank, parts, ranks)]
 

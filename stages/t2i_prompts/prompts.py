@@ -78,6 +78,7 @@ def _file_prompts(params: FilePrompts, rng: random.Random) -> tuple[list[Row], F
     lines = [line for name, source in params.sources.items() for line in read_prompts(name, source)]
     funnel = Funnel("t2i_prompts", len(lines))
     usable = [line for line in lines if _is_usable(line, params, funnel)]
+    # Before anything is dropped as a duplicate: a train line must not keep out the test line that equals it.
     tested = {comparable(line["prompt"]) for line in usable if line["split"] == "test"}
     rows: list[Row] = []
     seen: set[str] = set()

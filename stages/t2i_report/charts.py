@@ -66,7 +66,7 @@ def accuracy_chart(round_name: str, accuracies: Mapping[str, Interval], learnt: 
                 va="bottom",
                 fontsize=10,
             )
-        axes.axhline(50, color=MUTED, linewidth=1, linestyle=":")
+        axes.axhline(50, color=MUTED, linewidth=1, linestyle=":")  # chance
         axes.set_ylim(min(45.0, *(100 * own.low - 2 for own in accuracies.values())), 106)
         axes.set_ylabel("% of pairs")
         show_policies(axes, accuracies)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas
 
+from stages.algorithms.shape_world.scenes import KINDS, scene_of
 from stages.t2i_report.inputs import RankedRound
 
 LEARNT = "reward"
@@ -36,13 +38,14 @@ class Strip:
 def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
     """The pictures of a prompt that people, and the reward model, like best and least.
 
-    The first `count` held-out prompts by their ids, which are hashes. People's measure is the share of its pairs that a
+    Of `count` held-out prompts, as `spread_over_kinds` takes them. People's measure is the share of its pairs that a
     picture won; of equals the smaller image id comes first.
     """
     if LEARNT not in ranked.scores:
         return []
+    prompts = ranked.images.drop_duplicates("prompt_id").set_index("prompt_id")["prompt"]
     strips = []
-    for prompt_id in sorted(ranked.pairs["prompt_id"].unique())[:count]:
+    for prompt_id in spread_over_kinds(prompts[ranked.pairs["prompt_id"].unique()].to_dict(), count):
         pairs = ranked.pairs[ranked.pairs["prompt_id"] == prompt_id]
         rewards, won = ranked.scores[LEARNT], wins(pairs)
         table = pandas.DataFrame({"won": won, "reward": rewards.reindex(won.index)}).sort_index()
@@ -66,6 +69,31 @@ def best_and_worst(ranked: RankedRound, count: int) -> list[Strip]:
     return strips
 
 
+def spread_over_kinds(prompts: Mapping[str, str], count: int) -> list[str]:
+    """Ids of `count` prompts, or all: the kinds of the shape world in turn, easy ones first; others are one kind.
+
+    Of a kind the prompt with the largest share of words that were not shown yet: the first by hash were all of one
+    colour. Of equals the smaller id. `prompts` has the text of each id.
+    """
+    of_kind: dict[str, list[str]] = {kind: [] for kind in (*KINDS, "")}
+    for prompt_id in sorted(prompts):
+        scene = scene_of(prompts[prompt_id])
+        of_kind[scene.kind if scene else ""].append(prompt_id)
+    chosen: list[str] = []
+    shown: set[str] = set()
+
+    def share_of_new_words(prompt_id: str) -> float:
+        words = set(prompts[prompt_id].casefold().split())
+        return len(words - shown) / max(len(words), 1)
+
+    while len(chosen) < min(count, len(prompts)):
+        for own in filter(None, of_kind.values()):
+            chosen.append(max(own, key=share_of_new_words))
+            own.remove(chosen[-1])
+            shown |= set(prompts[chosen[-1]].casefold().split())
+    return chosen[:count]
+
+
 def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
     """Pairs that the reward model orders against people with the widest margins, one of a prompt at most.
 
@@ -84,6 +112,7 @@ def disagreements(ranked: RankedRound, count: int) -> list[Strip]:
         rewards.reindex(votes[sides[1]]).to_numpy() - rewards.reindex(votes[sides[0]]).to_numpy()
     )
     wrong = votes[(votes["weight"] > votes["against"]) & (votes["margin"] > 0)]
+    # One of a prompt: or a single odd picture would fill the strip.
     wrong = wrong.sort_values(["margin", *sides], ascending=[False, True, True]).drop_duplicates("prompt_id")
     return [
         Strip(

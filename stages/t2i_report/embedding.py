@@ -42,7 +42,9 @@ def embed(pngs: Mapping[str, bytes], side: int, most_mib: float) -> dict[str, Em
                 f"{len(pngs)} pictures are {total / 2**20:.1f} MiB at {side} pixels: show fewer (t2i_report.shown_*), "
                 "or raise t2i_report.max_pictures_mib"
             )
-        side = max(LEAST_SIDE, side * 3 // 4)
+        side = max(
+            LEAST_SIDE, side * 3 // 4
+        )  # about half the bytes; again from the originals, not from these
 
 
 def _scaled(png: bytes, side: int) -> tuple[bytes, bool]:

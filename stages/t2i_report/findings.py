@@ -45,6 +45,15 @@ class Scorer:
 
 
 @dataclass(frozen=True)
+class ScorerTable:
+    """Scorers beside each other."""
+
+    caption: str
+    columns: list[str]
+    rows: list[Scorer]
+
+
+@dataclass(frozen=True)
 class Measured:
     """A quantity of pictures before and after feedback."""
 
@@ -80,20 +89,34 @@ def accuracies(metrics: Metrics) -> dict[str, Interval]:
     }
 
 
-def scorer_table(metrics: Metrics) -> tuple[list[str], list[Scorer]]:
-    """Titles of the columns, and a row for each scorer with a number in one of them."""
+def scorer_tables(metrics: Metrics) -> list[ScorerTable]:
+    """How scorers order pictures, and what they pick: two tables, because one of both is wider than a page."""
     kinds = sorted({key.partition("/")[0] for key in metrics if key.startswith(("recall_at_", "filter_at_"))})
     kinds.sort(key=lambda kind: (kind.startswith("filter"), int(kind.rpartition("_")[2])))
-    columns = {
+    ordering = {
         "preference/accuracy": "pairs, ties half",
         "preference/accuracy_as_released": "ties wrong",
         "preference/accuracy_by_prompt": "by prompt",
         "preference/on_policy_accuracy": "on this round's images",
-        **{kind: kind.replace("_at_", "@") for kind in kinds},
         "model_ranking/spearman": "generators, Spearman",
     }
+    picking = {kind: kind.replace("_at_", "@") for kind in kinds}
+    tables = [
+        _scorer_table("Order of pictures on held-out prompts", ordering, metrics),
+        _scorer_table(
+            "A best picture among the k highest, a worst among the k lowest; several may be best, so chance is higher "
+            "than k of n",
+            picking,
+            metrics,
+        ),
+    ]
+    return [table for table in tables if table.rows]
+
+
+def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> ScorerTable:
+    """A column for each quantity and a row for each scorer that has numbers."""
     columns = {
-        key: title for key, title in columns.items() if any(name.startswith(f"{key}/") for name in metrics)
+        key: title for key, title in titles.items() if any(name.startswith(f"{key}/") for name in metrics)
     }
     rows = [
         Scorer(
@@ -103,7 +126,8 @@ def scorer_table(metrics: Metrics) -> tuple[list[str], list[Scorer]]:
         )
         for name, told in SCORERS.items()
     ]
-    return list(columns.values()), [row for row in rows if any(value is not None for value, _ in row.values)]
+    with_numbers = [row for row in rows if any(value is not None for value, _ in row.values)]
+    return ScorerTable(caption, list(columns.values()), with_numbers)
 
 
 def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:

@@ -26,7 +26,7 @@ from stages.t2i_report.findings import (
     feedback_of,
     gains_of,
     generator_table,
-    scorer_table,
+    scorer_tables,
 )
 from stages.t2i_report.inputs import Inputs, RankedRound
 from stages.t2i_report.params import T2iReportParams
@@ -52,6 +52,7 @@ def render_page(inputs: Inputs, params: T2iReportParams) -> str:
 def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
     galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
     controls_of = inputs.params.get("refl_controls") or {}
+    # A control's pictures show what training as long does: its numbers say that, and a gallery says nothing more.
     feedback = {name: table for name, table in inputs.feedback.items() if name not in controls_of.values()}
     shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
     pngs: dict[str, bytes] = {}
@@ -117,13 +118,11 @@ def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
 
 def _evaluated(name: str, metrics: dict[str, float]) -> dict[str, Any]:
     known = accuracies(metrics)
-    columns, rows = scorer_table(metrics)
     return {
         "name": name,
         "own": known[SCORERS[LEARNT]],
         "sentence": accuracy_sentence(metrics),
         "chart": accuracy_chart(name, known, SCORERS[LEARNT]),
-        "columns": columns,
-        "rows": rows,
+        "tables": scorer_tables(metrics),
         "gains": gains_of(metrics),
     }

@@ -2,11 +2,12 @@
 
 import numpy
 import pytest
-from scipy.ndimage import label
+from scipy.ndimage import gaussian_filter, label
 
 from stages.algorithms.shape_world.renderer import render, shape_mask
-from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, all_prompts, scene_of
+from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, Item, Scene, all_prompts, scene_of
 from stages.algorithms.shape_world.truth import _patches, found_objects, true_score
+from stages.foundations.errors import UserError
 
 PROMPTS = all_prompts()
 SOME = list(PROMPTS)[::11]
@@ -72,6 +73,7 @@ def test_worked_case():
     assert alignment("a red square in the top left corner") == 1.0
     assert alignment("a red square at the bottom") == pytest.approx(0.6)  # 0.4 for the place
     assert alignment("a red circle at the bottom") == pytest.approx(0.3)
+    assert alignment("a red square in the top right corner") == pytest.approx(0.8)  # half of its place
     assert true_score(drawn, "a red square").fidelity == 1.0
     assert true_score(drawn, "a blue circle").overall == pytest.approx(0.4)
 
@@ -102,6 +104,25 @@ def test_fidelity_falls_with_noise_and_blur_and_is_nothing_without_shapes():
     assert true_score(blank, "a red circle").overall == 0.0
     grid = numpy.where(numpy.indices((SIDE, SIDE)).sum(axis=0)[..., None] % 2, 45, 215).astype(numpy.uint8)
     assert true_score(numpy.broadcast_to(grid, (SIDE, SIDE, 3)).copy(), "a red circle").overall < 0.1
+
+
+def test_blur_weighs_by_the_things_and_not_by_the_empty_ground():
+    sharp, blurred = picture("a red circle", 1), gaussian_filter(picture("a red circle", 1), (1.5, 1.5, 0))
+    assert true_score(sharp, "a red circle").fidelity == 1.0
+    assert true_score(blurred, "a red circle").fidelity < 0.7
+    low = numpy.roll(picture("a red circle at the top", 1), 4, axis=0)  # a little too low
+    assert true_score(blurred, "a red circle").overall < true_score(low, "a red circle at the top").overall
+
+
+def test_an_outline_between_two_shapes_counts_for_both_in_part():
+    drawn = numpy.full((SIDE, SIDE, 3), 236, dtype=numpy.uint8)
+    drawn[1:9, 1:9] = (215, 45, 45)
+    for row, column in ((1, 1), (1, 8), (8, 1), (8, 8)):  # a square without its corners
+        drawn[row, column] = 236
+    square, circle, triangle = (
+        true_score(drawn, f"a red {shape}").alignment for shape in ("square", "circle", "triangle")
+    )
+    assert 0.5 < circle < square == 1.0 and triangle == 0.5
 
 
 def test_the_detector_finds_what_a_flood_fill_finds():
@@ -136,3 +157,11 @@ def test_what_is_no_picture_or_no_prompt_of_the_world_is_refused():
         true_score(numpy.zeros((24, 24), dtype=numpy.uint8), "a red circle")
     with pytest.raises(ValueError, match="no shape"):
         shape_mask("star", 8, 8)
+
+
+def test_a_scene_that_does_not_fit_is_refused():
+    cornered = tuple(Item(colour, "square", place="in the top left corner") for colour in ("red", "blue"))
+    with pytest.raises(UserError, match="no room"):
+        render(Scene("placed_list", cornered), 0)
+    with pytest.raises(UserError, match="5 objects"):
+        render(Scene("count", (Item("red", "square", count=5),)), 0)

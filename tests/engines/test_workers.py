@@ -307,7 +307,7 @@ def test_computing_time_does_not_pass_while_others_have_the_processor(seconds_wi
 
 def test_computing_time_ends_a_request_long_before_a_generous_wall_clock():
     with pool_of(limits=WorkerLimits(MIB, wall_seconds=250, computing_seconds=0.5)) as pool:
-        assert ask(pool, "hang") == Answer(failure="timed_out")
+        assert ask(pool, "hang") == Answer(failure="exhausted")
         assert ask(pool, "doze", seconds=1.5) == Answer("awake")
 
 

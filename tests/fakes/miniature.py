@@ -11,6 +11,8 @@ from typing import Any
 
 import yaml
 
+from stages.foundations.yaml_text import load_yaml
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 LAPTOP: dict[str, Any] = {
@@ -67,7 +69,7 @@ def copy_project(folder: Path) -> Path:
 
 def use_miniature(folder: Path, recipe: str, changes: dict[str, Any]) -> None:
     """Writes `params.yaml`: the recipe with dotted `changes`."""
-    params = yaml.safe_load((PROJECT / "pipelines" / "recipes" / f"{recipe}.yaml").read_text())
+    params = load_yaml((PROJECT / "pipelines" / "recipes" / f"{recipe}.yaml").read_text())
     for name, value in changes.items():
         *sections, last = name.split(".")
         place = params
@@ -80,23 +82,26 @@ def use_miniature(folder: Path, recipe: str, changes: dict[str, Any]) -> None:
     (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
 
 
-def environment(tracking: bool = False) -> dict[str, str]:
-    """The environment of a command in a copy: this interpreter first, no state of the project that runs the tests."""
+def environment(tracking: bool = False, front: Path | None = None) -> dict[str, str]:
+    """The environment of a command in a copy: this interpreter first, no state of the project that runs the tests.
+
+    `front` is a folder before it on PATH: that of `warm_stages`.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if name not in ("RETRACE_STATE", "PYTHONPATH", "DVC_ROOT")
     }
-    path = os.pathsep.join([str(Path(sys.executable).parent), kept["PATH"]])
+    path = os.pathsep.join([*([str(front)] if front else []), str(Path(sys.executable).parent), kept["PATH"]])
     return {**kept, "PATH": path, "OMP_NUM_THREADS": "1", "RETRACE_TRACKING": "on" if tracking else "off"}
 
 
-def dvc(folder: Path, *arguments: str, check: bool = True) -> str:
+def dvc(folder: Path, *arguments: str, check: bool = True, front: Path | None = None) -> str:
     """Runs `dvc` in `folder` and returns what it printed; AssertionError with it when the command fails."""
     done = subprocess.run(
         ["dvc", *arguments],
         cwd=folder,
-        env=environment(),
+        env=environment(front=front),
         check=False,
         text=True,
         stdout=subprocess.PIPE,
@@ -113,5 +118,5 @@ def stages_run(printed: str) -> list[str]:
 
 def output_hashes(folder: Path) -> dict[str, str]:
     """Every output's hash by path, from `dvc.lock`."""
-    lock = yaml.safe_load((folder / "dvc.lock").read_text())
+    lock = load_yaml((folder / "dvc.lock").read_text())
     return {out["path"]: out["md5"] for stage in lock["stages"].values() for out in stage.get("outs", [])}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer import ImageScorer
 
 PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]
@@ -12,7 +12,7 @@ ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}
 
 def tiny_scorer(seed: int = 0, **changed: object) -> ImageScorer:
     """The same weights for the same seed and changes of its config."""
-    tokenizer = word_tokenizer(PROMPTS)
+    tokenizer = caption_tokenizer(PROMPTS)
     config = {
         "vision": ENCODER,
         "text": ENCODER,
@@ -31,4 +31,4 @@ def tiny_scorer(seed: int = 0, **changed: object) -> ImageScorer:
         "reward_mean": 0.0,
         "reward_std": 1.0,
     }
-    return new_scorer(ScorerConfig.model_validate(config | changed), tokenizer, 0.3, seed)
+    return new_scorer(ScorerConfig.model_validate(config | changed), tokenizer, 0.3, 0.3, seed)

@@ -45,6 +45,17 @@ def compare_without_memory(gold, prediction):
     fill_memory()
 
 
+def compare_or_hang(gold, prediction):
+    """In its place too: the comparison, which one formula keeps busy for ever."""
+    from stages.engines.verifier.math_verify_worker import compare
+
+    return hang() if "7777" in prediction else compare(gold, prediction)
+
+
+def compare_and_die(gold, prediction):
+    os._exit(3)
+
+
 def doze(seconds):
     time.sleep(seconds)
     return "awake"

@@ -1,6 +1,7 @@
 """What a change of the project's own code, or of a `kind`, re-runs: the real stages and dvc.yaml, copied and edited."""
 
 import ast
+import functools
 import json
 import random
 import shutil
@@ -23,7 +24,12 @@ DVC_STAGES = {
     name: stage.get("do", stage) for name, stage in read_yaml(PROJECT / "dvc.yaml")["stages"].items()
 }
 MEMORY = {}
-CLOSURES = {name: import_closure(PROJECT, f"stages.{name}.__main__", LAPTOP, MEMORY) for name in STAGES}
+
+
+@functools.cache
+def closures():
+    """Every stage's files; not read while tests are collected, which every worker does."""
+    return {name: import_closure(PROJECT, f"stages.{name}.__main__", LAPTOP, MEMORY) for name in STAGES}
 
 
 @pytest.fixture
@@ -36,6 +42,7 @@ def project(tmp_path):
 @pytest.fixture
 def memory(project):
     """What is known of the copy's files; an edited one must be forgotten."""
+    closures()
     return {project / path.relative_to(PROJECT): source for path, source in MEMORY.items()}
 
 
@@ -100,17 +107,18 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
     assert changed() == {"paint", *trained, "extract_web"}
 
 
-CHOICES = sorted(
-    {
+@pytest.fixture(scope="module")
+def choices():
+    """Section and class of every choice that a stage's code makes."""
+    return {
         (choice.section, choice.params_class)
         for path in PROJECT.glob("stages/**/*.py")
         for choice in read_source(path, ".".join(path.relative_to(PROJECT).parent.parts)).choices
     }
-)
 
 
-def test_the_choices_there_are():
-    assert {section for section, _ in CHOICES} == {
+def test_the_choices_there_are(choices):
+    assert {section for section, _ in choices} == {
         "annotate",
         "extract_web.engine",
         "filter_web.agreement",
@@ -149,19 +157,20 @@ def flat(union):
     return [one for argument in arguments for one in flat(argument)] if arguments else [union]
 
 
-@pytest.mark.parametrize(("section", "params_class"), CHOICES)
-def test_a_choice_is_of_a_class_that_the_section_may_be(section, params_class):
-    module, _, name = params_class.rpartition(".")
-    found = [one for one in declared(section)[0] if (one.__module__, one.__name__) == (module, name)]
-    source = read_source(PROJECT / f"{module.replace('.', '/')}.py", "stages")
-    assert [get_args(one.model_fields["kind"].annotation) for one in found] == [(source.kinds[name],)]
+def test_a_choice_is_of_a_class_that_the_section_may_be(choices):
+    for section, params_class in choices:
+        module, _, name = params_class.rpartition(".")
+        found = [one for one in declared(section)[0] if (one.__module__, one.__name__) == (module, name)]
+        source = read_source(PROJECT / f"{module.replace('.', '/')}.py", "stages")
+        kinds = [get_args(one.model_fields["kind"].annotation) for one in found]
+        assert kinds == [(source.kinds[name],)], (section, params_class)
 
 
-@pytest.mark.parametrize(("section", "params_class"), CHOICES)
-def test_no_default_has_code_of_its_own(section, params_class):
+def test_no_default_has_code_of_its_own(choices):
     """So where a section is absent, no case of it is missing in the fingerprint."""
-    default = declared(section)[1]
-    assert f"{type(default).__module__}.{type(default).__name__}" != params_class
+    for section, params_class in choices:
+        default = declared(section)[1]
+        assert f"{type(default).__module__}.{type(default).__name__}" != params_class, section
 
 
 def test_every_call_of_chosen_is_one_that_fingerprints_understand():
@@ -180,7 +189,7 @@ def test_every_call_of_chosen_is_one_that_fingerprints_understand():
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_change_of_kind_reaches_the_stage_through_its_parameters(stage):
     """dvc.yaml lists every section that chooses code of the stage; DVC compares the values."""
-    sections = {choice.section.split(".")[0] for file in CLOSURES[stage] for choice in MEMORY[file].choices}
+    sections = {choice.section.split(".")[0] for file in closures()[stage] for choice in MEMORY[file].choices}
     assert sections <= set(DVC_STAGES[stage].get("params", []))
 
 
@@ -226,14 +235,14 @@ def test_a_closure_holds_the_schemas_that_its_stage_names_and_no_other(stage):
     rooms = (PROJECT / "stages" / stage, PROJECT / "stages/engines")
     named = {
         name
-        for file in CLOSURES[stage]
+        for file in closures()[stage]
         if any(file.is_relative_to(room) for room in rooms)
         for name in MEMORY[file].imports
     }
     of_tables = ("stages.foundations.tables.", "stages.foundations.funnel")
     modules = {name for name in named if name.startswith(of_tables)}
     wanted = {file for module in modules for file in import_closure(PROJECT, module, LAPTOP, MEMORY)}
-    assert tables_of(CLOSURES[stage]) == tables_of(wanted)
+    assert tables_of(closures()[stage]) == tables_of(wanted)
 
 
 def sites(tree):
@@ -323,11 +332,11 @@ def test_dvc_runs_nothing_but_code(project):
 
 def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one():
     """A worker imports its function by name, in a process of its own."""
-    closures = [{path.relative_to(PROJECT).as_posix() for path in files} for files in CLOSURES.values()]
+    found = [{path.relative_to(PROJECT).as_posix() for path in files} for files in closures().values()]
     worker = "stages/engines/workers/worker.py"
     for starter, runs in (
         ("engines/verifier/verifier.py", {worker, "stages/engines/verifier/math_verify_worker.py"}),
         ("extract_web/running/page_readers.py", {worker, "stages/extract_web/running/extraction.py"}),
     ):
-        starting = [closure for closure in closures if f"stages/{starter}" in closure]
+        starting = [closure for closure in found if f"stages/{starter}" in closure]
         assert starting and all(runs <= closure for closure in starting)

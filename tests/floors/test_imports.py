@@ -4,6 +4,7 @@ No circle among modules, and none among the rooms (folders) that they lie in.
 """
 
 import ast
+import functools
 from pathlib import Path
 
 import networkx
@@ -54,10 +55,19 @@ def imports_of(path: Path, package: str) -> set[str]:
     return set(imported_names(tree, package))
 
 
-IMPORTS = {
-    module: imports_of(path, module if path.name == "__init__.py" else module.rpartition(".")[0])
-    for module, path in MODULES.items()
-}
+@functools.cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports; not read while tests are collected, which every worker does."""
+    return {
+        module: imports_of(path, module if path.name == "__init__.py" else module.rpartition(".")[0])
+        for module, path in MODULES.items()
+    }
+
+
+def offenders(modules, is_wrong, names=None) -> dict[str, set[str]]:
+    """The wrong imports of those of the modules that have any; `names(module)` are what it imports itself."""
+    found = {m: {name for name in (names or imports().get)(m) if is_wrong(m, name)} for m in modules}
+    return {module: wrong for module, wrong in found.items() if wrong}
 
 
 def level(module: str) -> int | None:
@@ -74,31 +84,26 @@ def stage_of(module: str) -> str | None:
     return module.split(".")[1] if level(module) == STAGE_LEVEL else None
 
 
-@pytest.mark.parametrize("module", sorted(MODULES))
-def test_imports_point_down(module):
-    own = level(module)
-    upward = {name for name in IMPORTS[module] if own is not None and (level(name) or 0) > own}
-    assert not upward
+def test_imports_point_down():
+    modules = [module for module in MODULES if level(module) is not None]
+    assert offenders(modules, lambda module, name: (level(name) or 0) > level(module)) == {}
 
 
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if stage_of(module)))
-def test_no_stage_imports_another(module):
-    others = {name for name in IMPORTS[module] if stage_of(name) not in (None, stage_of(module))}
-    assert not others
+def test_no_stage_imports_another():
+    modules = [module for module in MODULES if stage_of(module)]
+    assert offenders(modules, lambda module, name: stage_of(name) not in (None, stage_of(module))) == {}
 
 
-@pytest.mark.parametrize("module", sorted(module for module in MODULES if level(module) == PIPELINES_LEVEL))
-def test_pipelines_import_only_foundations_and_what_stages_offer(module):
-    inner = {name for name in IMPORTS[module] if level(name) in (2, 3)}
-    assert not {
-        name for name in inner if not name.startswith(OWNERS_OF_SHARED_SECTIONS + INTERVALS + DECISIONS)
-    }
+def test_pipelines_import_only_foundations_and_what_stages_offer():
+    modules = [module for module in MODULES if level(module) == PIPELINES_LEVEL]
+    offered = OWNERS_OF_SHARED_SECTIONS + INTERVALS + DECISIONS
+    assert offenders(modules, lambda _, name: level(name) in (2, 3) and not name.startswith(offered)) == {}
 
 
-@pytest.mark.parametrize("path", sorted((PROJECT / "tests").rglob("*.py")), ids=lambda path: path.stem)
-def test_tests_import_no_benchmark(path):
+def test_tests_import_no_benchmark():
     """A benchmark may borrow from tests/fakes, and not the other way round."""
-    assert not {name for name in imports_of(path, package="") if name.split(".")[0] == "benchmarks"}
+    paths = sorted((PROJECT / "tests").rglob("*.py"))
+    assert [path for path in paths if "benchmarks" in packages(imports_of(path, package=""))] == []
 
 
 def circles(edges) -> list[list[str]]:
@@ -106,11 +111,12 @@ def circles(edges) -> list[list[str]]:
     return [sorted(part) for part in networkx.strongly_connected_components(graph) if len(part) > 1]
 
 
-EDGES = [(module, name) for module in MODULES for name in IMPORTS[module] if name in MODULES]
+def edges() -> list[tuple[str, str]]:
+    return [(module, name) for module in MODULES for name in imports()[module] if name in MODULES]
 
 
 def test_there_is_no_circle_of_modules():
-    assert circles(EDGES) == []
+    assert circles(edges()) == []
 
 
 @pytest.mark.parametrize("house", ["pipelines", "stages.engines", "stages.rl_round"])
@@ -122,7 +128,7 @@ def test_there_is_no_circle_of_rooms(house):
 
     inside = [
         (one, other)
-        for one, other in EDGES
+        for one, other in edges()
         if f"{one}.".startswith(f"{house}.") and f"{other}.".startswith(f"{house}.")
     ]
     assert circles((room(one), room(other)) for one, other in inside if house not in (one, other)) == []
@@ -132,7 +138,7 @@ def reached(module: str) -> set[str]:
     """Every name imported by `module` or by a module of the project that it imports."""
     seen, pending = set(), [module]
     while pending:
-        for name in IMPORTS.get(pending.pop(), ()):
+        for name in imports().get(pending.pop(), ()):
             if name not in seen:
                 seen.add(name)
                 pending.append(name)
@@ -143,26 +149,18 @@ def packages(names: set[str]) -> set[str]:
     return {name.split(".")[0] for name in names}
 
 
-@pytest.mark.parametrize(
-    "module", sorted(m for m in MODULES if level(m) in (0, 1) or m.startswith("stages.algorithms.answers"))
-)
-def test_torch_is_absent_below_algorithms(module):
-    assert not packages(reached(module)) & {"torch", *ENGINES_ONLY}
+def test_torch_is_absent_below_algorithms():
+    modules = [m for m in MODULES if level(m) in (0, 1) or m.startswith("stages.algorithms.answers")]
+    heavy = {"torch", *ENGINES_ONLY}
+    assert offenders(modules, lambda _, name: name.split(".")[0] in heavy, reached) == {}
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if level(m) != 3))
-def test_only_engines_import_the_engines(module):
-    assert not packages(IMPORTS[module]) & ENGINES_ONLY
+def test_only_engines_import_the_engines():
+    modules = [module for module in MODULES if level(module) != 3]
+    assert offenders(modules, lambda _, name: name.split(".")[0] in ENGINES_ONLY) == {}
 
 
-@pytest.mark.parametrize("module", sorted(m for m in MODULES if level(m) == 2))
-def test_algorithms_touch_no_files_and_no_clock(module):
-    assert not packages(IMPORTS[module]) & {
-        "os",
-        "pathlib",
-        "time",
-        "datetime",
-        "subprocess",
-        "shutil",
-        "tempfile",
-    }
+def test_algorithms_touch_no_files_and_no_clock():
+    outside = {"os", "pathlib", "time", "datetime", "subprocess", "shutil", "tempfile"}
+    modules = [module for module in MODULES if level(module) == 2]
+    assert offenders(modules, lambda _, name: name.split(".")[0] in outside) == {}

@@ -1,6 +1,7 @@
 """Parameter files: every recipe is whole and valid, the one in use is the laptop's, and Python holds no default."""
 
 import ast
+import functools
 import inspect
 import re
 from itertools import pairwise
@@ -20,11 +21,16 @@ PROJECT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((PROJECT / "pipelines" / "recipes").glob("*.yaml"))
 
 
-def all_models(model=StrictParams):
-    section_models()
+def all_models(model):
     for child in model.__subclasses__():
         yield child
         yield from all_models(child)
+
+
+@functools.cache
+def own_models():
+    section_models()  # imports them all
+    return [model for model in all_models(StrictParams) if not model.__module__.startswith("tests")]
 
 
 def test_the_params_in_use_are_the_laptop_recipe():
@@ -43,9 +49,8 @@ def test_no_value_for_another_machine_is_a_comment():
 
 def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
     """What may be left out is off where it is: every such field is None."""
-    models = [model for model in all_models() if not model.__module__.startswith("tests")]
-    assert len(models) > 30
-    for model in models:
+    assert len(own_models()) > 30
+    for model in own_models():
         assert model.model_config["extra"] == "forbid" and model.model_config["frozen"], model
         with_default = {
             name: field.default for name, field in model.model_fields.items() if not field.is_required()
@@ -56,10 +61,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         )
 
 
-def own_models():
-    return [model for model in all_models() if not model.__module__.startswith("tests")]
-
-
+@functools.cache
 def explained_fields(model):
     """Fields with a docstring line under them, in the class's own body: Python itself keeps no trace of it."""
     (definition,) = ast.parse(inspect.getsource(model)).body

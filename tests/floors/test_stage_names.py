@@ -8,15 +8,16 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from stages.foundations.about import about
+from stages.foundations.stage_graph import read_definitions
 
 PROJECT = Path(__file__).resolve().parents[2]
-NAMES = sorted(set(yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]) - {"code"})
+DEFINITIONS = read_definitions(PROJECT / "dvc.yaml")
+NAMES = sorted(set(DEFINITIONS) - {"code"})
 """`code` makes the fingerprints that are looked up everywhere; it has no section and no policy."""
 NAMED = re.compile(rf"(?:{'|'.join(NAMES)})(?:[@/].*)?|stages\.(?:{'|'.join(NAMES)})\b\S*")
-FILES = sorted(path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py"))
+FILES = [path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py")]
 OTHER_THINGS = {
     ("pipelines/graph/resolved_recipes.py", "base"): "the key of a recipe that stands on another one",
     ("pipelines/commands/grading.py", "grade"): "the label of the command's progress",
@@ -45,10 +46,9 @@ def named_stages(path: Path) -> set[str]:
     return {text for text in found - sections if not re.fullmatch(rf"(stages\.)?{own}([@/.].*)?", text)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PROJECT).as_posix())
-def test_no_other_package_knows_a_stage_by_name(path):
-    name = path.relative_to(PROJECT).as_posix()
-    assert {text for text in named_stages(path) if (name, text) not in OTHER_THINGS} == set()
+def test_no_other_package_knows_a_stage_by_name():
+    found = {(path.relative_to(PROJECT).as_posix(), text) for path in FILES for text in named_stages(path)}
+    assert found - set(OTHER_THINGS) == set()
 
 
 def test_the_search_finds_names(tmp_path, monkeypatch):
@@ -64,7 +64,7 @@ def test_the_search_finds_names(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_stage_tells_of_itself(name):
     """Its section has its name, so that a recipe without that section is one without the stage."""
-    told, entry = about(name), yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"][name]
-    assert "foreach" in entry or name in told.sections()
+    told = about(name)
+    assert "foreach" in DEFINITIONS[name] or name in told.sections()
     assert told.lane
     assert not told.way or told.has_funnel

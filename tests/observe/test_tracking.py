@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.observe.stage_timings import latest_runs
 from stages.observe.tracking import recipe_name, track
+from tests.fakes.running_ui import unused_port
 
 
 @pytest.fixture(scope="session")
@@ -209,28 +209,21 @@ def test_many_stages_may_make_the_database_at_once(empty_state):
     assert [run.info.status for run in runs_in(empty_state)[1]] == ["FINISHED"] * 3
 
 
-def test_a_server_that_is_down_is_refused_before_any_work(state, monkeypatch, unused_port):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{unused_port}")
+def test_a_server_that_is_down_is_refused_before_any_work(state, monkeypatch):
+    port = unused_port()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")
     worked = []
-    with pytest.raises(
-        UserError, match=rf"127.0.0.1:{unused_port} does not answer.*unset MLFLOW_TRACKING_URI"
-    ):
+    with pytest.raises(UserError, match=rf"127.0.0.1:{port} does not answer.*unset MLFLOW_TRACKING_URI"):
         run_once(values=map(worked.append, [0]))
     assert not worked
 
 
-@pytest.fixture
-def unused_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.mark.slow
-def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, capfd):
-    uri = f"http://127.0.0.1:{unused_port}"
+def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, capfd):
+    port = unused_port()
+    uri = f"http://127.0.0.1:{port}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    server = serve(state, unused_port)
+    server = serve(state, port)
     attempt = attempt_at("sft", {"a": 1}, {}, seed=1)
     with track(attempt) as run:
         run.log({"loss/train": 3.0}, 0)
@@ -238,7 +231,7 @@ def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, unused_port, 
         stop(server)
         run.log({"loss/train": 2.0}, 1)
     assert "not everything reached MLflow" in capfd.readouterr().err
-    server = serve(state, unused_port)
+    server = serve(state, port)
     command = [sys.executable, "-m", "stages.observe.mlflow_uploader", str(attempt.scratch)]
     project = Path(__file__).resolve().parents[2]
     subprocess.run(command, check=True, cwd=project, stdin=subprocess.DEVNULL)

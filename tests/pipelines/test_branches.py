@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.fakes.miniature import LAPTOP, copy_project, dvc, environment, stages_run, use_miniature
+from tests.fakes.warm_stages import warm_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -177,9 +178,13 @@ def test_its_mistakes_are_told_by_its_own_package(project):
     recipe.unlink()
 
 
-def test_a_recipe_without_the_web_runs_all_the_rest(project):
+def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
     retrace(project, "use", "no-web")
-    printed = python(project, "-m", "pipelines.graph.repro", "no-web")
+    with warm_stages(project, tmp_path) as front:
+        # `python` is looked for beside the interpreter that runs the graph.
+        code = f"import runpy, sys; sys.executable = '{front}/python'; sys.argv = ['repro', 'no-web']; "
+        code += "runpy.run_module('pipelines.graph.repro', run_name='__main__')"
+        printed = python(project, "-c", code)
     assert stages_run(printed)[-1] == "report"
     chosen = names_in(project, "--force")
     assert {

@@ -14,6 +14,7 @@ from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
+from tests.fakes.running_ui import wait_until
 
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 
@@ -71,6 +72,7 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
             assert (first.gpus, second.gpus) == (("0",), ("1",)) and lines == []
             waiting = threading.Thread(target=third)
             waiting.start()
+            wait_until(lambda: lines, 10)
             time.sleep(0.2)
             assert len(lines) == 1 and lines[0].startswith(
                 "waiting for 1 of the GPUs 0, 1; 0 is held by process"
@@ -95,7 +97,7 @@ def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_pa
         monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
         waiting = threading.Thread(target=other_clone)
         waiting.start()
-        time.sleep(0.2)
+        wait_until(lambda: lines, 10)
         assert got == [] and f"0 is held by process {os.getpid()} of {PROJECT}" in lines[0]
     waiting.join(10)
     assert got == [("0",)] and lock_folder().stat().st_mode & 0o777 == 0o700

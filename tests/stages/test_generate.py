@@ -1,4 +1,4 @@
-"""Each picture has a seed of its own; a run that is cut off goes on and gives the same bytes."""
+"""Each picture has a seed of its own, and its truth is told where there is one."""
 
 import json
 
@@ -12,10 +12,8 @@ from stages.engines.generators.generator_folders import new_generator, save_gene
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.table import read_table, write_table
-from stages.generate import stage
 from stages.generate.__main__ import main
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 
@@ -76,26 +74,6 @@ def test_a_picture_depends_on_its_own_seed_and_not_on_its_batch_or_neighbours(tm
         numpy.abs(x.astype(int) - y).max() <= 1
         for x, y in zip(shared["pixels_x"], shared["pixels_y"], strict=True)
     )
-
-
-def test_a_run_that_is_cut_off_goes_on_after_its_last_piece_with_the_same_bytes(tmp_path, given, monkeypatch):
-    run(tmp_path / "straight", given)
-    real, calls = stage._drawn, []
-
-    def breaks(piece, *rest):
-        calls.append(len(piece))
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(piece, *rest)
-
-    monkeypatch.setattr(stage, "_drawn", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", given)
-    assert not (tmp_path / "cut" / "images").exists()
-    run(tmp_path / "cut", given)
-    assert calls == [16, 16, 16, 4]
-    assert dvc_md5(tmp_path / "straight" / "images") == dvc_md5(tmp_path / "cut" / "images")
-    assert not list((tmp_path / "state").rglob("*.parquet"))
 
 
 def test_prompts_of_no_world_have_no_truth_and_stay_as_they_are(tmp_path, given):

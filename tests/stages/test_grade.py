@@ -9,6 +9,7 @@ from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, write_table
 from stages.foundations.tables.verdict import VERDICT
 from stages.grade.__main__ import main
+from tests.fakes import worker_functions
 
 PARAMS = {
     "verifier": {"timeout_seconds": 1.0, "memory_mib": 768, "workers": 1, "abort_undecided_fraction": 0.2},
@@ -144,15 +145,24 @@ def test_a_second_run_gives_equal_bytes(grade, tmp_path):
     assert [(tmp_path / name).read_bytes() for name in names] == first
 
 
-def test_a_failing_verifier_fails_the_stage_and_leaves_no_scores(grade, tmp_path):
-    hang = response("p3", r"\boxed{\lfloor 9^{9^{99}} \rfloor}", "greedy")
-    with pytest.raises(UserError, match=r"1 timed_out.*abort_undecided_fraction"):
+def test_a_failing_verifier_fails_the_stage_and_leaves_no_scores(grade, tmp_path, monkeypatch):
+    hang = response("p3", r"\boxed{10}", "greedy", answer=r"\sum_{k=1}^{4} k")
+    monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_and_die)
+    with pytest.raises(UserError, match=r"1 crashed.*abort_undecided_fraction"):
         grade([hang, *ROWS[:1]])
     assert not (tmp_path / "metrics.json").exists()
     assert not (tmp_path / "verdicts.parquet").exists()
     metrics, verdicts = grade([hang, *ROWS])
-    assert verdicts["verdict"][0] == "timed_out"
+    assert verdicts["verdict"][0] == "crashed"
     assert metrics["sums/verifier_failed_fraction"] == pytest.approx(1 / 11)
+
+
+def test_a_response_that_exhausts_its_limits_is_counted_and_stops_nothing(grade, monkeypatch):
+    monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_without_memory)
+    metrics, verdicts = grade([response("p3", r"\boxed{10}", "greedy", answer=r"\sum_{k=1}^{4} k"), *ROWS])
+    assert verdicts["verdict"][0] == "exhausted"
+    assert metrics["sums/exhausted_fraction"] == pytest.approx(1 / 11)
+    assert metrics["sums/verifier_failed_fraction"] == 0
 
 
 @pytest.mark.parametrize(

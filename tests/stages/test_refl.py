@@ -2,9 +2,6 @@
 
 import csv
 import json
-import os
-import signal
-import time
 
 import numpy
 import pytest
@@ -17,11 +14,10 @@ from stages.algorithms.shape_world.scenes import scene_of
 from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.image_scorers.config import EncoderSizes, RewardHeadSizes, ScorerConfig
-from stages.engines.image_scorers.new_scorer import new_scorer, word_tokenizer
+from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
 from stages.engines.image_scorers.scorer_folders import save_scorer
 from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.prompt import PROMPT, prompt_id
@@ -102,7 +98,7 @@ ENCODER = EncoderSizes(hidden_size=16, layers=1, heads=2, feed_forward_size=16)
 
 
 def a_scorer(seed):
-    tokenizer = word_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
+    tokenizer = caption_tokenizer(prompt for prompts in PROMPTS.values() for prompt in prompts)
     config = ScorerConfig(
         vision=ENCODER,
         text=ENCODER,
@@ -121,7 +117,7 @@ def a_scorer(seed):
         reward_mean=0.0,
         reward_std=0.05,
     )
-    return new_scorer(config, tokenizer, initializer_range=0.2, seed=seed)
+    return new_scorer(config, tokenizer, initializer_range=0.2, position_range=0.2, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -286,32 +282,6 @@ def test_the_other_kinds_of_feedback_learn(project, tmp_path, feedback):
         assert metrics_of(tmp_path)["rows/kept"] == 4 and metrics_of(tmp_path)["dropped/image_missing"] == 0
     else:
         assert metrics_of(tmp_path)["refl/reward/gain"] > 0
-
-
-def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project, tmp_path, monkeypatch):
-    params = write_params(tmp_path / "params.yaml")
-    for name in ("whole", "killed"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state_of_whole"))
-    main(flags(project, tmp_path / "whole", params))
-    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state_of_killed"))
-    child = os.fork()
-    if child == 0:  # a process of its own without its imports; it never comes back into pytest
-        try:
-            main(flags(project, tmp_path / "killed", params))
-        finally:
-            os._exit(1)
-    deadline = time.monotonic() + 120
-    while not list((tmp_path / "state_of_killed").glob("scratch/*/step-*/manifest.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert not (tmp_path / "killed" / "metrics.json").exists()
-    main(flags(project, tmp_path / "killed", params))
-    for name in ("generator", "pictures.parquet", "curve.csv", "metrics.json"):
-        assert dvc_md5(tmp_path / "whole" / name) == dvc_md5(tmp_path / "killed" / name), name
-    assert not list((tmp_path / "state_of_killed").glob("scratch/*/step-*"))
 
 
 def test_the_choice_is_by_the_held_out_score_and_never_by_the_reward():

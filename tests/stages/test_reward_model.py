@@ -1,12 +1,7 @@
-"""The reward model: it learns what people prefer, keeps its best epoch, and a killed run ends with the same weights."""
+"""The reward model: it learns what people prefer and keeps its best epoch."""
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
@@ -26,7 +21,6 @@ from stages.engines.image_scorers.scorer_folders import load_scorer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.rating import RATING
 from stages.foundations.tables.table import read_table, write_table
@@ -197,24 +191,3 @@ def test_no_validation_pairs_is_an_error_with_the_remedy(ranked, tmp_path):
 def test_an_image_that_the_pool_lacks_is_told(ranked):
     with pytest.raises(UserError, match="lack 1 of 1 images that were ranked"):
         load_pictures([ranked / "pool"], ["no such image"], 8)
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(ranked, trained, tmp_path):
-    params = write_params(tmp_path / "params.yaml")
-    command = [sys.executable, "-m", "stages.reward_model", *reward_model_flags(ranked, params, tmp_path)]
-    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
-    process = subprocess.Popen(command, env=environment)
-    deadline = time.monotonic() + 300
-    while process.poll() is None and time.monotonic() < deadline:
-        if list((tmp_path / "state").glob("scratch/*/step-*/manifest.json")):
-            process.send_signal(signal.SIGKILL)
-            break
-        time.sleep(0.002)
-    process.wait()
-    assert not (tmp_path / "round_1").exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "going on from step" in done.stderr
-    assert dvc_md5(tmp_path / "round_1") == dvc_md5(trained / "round_1")
-    assert (tmp_path / "curves.csv").read_bytes() == (trained / "curves.csv").read_bytes()
-    assert not list((tmp_path / "state").glob("scratch/*/step-*"))

@@ -31,6 +31,7 @@ TAUGHT = {
     "max_text_tokens": 14,
     "projection_size": 8,
     "initializer_range": 0.2,
+    "position_range": 0.2,
     "pictures_per_caption": 2,
     "false_captions": 1,
     "max_pixel_noise": 0.05,
@@ -92,7 +93,7 @@ def test_the_same_again_gives_the_same_bytes(taught, tmp_path):
 
 
 def test_a_batch_depends_on_seed_and_step_alone():
-    captions = render_captions(OBJECTS, 2, seed=0)
+    captions = render_captions(OBJECTS, OBJECTS, 2, seed=0)
     first, second = (drawn_rows(captions, 7, 4, 2, 0.1, seed=0) for _ in range(2))
     assert torch.equal(first[0], second[0]) and first[1:] == second[1:]
     assert not torch.equal(first[0], drawn_rows(captions, 8, 4, 2, 0.1, seed=0)[0])

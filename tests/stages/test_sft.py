@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
+import random
 
 import pytest
 
@@ -16,8 +12,9 @@ from stages.foundations.tables.demonstration import DEMONSTRATION
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.table import read_table, write_table
 from stages.sft.__main__ import main
-from stages.sft.fine_tuning import learning_rate_scale
+from stages.sft.fine_tuning import schedule_of
 from stages.sft.params import SftParams
+from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import PARAMS, sft_flags, write_params
 
 
@@ -52,34 +49,23 @@ def test_nothing_that_fits_is_an_error_with_the_remedy(taught, tmp_path):
 
 def test_the_schedule_warms_up_and_ends_at_its_fraction():
     params = SftParams.model_validate(PARAMS["sft"])
-    scales = [learning_rate_scale(step, params) for step in range(params.steps)]
+    scales = [schedule_of(params).learning_rate_scale(step) for step in range(params.steps)]
     assert scales[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert scales[5:] == sorted(scales[5:], reverse=True)
     assert scales[-1] == pytest.approx(0.1)
 
 
-def kill_at_first_checkpoint(command, environment, state):
-    """Starts the stage and sends SIGKILL as soon as it has written a checkpoint; false when it ended before."""
-    process = subprocess.Popen(command, env=environment)
-    deadline = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < deadline:
-        if list(state.glob("scratch/*/step-*/manifest.json")):
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            return True
-        time.sleep(0.005)
-    process.kill()
-    return False
-
-
-@pytest.mark.slow
-def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_path):
-    command = [sys.executable, "-m", "stages.sft", *sft_flags(taught, taught / "params.yaml", tmp_path)]
-    environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
-    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
-    assert not (tmp_path / "sft").exists()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "going on from step" in done.stderr
-    assert dvc_md5(tmp_path / "sft") == dvc_md5(taught / "sft")
-    assert (tmp_path / "sft.csv").read_bytes() == (taught / "sft.csv").read_bytes()
-    assert not list((tmp_path / "state").glob("scratch/*/step-*"))
+def test_a_killed_run_ends_with_the_weights_of_an_undisturbed_one(taught, tmp_path, capfd):
+    """Killed at a seeded moment of the middle, with few steps: what is counted is changes of files, not time."""
+    params = write_params(tmp_path / "params.yaml", {"sft.steps": 9, "sft.checkpoint_every_steps": 2})
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    most = changes_of(lambda: main(sft_flags(taught, params, tmp_path / "whole")), tmp_path)
+    moment = random.Random("killed sft").randrange(most // 3, 2 * most // 3)
+    assert killed_at(lambda: main(sft_flags(taught, params, tmp_path / "killed")), tmp_path, moment)
+    assert not (tmp_path / "killed" / "sft").exists()
+    main(sft_flags(taught, params, tmp_path / "killed"))
+    assert "sft: going on from step" in capfd.readouterr().err
+    for name in ("sft", "sft.csv", "sft.json"):
+        assert dvc_md5(tmp_path / "killed" / name) == dvc_md5(tmp_path / "whole" / name)
+    assert not list((tmp_path / "state").glob("scratch/*/*"))

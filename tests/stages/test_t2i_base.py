@@ -1,4 +1,4 @@
-"""The base generator learns, goes on after a kill with the same bytes, and can come from a folder."""
+"""The base generator learns, and can come from a folder."""
 
 import json
 from types import SimpleNamespace
@@ -38,25 +38,6 @@ def test_it_learns(tmp_path, prompts):
     curve = pandas.read_csv(tmp_path / "curve.csv")["loss/validation"].dropna().tolist()
     assert metrics["loss/validation_last"] == curve[-1] < 0.7 * curve[0]
     assert metrics["progress/steps"] == 60 and metrics["image/side"] == 24
-
-
-def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(tmp_path, prompts, monkeypatch):
-    run(tmp_path / "straight", prompts)
-    real, calls = training._batch, []
-
-    def breaks(*arguments):
-        calls.append(1)
-        if len(calls) == 8:  # in the third step: two micro-batches a step, two of validation in the second
-            raise KeyboardInterrupt
-        return real(*arguments)
-
-    monkeypatch.setattr(training, "_batch", breaks)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "cut", prompts)
-    run(tmp_path / "cut", prompts)
-    assert len(calls) == 8 + 4 + 2  # the third and the fourth step, and the last validation
-    for name in ("base", "curve.csv", "m.json"):
-        assert dvc_md5(tmp_path / "straight" / name) == dvc_md5(tmp_path / "cut" / name)
 
 
 def test_a_folder_gives_the_generator_that_it_holds_and_nothing_else(tmp_path, prompts):

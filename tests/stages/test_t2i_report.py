@@ -21,9 +21,9 @@ from stages.foundations.tables.image_score import IMAGE_SCORE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.table import read_table, write_table
 from stages.t2i_report.__main__ import main
-from stages.t2i_report.choosing import changes, wins
+from stages.t2i_report.choosing import changes, spread_over_kinds, wins
 from stages.t2i_report.embedding import embed
-from stages.t2i_report.findings import feedback_of
+from stages.t2i_report.findings import feedback_of, scorer_tables
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror='alert(2)'> \u202ea cat"
@@ -216,6 +216,31 @@ def test_best_and_worst_are_those_of_people_and_of_the_reward_model(page):
         ("worst by people", "0", "5.00"),
         ("worst by the model", "100", "0.00"),
     ]
+
+
+def test_the_prompts_that_are_shown_are_of_all_kinds_and_of_many_words():
+    prompts = {
+        "1": "a green circle",
+        "2": "a green square",
+        "3": "two green circles",
+        "4": "a red triangle",
+        "5": "two blue squares",
+        "6": "a photo of a cat",
+    }
+    # objects, counts, others; then the object with two new words of three, and the last count
+    assert spread_over_kinds(prompts, 5) == ["1", "5", "6", "4", "3"]
+    assert spread_over_kinds(prompts, 2) == ["1", "5"]
+    assert sorted(spread_over_kinds(prompts, 9)) == sorted(prompts)
+
+
+def test_what_scorers_pick_is_a_table_beside_how_they_order():
+    """Of eleven columns with intervals the last two were cut at the edge of the page."""
+    picks = {f"{kind}_at_{k}/reward": 0.5 for kind in ("recall", "filter") for k in (1, 2, 10)}
+    ordering, picking = scorer_tables(evaluation_metrics() | picks | {"model_ranking/spearman/reward": 1.0})
+    assert ordering.columns == ["pairs, ties half", "generators, Spearman"]
+    assert picking.columns == ["recall@1", "recall@2", "recall@10", "filter@1", "filter@2", "filter@10"]
+    assert [row.name for row in picking.rows] == ["reward model"]
+    assert len(scorer_tables(evaluation_metrics())) == 1
 
 
 def test_disagreements_are_the_widest_wrong_margins_one_of_a_prompt(page):

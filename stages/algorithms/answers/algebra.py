@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from fractions import Fraction
-from math import comb, factorial, gcd
+from math import ceil, comb, factorial, floor, gcd, lcm
 
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.latex_tree import Node
@@ -28,6 +28,16 @@ _MAX_EXPONENT = 60
 _MAX_FACTORIAL = 500
 _MAX_KEY_CHARACTERS = 200
 _ONE: Polynomial = {(): Fraction(1)}
+
+_OF_RATIONALS = {
+    "floor": floor,
+    "ceil": ceil,
+    "mod": lambda value, divisor: value % divisor,
+    "max": max,
+    "min": min,
+    "gcd": lambda *values: gcd(*map(int, values)),
+    "lcm": lambda *values: lcm(*map(int, values)),
+}
 
 Monomial = tuple[tuple[str, Fraction], ...]
 Polynomial = dict[Monomial, Fraction]
@@ -314,6 +324,12 @@ def _call(node: Node) -> Form:
     values = [rational_value(form) for form in forms]
     if name == "abs" and values[0] is not None:
         return _constant(abs(values[0]))
+    if name in _OF_RATIONALS and None not in values:
+        if name in ("gcd", "lcm") and any(value.denominator != 1 for value in values):  # type: ignore[union-attr]
+            raise UnreadableError(f"{name} of fractions")
+        if name == "mod" and not values[1]:
+            raise UnreadableError("a remainder of a division by zero")
+        return _constant(Fraction(_OF_RATIONALS[name](*values)))  # type: ignore[arg-type]
     if name in ("factorial", "binom") and all(
         value is not None and value.denominator == 1 for value in values
     ):

@@ -10,15 +10,18 @@ import re
 from fractions import Fraction
 
 from stages.algorithms.answers.clock import compare_times
-from stages.algorithms.answers.comparison import agree
+from stages.algorithms.answers.comparison import agree, holds
 from stages.algorithms.answers.equivalence import Decision
+from stages.algorithms.answers.explosive import is_explosive
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import FUNCTIONS, UnreadableError
 from stages.algorithms.answers.latex_tree import Node, number
+from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.normalisation import clean, one_spelling
 from stages.algorithms.answers.quantities import conversion, read_quantities
 from stages.algorithms.answers.shapes import Several, shape_of
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.worked_out import leaves_work
 
 MAX_CHARACTERS = 1_500
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
@@ -27,6 +30,7 @@ _TEMPERATURE = re.compile(
     r"(?:\\(?:text|mathrm) ?\{ ?)?(?:\^\\circ|(?<=[0-9 }])degrees?) ?(?:\\(?:text|mathrm) ?\{ ?)?"
     r"(?:(C(?:elsius)?)|F(?:ahrenheit)?) ?\}?\Z"
 )
+_INCHES = re.compile(r"(?<=[0-9]) ?(?:''|\")\Z")
 _CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
 _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
@@ -37,10 +41,10 @@ _WORD = re.compile(r"[A-Za-z']+")
 _ARTICLES = frozenset(["a", "an", "the"])
 
 
-def algebraic_verdict(gold: str, prediction: str, tolerance: Fraction | None = None) -> Decision | None:
+def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Decision | None:
     """Verdict and reason for two bare answers, or None. Never raises.
 
-    `tolerance`: numbers agree when no farther apart than it; None for the precision rule of `values`.
+    A prediction whose parts contradict each other, or that leaves the arithmetic to the reader, is wrong.
     """
     if max(len(gold), len(prediction)) > MAX_CHARACTERS:
         return None
@@ -55,13 +59,34 @@ def algebraic_verdict(gold: str, prediction: str, tolerance: Fraction | None = N
         trees = [parse_answer(side.body) for side in quantities]
         if "radian" in (quantities[0].unit, quantities[1].unit):
             trees = list(map(_in_radians, trees))
+        if trees[0] != trees[1] and any(map(is_explosive, trees)):
+            return Verdict.UNPARSED, "too_large_to_compute"
+        if not holds(trees[1]):
+            return Verdict.WRONG, "parts_that_differ"
         shapes = list(map(shape_of, trees))
-        is_same = agree(shapes[0], _times(shapes[1], factor), tolerance)
+        is_same = agree(shapes[0], _times(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
+    if (
+        is_same is not False
+        and not allowed.expressions
+        and leaves_work(shapes[1])
+        and not leaves_work(shapes[0])
+    ):
+        return Verdict.WRONG, "not_worked_out"
     if is_same is None:
         return None
     return (Verdict.CORRECT if is_same else Verdict.WRONG), "algebra"
+
+
+def read(answer: str) -> Node | None:
+    """The tree of a whole answer; None where some of it cannot be read."""
+    if len(answer) > MAX_CHARACTERS:
+        return None
+    try:
+        return parse_answer(_prepared(answer))
+    except (UnreadableError, RecursionError):
+        return None
 
 
 def _prepared(answer: str) -> str:
@@ -70,6 +95,7 @@ def _prepared(answer: str) -> str:
     answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", answer)
     text = _PERCENT.sub(r"\\%", one_spelling(answer)).removesuffix(".")
     text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
+    text = _INCHES.sub(r"\\text{ in}", text)
     text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]

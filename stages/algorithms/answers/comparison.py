@@ -13,39 +13,42 @@ Conventions, where readings differ:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 from stages.algorithms.answers import algebra
+from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.latex_tree import Node, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.matrices import computed, holds_matrix
-from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers
+from stages.algorithms.answers.numbers import UNTIL_TWENTY
+from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers, name_of, shape_of
 from stages.algorithms.answers.solution_sets import Interval, endpoint_value
 from stages.algorithms.answers.values import same_value
 
 _MAX_ITEMS = 40
+_BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
 _EXPRESSIONS = frozenset(
     ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
 )
 
 
-def agree(gold, prediction, tolerance: Fraction | None = None) -> bool | None:
-    """Whether two shapes (see `shapes.shape_of`) agree. `tolerance`: absolute, for numbers; None for the rule."""
+def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
+    """Whether two shapes (see `shapes.shape_of`) agree."""
     gold, prediction = _without_names(gold, prediction)
     records = _records(gold), _records(prediction)
     if records[0] or records[1]:
-        return _agree_records(gold, prediction, records, tolerance)
+        return _agree_records(gold, prediction, records, allowed)
     if isinstance(gold, Named) or isinstance(prediction, Named):
-        return _agree_named(gold, prediction, tolerance)
+        return _agree_named(gold, prediction, allowed)
     if isinstance(gold, Numbers) or isinstance(prediction, Numbers):
-        return _agree_numbers(gold, prediction, tolerance)
+        return _agree_numbers(gold, prediction, allowed)
     if isinstance(gold, Several) or isinstance(prediction, Several):
-        return _agree_several(gold, prediction, tolerance)
+        return _agree_several(gold, prediction, allowed)
     if isinstance(gold, Relation) and isinstance(prediction, Relation):
         return _agree_relations(gold, prediction)
     if isinstance(gold, Relation) or isinstance(prediction, Relation):
         return False
-    return _agree_nodes(gold, prediction, tolerance)
+    return _agree_nodes(gold, prediction, allowed)
 
 
 def _all(decisions) -> bool | None:
@@ -72,7 +75,7 @@ def _without_names(gold, prediction):
     return gold, prediction
 
 
-def _agree_named(gold, prediction, tolerance) -> bool | None:
+def _agree_named(gold, prediction, allowed) -> bool | None:
     """At least one side still has a name: two different ones, or a relation beside it."""
     if isinstance(gold, Named) and isinstance(prediction, Named):
         return None
@@ -92,13 +95,13 @@ def _records(shape) -> dict | None:
     return by_name if len(by_name) == len(shape.items) > 1 else None
 
 
-def _agree_records(gold, prediction, records, tolerance) -> bool | None:
+def _agree_records(gold, prediction, records, allowed) -> bool | None:
     if records[0] and records[1]:
         if records[0].keys() == records[1].keys():
-            return _all(agree(value, records[1][name], tolerance) for name, value in records[0].items())
+            return _all(agree(value, records[1][name], allowed) for name, value in records[0].items())
         is_one_unknown = all(len({name.partition("_")[0] for name in record}) == 1 for record in records)
         if is_one_unknown:
-            return _agree_unordered(list(records[0].values()), list(records[1].values()), tolerance)
+            return _agree_unordered(list(records[0].values()), list(records[1].values()), allowed)
         return None
     record, other = (records[0], prediction) if records[0] else (records[1], gold)
     values = list(record.values())
@@ -108,30 +111,32 @@ def _agree_records(gold, prediction, records, tolerance) -> bool | None:
     if len(set(names)) < len(names) and len({name.partition("_")[0] for name in record}) > 1:
         return False
     if len({name.partition("_")[0] for name in record}) == 1 and other.kind != "sequence":
-        return _agree_unordered(values, other.items, tolerance)
+        return _agree_unordered(values, other.items, allowed)
     if len(values) != len(other.items):
         return False
     items = [item.answer if isinstance(item, Named) else item for item in other.items]
-    return _all(agree(value, item, tolerance) for value, item in zip(values, items, strict=True))
+    return _all(agree(value, item, allowed) for value, item in zip(values, items, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- several values
-def _agree_several(gold, prediction, tolerance) -> bool | None:
+def _agree_several(gold, prediction, allowed) -> bool | None:
     gold, prediction = _unwrap(gold), _unwrap(prediction)
     if not isinstance(gold, Several) or not isinstance(prediction, Several):
         if isinstance(gold, Several) or isinstance(prediction, Several):
             return _agree_one_and_several(gold, prediction)
-        return agree(gold, prediction, tolerance)
+        return agree(gold, prediction, allowed)
     if max(len(gold.items), len(prediction.items)) > _MAX_ITEMS:
         return None
     kinds = {gold.kind, prediction.kind}
     if kinds == {"sequence"}:
-        return _agree_sequences(gold, prediction, tolerance)
+        return _agree_sequences(gold, prediction, allowed)
     if "sequence" not in kinds:
-        return _agree_unordered(_plain(gold.items), _plain(prediction.items), tolerance)
+        return _agree_unordered(_plain(gold.items), _plain(prediction.items), allowed)
+    if not allowed.ordered and "set" not in kinds:
+        return _agree_unordered(gold.items, prediction.items, allowed)
     if "set" in kinds or len(gold.items) != len(prediction.items):
         return False
-    return _agree_ordered(gold.items, prediction.items, tolerance)
+    return _agree_ordered(gold.items, prediction.items, allowed)
 
 
 def _unwrap(shape):
@@ -156,21 +161,23 @@ def _plain(items: Sequence) -> list:
     return [item.answer if isinstance(item, Named) else item for item in items]
 
 
-def _agree_sequences(gold: Several, prediction: Several, tolerance) -> bool | None:
+def _agree_sequences(gold: Several, prediction: Several, allowed) -> bool | None:
     if len(gold.items) != len(prediction.items):
         return False
     if len(gold.items) == 2 and gold.brackets != prediction.brackets:
         return False
-    return _agree_ordered(gold.items, prediction.items, tolerance)
+    if not allowed.ordered:
+        return _agree_unordered(gold.items, prediction.items, allowed)
+    return _agree_ordered(gold.items, prediction.items, allowed)
 
 
-def _agree_ordered(gold: Sequence, prediction: Sequence, tolerance) -> bool | None:
-    return _all(agree(one, other, tolerance) for one, other in zip(gold, prediction, strict=True))
+def _agree_ordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
+    return _all(agree(one, other, allowed) for one, other in zip(gold, prediction, strict=True))
 
 
-def _agree_unordered(gold: Sequence, prediction: Sequence, tolerance) -> bool | None:
+def _agree_unordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
     """Each of one side has a partner on the other; repetitions do not count."""
-    table = [[agree(one, other, tolerance) for other in prediction] for one in gold]
+    table = [[agree(one, other, allowed) for other in prediction] for one in gold]
     partners = [_any(row) for row in table] + [_any(column) for column in zip(*table, strict=True)]
     return _all(partners) if gold and prediction else not gold and not prediction
 
@@ -182,7 +189,7 @@ def _any(decisions: Sequence[bool | None]) -> bool | None:
 
 
 # ---------------------------------------------------------------------------------------------- sets of numbers
-def _agree_numbers(gold, prediction, tolerance) -> bool | None:
+def _agree_numbers(gold, prediction, allowed) -> bool | None:
     sides = as_numbers(gold), as_numbers(prediction)
     if sides[0] is None or sides[1] is None:
         other = prediction if sides[1] is None else gold
@@ -191,22 +198,22 @@ def _agree_numbers(gold, prediction, tolerance) -> bool | None:
     if len(sides[0].pieces) != len(sides[1].pieces):
         return False
     pairs = zip(sides[0].pieces, sides[1].pieces, strict=True)
-    return _all(_agree_intervals(one, other, tolerance) for one, other in pairs)
+    return _all(_agree_intervals(one, other, allowed) for one, other in pairs)
 
 
-def _agree_intervals(gold: Interval, prediction: Interval, tolerance) -> bool | None:
+def _agree_intervals(gold: Interval, prediction: Interval, allowed) -> bool | None:
     if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
         return False
     return _all(
-        [_agree_ends(gold.low, prediction.low, tolerance), _agree_ends(gold.high, prediction.high, tolerance)]
+        [_agree_ends(gold.low, prediction.low, allowed), _agree_ends(gold.high, prediction.high, allowed)]
     )
 
 
-def _agree_ends(gold: Node, prediction: Node, tolerance) -> bool | None:
+def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
     values = endpoint_value(gold), endpoint_value(prediction)
     if any(value in (float("inf"), float("-inf")) for value in values):
         return values[0] == values[1]
-    return same_value(gold, prediction, tolerance)
+    return same_value(gold, prediction, allowed)
 
 
 # ---------------------------------------------------------------------------------------------- relations
@@ -244,17 +251,53 @@ def _rising(relation: Relation) -> Relation:
     return Relation(relation.items[::-1], signs)
 
 
+def holds(node: Node) -> bool:
+    r"""False where parts of an equation in a row, `x = 41 = 42`, are not shown to agree; names come first.
+
+    What follows `\approx` agrees when it is no farther from its neighbour than a unit of its last place.
+    """
+    if node.head in ("list", "set"):
+        return all(map(holds, node.parts))
+    if node.head != "relation":
+        return True
+    items, signs = node.parts
+    if any(sign not in ("eq", "approx") for sign in signs):
+        return True
+    named = 0
+    while named < len(signs) and name_of(items[named]) is not None:
+        named += 1
+    if not named and len(items) == 2 and any(map(symbols_of, items)):
+        return True  # an equation
+    return all(
+        _is_near(items[at], items[at + 1])
+        if signs[at] == "approx"
+        else agree(shape_of(items[at]), shape_of(items[at + 1])) is True
+        for at in range(named, len(signs))
+    )
+
+
+def _is_near(node: Node, rounded: Node) -> bool:
+    values = endpoint_value(node), endpoint_value(rounded)
+    if None in values:
+        return False
+    places = rounded.parts[1] if rounded.head == "number" else 0
+    return abs(values[0] - values[1]) < 10.0 ** -max(places, 0)  # type: ignore[operator]
+
+
 # ---------------------------------------------------------------------------------------------- single values
-def _agree_nodes(gold: Node, prediction: Node, tolerance) -> bool | None:
+def _agree_nodes(gold: Node, prediction: Node, allowed) -> bool | None:
     heads = gold.head, prediction.head
     if gold == prediction and "call" not in heads:
         return True
     if holds_matrix(gold) or holds_matrix(prediction):
-        return _agree_matrices(computed(gold), computed(prediction), tolerance)
+        return _agree_matrices(computed(gold), computed(prediction), allowed)
     if "ratio" in heads:
-        return _agree_ratios(gold, prediction, tolerance)
+        return _agree_ratios(gold, prediction, allowed)
     if heads == ("text", "text"):
-        return gold.first.lower() == prediction.first.lower()
+        return _agree_texts(gold.first, prediction.first, allowed)
+    if "text" in heads:
+        gold, prediction = _as_product(gold), _as_product(prediction)
+        heads = gold.head, prediction.head
     if "based" in heads:
         return _agree_numerals(gold, prediction)
     if not (heads[0] in _EXPRESSIONS and heads[1] in _EXPRESSIONS):
@@ -264,11 +307,11 @@ def _agree_nodes(gold: Node, prediction: Node, tolerance) -> bool | None:
         return infinities[0] == infinities[1]
     if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
         faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
-        if same_value(*faces, tolerance):
+        if same_value(*faces, allowed):
             return True
-    is_same = same_value(gold, prediction, tolerance)
+    is_same = same_value(gold, prediction, allowed)
     if not is_same and (_calls_log(gold) or _calls_log(prediction)):
-        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), tolerance) or is_same
+        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
     return is_same
 
 
@@ -295,27 +338,37 @@ def _with_decimal_logs(node: Node) -> Node:
     )
 
 
+def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
+    """Words in either case; names of one to three letters as they are: a segment AB is no product ab."""
+    if not allowed.ordered:
+        gold, prediction = "".join(sorted(gold)), "".join(sorted(prediction))
+    return gold == prediction or (len(gold) > 3 and gold.lower() == prediction.lower())
+
+
+def _as_product(node: Node) -> Node:
+    """Small letters that stand alone, beside an expression: there `ab` can only be a product."""
+    if node.head != "text" or not (
+        1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()
+    ):
+        return node
+    return Node("multiply", tuple(Node("symbol", (letter,)) for letter in node.first))
+
+
 def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
-    """Numerals in a base: the same digits, or another number. The same number in another base, or the same digits
-    without one, are left open."""
+    """Numerals in a base agree with the same digits in the same base; ten need not be named."""
     if not all(node.head == "based" or is_whole(node) for node in (gold, prediction)):
         return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
     sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
-    if sides[0][1] == sides[1][1]:
-        return sides[0][0].lstrip("0") == sides[1][0].lstrip("0")
-    try:
-        values = [int(digits, int(base or 10)) for digits, base in sides]
-    except ValueError:
-        return None
-    is_open = values[0] == values[1] or (sides[0][0] == sides[1][0] and "" in (sides[0][1], sides[1][1]))
-    return None if is_open else False
+    digits, bases = zip(*sides, strict=True)
+    bases = [str(_BASES.get(base, base)) for base in (base.strip("() ") for base in bases)]
+    return digits[0].lstrip("0") == digits[1].lstrip("0") and bases[0] == bases[1]
 
 
 def _is_infinite(node: Node) -> bool:
     return node.head == "infinity" or (node.head == "multiply" and node.parts[-1].head == "infinity")
 
 
-def _agree_matrices(gold: Node, prediction: Node, tolerance) -> bool | None:
+def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
     if gold.head != prediction.head:
         return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
     if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
@@ -325,12 +378,12 @@ def _agree_matrices(gold: Node, prediction: Node, tolerance) -> bool | None:
         for rows in zip(gold.parts, prediction.parts, strict=True)
         for one, other in zip(*rows, strict=True)
     )
-    return _all(agree(one, other, tolerance) for one, other in pairs)
+    return _all(agree(one, other, allowed) for one, other in pairs)
 
 
-def _agree_ratios(gold: Node, prediction: Node, tolerance) -> bool | None:
+def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
     sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
     if len(sides[0]) != len(sides[1]):
         return False if gold.head == prediction.head else None
     quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
-    return _all(same_value(one, other, tolerance) for one, other in zip(*quotients, strict=True))
+    return _all(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))

@@ -1,29 +1,38 @@
-"""What text alone decides about a response, or the question that is left for math-verify.
+"""What the rules decide about a response, or the question that is left for math-verify.
 
-The order: exact rules on the texts; the same after a reading as mathematics; a sentence's own answer; then the bounds
-of what a computer algebra system may be asked.
+The order: exact rules on the texts; the same after a reading as mathematics, of a sentence's own answer where it is
+one. Only what the grammar here reads from end to end, without a word left over, and what cannot explode may be asked of
+math-verify, which drops what it does not understand.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
-from stages.algorithms.answers.algebraic import algebraic_verdict
-from stages.algorithms.answers.equivalence import Decision, exact_verdict
-from stages.algorithms.answers.explosive import is_debris, is_explosive
+from stages.algorithms.answers.algebraic import algebraic_verdict, read
+from stages.algorithms.answers.equivalence import Decision, exact_verdict, is_choice
+from stages.algorithms.answers.explosive import is_debris
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
-from stages.algorithms.answers.math_verify_texts import is_sentence, math_verify_texts
-from stages.algorithms.answers.sentences import is_about_money, is_denied, is_labelled, pick_answer
+from stages.algorithms.answers.latex_tree import Node
+from stages.algorithms.answers.leniency import STRICT, Leniency
+from stages.algorithms.answers.math_verify_texts import math_verify_texts
+from stages.algorithms.answers.sentences import (
+    is_about_money,
+    is_denied,
+    is_labelled,
+    is_sentence,
+    pick_answer,
+    pick_choice,
+    value_after_marker,
+)
 from stages.algorithms.answers.verdicts import Verdict
 
-_MAX_QUESTION_CHARACTERS = 4_000
-"""Longest text that math-verify is asked about; no real answer that needs algebra is longer."""
+_WORDS = frozenset(["text", "based"])
 
 
 @dataclass(frozen=True)
 class Question:
-    """A comparison for math-verify: two texts in which it finds the answers."""
+    """A comparison for math-verify: two formulas."""
 
     gold: str
     prediction: str
@@ -41,61 +50,76 @@ class Outcome:
 
 
 def decide(
-    gold: str, found: Extraction, require_marker: bool, tolerance: Fraction | None = None
+    gold: str, found: Extraction, require_marker: bool, allowed: Leniency = STRICT
 ) -> Outcome | Question:
-    """The outcome where the texts settle it, or the question for math-verify. Never raises.
+    """The outcome where the rules settle it, or the question for math-verify. Never raises.
 
-    `found` is the answer in the response; `require_marker` and `tolerance` as in `Verifier.judge`.
+    `found` is the answer in the response; `require_marker` and `allowed` as in `Verifier.judge`.
     """
     if found.text is None:
         return Outcome(Verdict.UNPARSED, None, "extraction", found.rule)
     gold_found = extract_gold(gold)
     if gold_found.text is None:
         return Outcome(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
-    decision = _agree_within(gold_found.text, found.text, tolerance) or exact_verdict(
-        gold_found.text, found.text
-    )
-    if decision is not None:
+    decision = exact_verdict(gold_found.text, found.text, allowed)
+    if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], found.text, "exact", decision[1])
+    letter = pick_choice(found.text) if found.names_itself and is_choice(gold_found.text) else None
+    decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
+    if decision is not None:
+        return Outcome(decision[0], letter, "exact", decision[1])
     if require_marker and not found.is_marked:
         return Outcome(Verdict.UNPARSED, None, "extraction", "no_answer_marker")
     if is_debris(found.text) and not is_sentence(found):
         return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_mathematics")
     if is_denied(found.text) and not is_sentence(found) and not is_denied(gold_found.text):
         return Outcome(Verdict.UNPARSED, found.text, "extraction", "denied_answer")
-    if is_sentence(found) and found.text[:1].isalpha() and is_prose(found.text):
-        # As a formula, `The sum is $A$` would be a product of letters and A.
-        decision = _decide_sentence(gold_found, found, tolerance)
-        decision = decision or algebraic_verdict(gold_found.text, found.text, tolerance)
-    else:
-        decision = algebraic_verdict(gold_found.text, found.text, tolerance)
-        decision = decision or _decide_sentence(gold_found, found, tolerance)
+    answers = [_answer_in(gold_found, gold_found), _answer_in(found, gold_found)]
+    if "" in answers:
+        return Outcome(Verdict.UNPARSED, found.text, "extraction", "no_answer_in_sentence")
+    decision = _compare(gold_found.text, found.text, answers, allowed, is_sentence(found))
     if decision is not None:
         return Outcome(decision[0], found.text, "exact", decision[1])
-    question = Question(*math_verify_texts(gold_found, found))
-    if max(len(question.gold), len(question.prediction)) > _MAX_QUESTION_CHARACTERS:
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "answer_too_long")
-    if is_explosive(question.prediction) or is_explosive(question.gold):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "too_large_to_compute")
-    return question
+    trees = [read(answer) for answer in answers]
+    if any(tree is None or _holds_words(tree) for tree in trees):
+        return Outcome(Verdict.UNPARSED, found.text, "extraction", "not_read")
+    return Question(*math_verify_texts(*answers))
 
 
-def _agree_within(gold: str, prediction: str, tolerance: Fraction | None) -> Decision | None:
-    """With a tolerance stated, it comes before the rule of the exact path, which knows none."""
-    return None if tolerance is None else algebraic_verdict(gold, prediction, tolerance)
+def _compare(
+    gold: str, text: str, answers: list[str], allowed: Leniency, is_prose_first: bool
+) -> Decision | None:
+    """The text as a whole, and the answer picked out of it; the latter first where the former is a sentence."""
+    picked = answers != [gold, text]
+    if picked and is_prose_first:
+        return exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
+    decision = algebraic_verdict(gold, text, allowed)
+    if decision is None and picked:
+        decision = exact_verdict(*answers, allowed) or algebraic_verdict(*answers, allowed)
+    return decision
 
 
-def _decide_sentence(gold: Extraction, found: Extraction, tolerance: Fraction | None) -> Decision | None:
-    """Compares the answers picked out of sentences; None where neither side is one or nothing can be picked."""
-    texts = []
-    for side in (gold, found):
-        text = side.text or ""
-        is_text = is_sentence(side) or (
-            not side.rule.startswith("box") and (is_labelled(text) or is_about_money(text))
-        )
-        texts.append(pick_answer(text) if is_text else side.text)
-        if texts[-1] == "":
-            return Verdict.UNPARSED, "no_answer_in_sentence"
-    if None in texts or (texts[0] == gold.text and texts[1] == found.text):
-        return None
-    return exact_verdict(*texts) or algebraic_verdict(*texts, tolerance)  # type: ignore[misc]
+def _answer_in(side: Extraction, gold: Extraction) -> str:
+    """The answer as text, picked out where it stands in a sentence; empty where there is none."""
+    text = side.text or ""
+    if not is_sentence(side) and (side.is_delimited or not (is_labelled(text) or is_about_money(text))):
+        return text
+    if side.rule == "marker" and side is not gold and is_prose(text):
+        return text if _are_words(gold) else value_after_marker(text) or ""
+    picked = pick_answer(text)
+    return text if picked is None else picked
+
+
+def _are_words(gold: Extraction) -> bool:
+    return (
+        not any(map(str.isdigit, gold.text or ""))
+        and "\\" not in (gold.text or "")
+        and is_prose(gold.text or "")
+    )
+
+
+def _holds_words(node: Node) -> bool:
+    if node.head in _WORDS:
+        return True
+    parts = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+    return any(_holds_words(part) for part in parts if isinstance(part, Node) and node.head != "operator")

@@ -17,6 +17,7 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 
+from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.normalisation import clean, compact
 from stages.algorithms.answers.numbers import WrittenNumber, read_number
 from stages.algorithms.answers.values import Written, agree_as_written
@@ -35,7 +36,7 @@ _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
-_SIDE_BY_SIDE = re.compile(r"[0-9] [0-9]+(?![0-9/])")
+_SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
 """Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -43,7 +44,7 @@ Decision = tuple[Verdict, str]
 """A verdict and the rule that gave it."""
 
 
-def exact_verdict(gold: str, prediction: str) -> Decision | None:
+def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Decision | None:
     """Verdict and reason for two bare answers, or None when the texts alone do not settle it. Never raises."""
     gold_text, prediction_text = _clean_gold(gold), clean(prediction)
     if not gold_text or not prediction_text:
@@ -51,10 +52,10 @@ def exact_verdict(gold: str, prediction: str) -> Decision | None:
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
     return (
-        _compare_numbers(gold_text, prediction_text)
+        _compare_numbers(gold_text, prediction_text, allowed)
         or _compare_words(gold_text, prediction_text)
-        or _compare_choices(gold_text, prediction_text)
-        or _compare_lists(gold_text, prediction_text)
+        or _compare_choices(gold_text, prediction_text, allowed)
+        or _compare_lists(gold_text, prediction_text, allowed)
     )
 
 
@@ -69,14 +70,14 @@ def _is_split(gold: str, prediction: str) -> bool:
     return ", " in prediction and _GROUPED.fullmatch(gold) is not None
 
 
-def _compare_numbers(gold: str, prediction: str) -> Decision | None:
+def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     gold_value, value = without_name(gold, prediction)
     gold_number = read_number(gold_value)
     if gold_number is None:
         return _compare_decimal_comma(gold_value, value)
     number = read_number(value)
     if number is not None:
-        return _compare_values(gold_number, number)
+        return _compare_values(gold_number, number, allowed)
     if _PLAIN_WORDS.fullmatch(value):
         return Verdict.UNPARSED, "words_for_a_number"
     if _SIDE_BY_SIDE.search(value):
@@ -97,7 +98,7 @@ def without_name(gold: str, prediction: str) -> tuple[str, str]:
     return gold, prediction
 
 
-def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | None:
+def _compare_values(gold: WrittenNumber, number: WrittenNumber, allowed: Leniency) -> Decision | None:
     if gold.unit != number.unit and gold.unit and number.unit:
         return Verdict.WRONG, "units"
     if gold.value is None or number.value is None:
@@ -109,7 +110,7 @@ def _compare_values(gold: WrittenNumber, number: WrittenNumber) -> Decision | No
     if gold.is_percent != number.is_percent:
         return _compare_face_values(gold, number)
     sides = [_as_written(side) for side in (gold, number)]
-    if (gold.is_decimal or number.is_decimal) and agree_as_written(*sides, tolerance=None):
+    if (gold.is_decimal or number.is_decimal) and agree_as_written(*sides, allowed):
         return Verdict.CORRECT, "rounding"
     return Verdict.WRONG, "number"
 
@@ -146,21 +147,28 @@ def _compare_words(gold: str, prediction: str) -> Decision | None:
     return None
 
 
-def _compare_choices(gold: str, prediction: str) -> Decision | None:
+def is_choice(gold: str) -> bool:
+    """True for a gold answer that is one letter of a choice."""
+    return _CHOICE.fullmatch(clean(gold)) is not None
+
+
+def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     gold, prediction = (
         _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
         for side in (gold, prediction)
     )
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
-        return _compare_text_of_choice(gold, prediction)
+        return _compare_text_of_choice(gold, prediction, allowed)
     gold_letter, gold_text = gold_choice.groups()
     if not gold_text and _SEVERAL_CHOICES.fullmatch(prediction):
         return Verdict.WRONG, "several_choices"
     choice = _CHOICE.fullmatch(prediction)
     if choice is None:
         return (
-            exact_verdict(gold_text, prediction) if gold_text and not _CHOICE.fullmatch(gold_text) else None
+            exact_verdict(gold_text, prediction, allowed)
+            if gold_text and not _CHOICE.fullmatch(gold_text)
+            else None
         )
     letter, text = choice.groups()
     if _OTHER_CHOICE.search(text) or _OTHER_CHOICE.search(gold_text):
@@ -171,16 +179,16 @@ def _compare_choices(gold: str, prediction: str) -> Decision | None:
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
 
 
-def _compare_text_of_choice(gold: str, prediction: str) -> Decision | None:
+def _compare_text_of_choice(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     """`(B) 14` beside the gold answer 14: the text decides, but only for it."""
     choice = _CHOICE.fullmatch(prediction)
     if choice is None or not choice[2] or _CHOICE.fullmatch(choice[2]) or _OTHER_CHOICE.search(choice[2]):
         return None
-    decision = exact_verdict(gold, choice[2])
+    decision = exact_verdict(gold, choice[2], allowed)
     return decision if decision is not None and decision[0] is Verdict.CORRECT else None
 
 
-def _compare_lists(gold: str, prediction: str) -> Decision | None:
+def _compare_lists(gold: str, prediction: str, allowed: Leniency) -> Decision | None:
     gold_list, listed = _read_list(gold), _read_list(prediction)
     if gold_list is None or listed is None or gold_list[0] != listed[0]:
         return None
@@ -192,7 +200,9 @@ def _compare_lists(gold: str, prediction: str) -> Decision | None:
         return _opinion(same, "number_set")
     if len(gold_values) != len(values):
         return Verdict.WRONG, "tuple_length"
-    decisions = [_compare_values(first, second) for first, second in zip(gold_values, values, strict=True)]
+    decisions = [
+        _compare_values(first, second, allowed) for first, second in zip(gold_values, values, strict=True)
+    ]
     if any(decision is not None and decision[0] is Verdict.WRONG for decision in decisions):
         return Verdict.WRONG, "number_tuple"
     return None if None in decisions else (Verdict.CORRECT, "number_tuple")

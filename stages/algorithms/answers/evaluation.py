@@ -1,48 +1,96 @@
-"""The value of an expression at a point, in floats: constant time for each part, whatever the numbers in it.
+"""The value of an expression at a point: in floats, which tell values apart, or to 50 digits, which settle doubts.
 
-It tells expressions apart. That two expressions have the same value is evidence, not proof, unless variables took
-random values (a polynomial identity that fails is caught with probability 1 but for rounding).
+Variables are real, and so is every value on the way, unless the imaginary unit stands in one of the two expressions: a
+root of a negative number has no value. Odd roots of negative numbers are real, as in school and in `algebra`.
 """
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
+from typing import Any
 
 from stages.algorithms.answers.latex_tree import Node
 
-_CONSTANTS = {"pi": math.pi, "e": math.e, "i": 1j}
-_LARGEST_ROOT = 9
-_FUNCTIONS = {
-    "sin": cmath.sin,
-    "cos": cmath.cos,
-    "tan": cmath.tan,
-    "arcsin": cmath.asin,
-    "arccos": cmath.acos,
-    "arctan": cmath.atan,
-    "sinh": cmath.sinh,
-    "cosh": cmath.cosh,
-    "tanh": cmath.tanh,
-    "ln": cmath.log,
-    "log": cmath.log,
-    "exp": cmath.exp,
-    "abs": abs,
-    "cot": lambda x: 1 / cmath.tan(x),
-    "sec": lambda x: 1 / cmath.cos(x),
-    "csc": lambda x: 1 / cmath.sin(x),
-    "lg": lambda x: cmath.log(x) / math.log(10),
+_DIGITS = 50
+_CONSTANTS = ("e", "i")
+_FUNCTION_NAMES = {
+    "sin": "sin",
+    "cos": "cos",
+    "tan": "tan",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arctan": "atan",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "tanh": "tanh",
+    "ln": "log",
+    "log": "log",
+    "exp": "exp",
 }
 
 
-def value_at(node: Node, point: Mapping[str, float]) -> complex | None:
-    """The value with the variables of `point`; None where it is undefined, too large, or not known here."""
+class UndefinedError(ArithmeticError):
+    """The expression has no value at the point."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """The numbers that an expression is evaluated in."""
+
+    number: Callable[[Any], Any]
+    library: Any
+    """Holds pi, e and the functions by the names of `math`."""
+    is_real: bool
+    gamma: Callable[[Any], Any]
+
+
+REAL = Arithmetic(float, math, True, math.gamma)
+COMPLEX = Arithmetic(float, cmath, False, math.gamma)
+
+
+@cache
+def exact(is_real: bool) -> Arithmetic:
+    """Arithmetic to 50 digits. Loads mpmath, which most runs never need."""
+    import mpmath
+
+    context = mpmath.MPContext()
+    context.dps = _DIGITS
+
+    def number(value: Fraction | float):
+        value = Fraction(value)
+        return context.mpf(value.numerator) / value.denominator
+
+    return Arithmetic(number, context, is_real, context.gamma)
+
+
+def value_at(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic = COMPLEX) -> Any:
+    """The value with the variables of `point`; None where it is too large or not known here.
+
+    UndefinedError where it has none: in a pole, or where a value on the way is not real.
+    """
     try:
-        value = complex(_value(node, point))
-    except (ArithmeticError, ValueError, KeyError, TypeError):
+        value = _value(node, point, arithmetic)
+        return value if cmath.isfinite(complex(value)) else None
+    except UndefinedError:
+        raise
+    except (OverflowError, KeyError, TypeError):
         return None
-    return value if cmath.isfinite(value) else None
+    except (ArithmeticError, ValueError) as error:
+        raise UndefinedError from error
+
+
+def constant_value(node: Node) -> complex | None:
+    """The value of an expression without variables; None where it has none or is not known here."""
+    try:
+        value = value_at(node, {})
+    except UndefinedError:
+        return None
+    return None if value is None else complex(value)
 
 
 def symbols_of(node: Node) -> set[str]:
@@ -59,65 +107,95 @@ def is_written_with_i(node: Node) -> bool:
     return any(is_written_with_i(part) for part in node.parts if isinstance(part, Node))
 
 
-def largest_part(node: Node, point: Mapping[str, float]) -> float:
-    """The largest absolute value among the sums' terms and the arguments of functions, for a bound of rounding."""
-    parts = [part for part in node.parts if isinstance(part, Node)]
-    largest = max((largest_part(part, point) for part in parts), default=0.0)
-    if node.head in ("add", "call", "power"):
-        for part in parts:
-            value = value_at(part, point)
-            largest = max(largest, math.inf if value is None else abs(value))
-    return largest
-
-
-def _value(node: Node, point: Mapping[str, float]) -> complex:
+def _value(node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
     head, parts = node.head, node.parts
     if head == "number":
-        return float(parts[0])
+        return arithmetic.number(parts[0])
     if head == "symbol":
-        return _CONSTANTS[parts[0]] if parts[0] in _CONSTANTS else point[parts[0]]
+        if parts[0] in _CONSTANTS:
+            return 1j if parts[0] == "i" else +arithmetic.library.e
+        return point[parts[0]]
     if head == "pi":
-        return math.pi
+        return +arithmetic.library.pi
     if head == "add":
-        return sum(_value(part, point) for part in parts)
+        return sum(
+            (_value(part, point, arithmetic) for part in parts[1:]), _value(parts[0], point, arithmetic)
+        )
     if head == "multiply":
-        product: complex = 1
-        for part in parts:
-            product *= _value(part, point)
+        product = _value(parts[0], point, arithmetic)
+        for part in parts[1:]:
+            product = product * _value(part, point, arithmetic)
         return product
     if head == "power":
-        return _power(_value(parts[0], point), _value(parts[1], point))
+        return _power(parts[0], parts[1], point, arithmetic)
     if head == "call":
-        return _call(parts[0], [_value(part, point) for part in parts[1:]])
+        values = [_value(part, point, arithmetic) for part in parts[1:]]
+        return _in_the_field(_call(parts[0], values, arithmetic), arithmetic)
     if head == "percent":
-        return _value(parts[0], point) / 100
+        return _value(parts[0], point, arithmetic) / 100
     if head == "degree":
-        return _value(parts[0], point) * math.pi / 180
+        return _value(parts[0], point, arithmetic) * arithmetic.library.pi / 180
     raise KeyError(head)
 
 
-def _power(base: complex, exponent: complex) -> complex:
-    """Odd roots of negative numbers are real, as in school and in `algebra`; else the principal value."""
-    if not isinstance(base, complex) and not isinstance(exponent, complex) and base < 0:
-        fraction = Fraction(exponent).limit_denominator(_LARGEST_ROOT)
-        if fraction.denominator % 2 and abs(fraction - exponent) < 1e-12:
-            size = (-base) ** exponent
-            return -size if fraction.numerator % 2 else size
-    return base**exponent
+def _power(base_node: Node, exponent_node: Node, point: Mapping[str, Any], arithmetic: Arithmetic) -> Any:
+    base, fraction = _value(base_node, point, arithmetic), rational(exponent_node)
+    if fraction is not None and fraction.denominator == 1:
+        return base**fraction.numerator if abs(fraction) < 2**53 else base ** arithmetic.number(fraction)
+    exponent = _value(exponent_node, point, arithmetic) if fraction is None else arithmetic.number(fraction)
+    if _is_complex(base) or _is_complex(exponent) or base >= 0:
+        return _in_the_field(base**exponent, arithmetic)
+    if fraction is not None and fraction.denominator % 2:
+        size = (-base) ** exponent
+        return -size if fraction.numerator % 2 else size
+    if fraction is None and exponent == int(exponent):
+        return base ** int(exponent) if abs(exponent) < 2**53 else None
+    return _in_the_field(
+        complex(base) ** exponent if arithmetic.library is cmath else base**exponent, arithmetic
+    )
 
 
-def _call(name: str, arguments: list[complex]) -> complex:
-    if name == "factorial":
-        return math.gamma(_real(arguments[0]) + 1)
-    if name == "binom":
-        upper, lower = map(_real, arguments)
-        return math.gamma(upper + 1) / (math.gamma(lower + 1) * math.gamma(upper - lower + 1))
-    return _FUNCTIONS[name](arguments[0])
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, complex) or hasattr(value, "_mpc_")
 
 
-def _real(value: complex) -> float:
-    if isinstance(value, complex):
-        if value.imag:
-            raise ValueError("not real")
-        return value.real
+def _in_the_field(value: Any, arithmetic: Arithmetic) -> Any:
+    if arithmetic.is_real and _is_complex(value):
+        raise UndefinedError
     return value
+
+
+def rational(node: Node) -> Fraction | None:
+    """The number that a fraction in an exponent is; None for what is written otherwise."""
+    if node.head == "number":
+        return node.first
+    if node.head == "multiply":
+        factors = [rational(part) for part in node.parts]
+        return None if None in factors else math.prod(factors)  # type: ignore[arg-type]
+    if node.head == "power" and node.parts[1].head == "number" and node.parts[1].first == -1:
+        value = rational(node.first)
+        return 1 / value if value else None
+    return None
+
+
+def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
+    library = arithmetic.library
+    if name in _FUNCTION_NAMES:
+        return getattr(library, _FUNCTION_NAMES[name])(values[0])
+    if name == "abs":
+        return abs(values[0])
+    if name in ("cot", "sec", "csc"):
+        return 1 / getattr(library, {"cot": "tan", "sec": "cos", "csc": "sin"}[name])(values[0])
+    if name == "lg":
+        return library.log(values[0]) / library.log(10)
+    if name in ("factorial", "binom"):
+        upper, *lower = (value.real if _is_complex(value) and not value.imag else value for value in values)
+        gamma = arithmetic.gamma
+        if not lower:
+            return gamma(upper + 1)
+        return gamma(upper + 1) / (gamma(lower[0] + 1) * gamma(upper - lower[0] + 1))
+    if name in ("floor", "ceil") and library is not cmath:
+        return getattr(library, name)(values[0])
+    if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
+        return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
+    raise KeyError(name)

@@ -1,41 +1,94 @@
-r"""Tells texts whose evaluation would explode before a computer algebra system sees them: `9^{9^{9^9}}`, `(999999!)!`.
+r"""How much a computer algebra system would have to write out: `9^{9^9}`, `(999999!)!`, `\\sum_{k=1}^{10^9} k`.
 
-Only a screen, so that the usual attacks cost microseconds instead of a time limit and a new process. What it lets
-through meets those limits.
+Told from the tree of an answer, bottom up and with floats at most: how many bits its numbers may have, and how
+many sums with variables stand to be multiplied out. So towers and giant sums cost microseconds, and no worker its life.
 """
 
 from __future__ import annotations
 
+import math
 import re
 
-_MAX_TOWER = 3
-"""Exponents above each other; `e^{-x^{2}}` has two."""
-_MAX_DEPTH = 25
-_MAX_EXPONENTS = 300
-"""Product of the exponents on brackets inside each other: as many terms or more would an expansion have."""
-_MAX_CONTROL_WORDS = 300
-_LARGE_FACTORIAL = re.compile(r"[0-9]{5,}[)}\] ]{0,9}!|!\s{0,3}[)}\]]{0,9}\s{0,3}!")
-_CHAIN = re.compile(r"(?:\^\s{0,3}[0-9]{1,20}\s{0,3}){3}")
-_LARGE_POWER = re.compile(
-    r"[0-9]{3,}[)}\] ]{0,9}(?:\^|\*\*)[{(\s]{0,9}[0-9]{5,}|(?:\^|\*\*)[{(\s]{0,9}-?[0-9]{7,}"
-)
+from stages.algorithms.answers.evaluation import constant_value, rational, symbols_of
+from stages.algorithms.answers.latex_tree import Node
+
+_MAX_BITS = 20_000
+_MAX_FACTORS = 300
+_MAX_TERMS = 10_000
+"""Of a sum or product with bounds."""
+_BEYOND = math.inf
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
 _EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
 _ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
-_EXPONENT = re.compile(r"\s{0,3}\^\s{0,3}[{(]{0,2}([0-9]{1,9})")
-_OPENING, _CLOSING = frozenset("({["), frozenset(")}]")
 
 
-def is_explosive(text: str) -> bool:
-    """True for a tower of exponents, a giant power or factorial, or deep nesting. Linear in the length of the text."""
-    if _LARGE_FACTORIAL.search(text) or _LARGE_POWER.search(text) or text.count("\\") > _MAX_CONTROL_WORDS:
-        return True
-    powers = text.replace("**", "^")
-    if _CHAIN.search(powers):
-        return True
-    if _deepest(powers) > _MAX_DEPTH or _highest_tower(powers) >= _MAX_TOWER:
-        return True
-    return _nested_exponents(powers) > _MAX_EXPONENTS
+def is_explosive(node: Node) -> bool:
+    """True where working the expression out could take numbers or polynomials of a size that no answer has."""
+    bits, factors = _size(node)
+    return bits > _MAX_BITS or factors > _MAX_FACTORS
+
+
+def _size(node: Node) -> tuple[float, float]:
+    """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
+    head = node.head
+    if head == "number":
+        return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
+    if head == "symbol":
+        return 1.0, 0.0
+    sizes = [_size(part) for part in _parts(node)]
+    if not sizes:
+        return 1.0, 0.0
+    if head == "power":
+        return _power_size(sizes[0], node.parts[1], sizes[1])
+    if head == "call" and node.first in ("factorial", "binom"):
+        return _times(_value(sizes[0][0]), sizes[0][0] + 1), sizes[0][1]
+    if head == "call" and node.first.startswith(("sum over", "prod over")):
+        terms = _value(max(sizes[0][0], sizes[1][0]))
+        if terms > _MAX_TERMS:
+            return _BEYOND, 0.0
+        bits, factors = _size(_with(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
+        return _times(bits, terms), _times(factors, terms)
+    if head == "multiply":
+        return sum(bits for bits, _ in sizes), sum(factors for _, factors in sizes)
+    factors = max(factors for _, factors in sizes)
+    if head == "add" and symbols_of(node):
+        factors = max(factors, 1.0)
+    return max(bits for bits, _ in sizes) + len(sizes), factors
+
+
+def _with(node: Node, name: str, value: Node) -> Node:
+    """The tree with `value`, the last of a series, for its index."""
+    if node.head == "symbol":
+        return value if node.first == name else node
+    return Node(
+        node.head, tuple(_with(part, name, value) if isinstance(part, Node) else part for part in node.parts)
+    )
+
+
+def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, float]) -> tuple[float, float]:
+    value = rational(exponent)
+    if value is not None:
+        factor = float(min(abs(value.numerator), 10**30))
+        return _times(base[0], factor), _times(base[1], factor / value.denominator)
+    if symbols_of(exponent):
+        return base[0] + size[0], base[1] + size[1]
+    number = constant_value(exponent)
+    factor = _value(size[0]) if number is None else abs(number)
+    return _times(base[0], factor), _times(base[1], factor)
+
+
+def _value(bits: float) -> float:
+    """The largest number of so many bits."""
+    return 2.0**bits if bits < 1_000 else _BEYOND
+
+
+def _times(first: float, second: float) -> float:
+    return first * second if first and second else 0.0
+
+
+def _parts(node: Node) -> list[Node]:
+    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+    return [part for part in flat if isinstance(part, Node)]
 
 
 def is_debris(text: str) -> bool:
@@ -47,46 +100,3 @@ def is_debris(text: str) -> bool:
         return True
     plain = _ESCAPE.sub("", text)
     return plain.count("{") != plain.count("}") or sum(map(plain.count, "([")) != sum(map(plain.count, ")]"))
-
-
-def _deepest(text: str) -> int:
-    depth = deepest = 0
-    for character in text:
-        if character in _OPENING:
-            depth += 1
-            deepest = max(deepest, depth)
-        elif character in _CLOSING:
-            depth = max(0, depth - 1)
-    return deepest
-
-
-def _highest_tower(text: str) -> int:
-    """How many exponents stand on each other, by the brackets after `^`."""
-    highest = 0
-    levels = [0]
-    after_power = False
-    for character in text:
-        if character == "^":
-            highest = max(highest, levels[-1] + 1)
-            after_power = True
-        elif character in _OPENING:
-            levels.append(levels[-1] + after_power)
-            after_power = False
-        elif character in _CLOSING and len(levels) > 1:
-            levels.pop()
-        elif not character.isspace():
-            after_power = False
-    return highest
-
-
-def _nested_exponents(text: str) -> int:
-    """The largest product of whole exponents on brackets that stand inside each other: 60 * 9 in ((x+1)^60+y)^9."""
-    products = [1]
-    for at, character in enumerate(text):
-        if character in _OPENING:
-            products.append(1)
-        elif character in _CLOSING and len(products) > 1:
-            exponent = _EXPONENT.match(text, at + 1)
-            product = min(products.pop() * int(exponent[1] if exponent else 1), 10**9)
-            products[-1] = max(products[-1], product)
-    return max(products)

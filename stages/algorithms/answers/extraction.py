@@ -32,21 +32,33 @@ _MAX_GAP_CHARACTERS = 60
 
 _MARKER = re.compile(
     r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
-    r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$",
+    r"|\b(?:correct|right|final)\s(?:choice|option)\s{0,2}(?::|\bis\b)"
+    r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$"
+    r"|答案\s?(?:[:：]|就?[是为為](?:[:：])?)"
+    r"|\b(?:réponse|respuesta|antwort)(?:\s(?:finale?|correcte?a?))?\s{0,2}"
+    r"(?::|=|\best\b|\bes\b|\bist\b|\blautet\b)\s{0,2}:?"
+    r"|उत्तर\s{0,2}(?:[:：]|है(?=\s))?"
+    r"|(?:الجواب|الإجابة)(?:\s(?:النهائي|النهائية|الصحيح|الصحيحة))?\s{0,2}(?:[:：=]|هو|هي)\s{0,2}:?",
     re.IGNORECASE | re.MULTILINE,
 )
+"""Of the languages that reasoning models answer in: English, Chinese, French, Spanish, German, Hindi and Arabic."""
 _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
-_SENTENCE_END = re.compile(r"\.(?=\s)")
+_SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
+_CLOSING_COPULA = re.compile(r"\s(?:है|हैं)\Z")
+_ENDLESS = re.compile(r"(\.[0-9]{1,60}) ?(?:\.\.\.|\\l?dots(?![a-z])|\\cdots(?![a-z]))")
+"""The dots of 0.333... are no full stops."""
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
 _DRAWN_RULE = re.compile(r"([-+*_=~.#])\1{2,}")
 _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
 _NEW_STATEMENT = re.compile(
-    r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|so|then|thus|hence|therefore|is|are|gives?|get|"
-    r"total|final|answer)\b",
+    r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|oops|so|then|thus|hence|therefore|is|are|gives?|get|"
+    r"total|final|answer|correct|correction|corrected|mistake|error|wrong|mean|meant|scratch|fix|should|better|revised|"
+    r"again|let|forgot)\b|[!?:\u2014\u2192~]|\.\s+[A-Z]|\\(?:rightarrow|to|implies)(?![a-z])",
     re.IGNORECASE,
 )
+"""What makes the next box a correction or a conclusion, not one more of a list."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
 
@@ -58,20 +70,33 @@ class Extraction:
     text: str | None
     """The answer as written; None when there is none."""
     rule: str
-    """`box`, `boxes`, `marker`, `bare` or `last_sentence`; without an answer the reason: `empty`, `unclosed_box`,
-    `answer_too_long`."""
+    """`tag`, `box`, `boxes`, `marker`, `bare` or `last_sentence`; without an answer the reason: `empty`,
+    `unclosed_box`, `answer_too_long`."""
     context: str = ""
     """For a marker: the text from the marker on, for verifiers that read sentences."""
 
     @property
     def is_marked(self) -> bool:
         """True when the response itself says which part is its answer."""
-        return self.rule in ("box", "boxes", "marker")
+        return self.is_delimited or self.rule == "marker"
+
+    @property
+    def names_itself(self) -> bool:
+        """True for a sentence that may name its answer: after a marker, or all of a short response."""
+        return self.rule in ("marker", "bare")
+
+    @property
+    def is_delimited(self) -> bool:
+        """True when the response also says where its answer ends."""
+        return self.rule in ("tag", "box", "boxes")
 
 
 def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
-    conclusion = response.rpartition("</think>")[2] or response
+    conclusion = _ENDLESS.sub("\\1…", response.rpartition("</think>")[2] or response)
+    tagged = _extract_tagged(conclusion)
+    if tagged is not None:
+        return tagged
     boxed = _extract_boxed(conclusion)
     if boxed is not None:
         return boxed
@@ -103,6 +128,17 @@ def extract_gold(gold: str) -> Extraction:
 def is_prose(text: str) -> bool:
     r"""True when `text` reads as a sentence: two free-standing words of three letters or more outside `\text{}`."""
     return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
+
+
+def _extract_tagged(text: str) -> Extraction | None:
+    """What stands in the last `<answer>` that is closed; a box in it counts before the rest."""
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    if start < 0 or end - start > _TAIL_CHARACTERS:
+        return None
+    content = text[start + len("<answer>") : end].strip()
+    boxed = _extract_boxed(content) or _extract_marked(content, _MARKER)
+    return boxed or (Extraction(content, "tag") if content else Extraction(None, "empty"))
 
 
 def _extract_boxed(text: str) -> Extraction | None:
@@ -205,6 +241,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     else:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
     answer = _EMPHASIS_END.sub("", answer).strip(" \t*").removesuffix(".")
+    answer = _CLOSING_COPULA.sub("", answer)
     if not answer:
         return Extraction(None, "empty")
     return Extraction(answer, "marker", context)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from stages.algorithms.answers.latex_tokens import FUNCTIONS, Token, TokenStream, UnreadableError
+from stages.algorithms.answers.latex_tokens import FUNCTIONS, NAME_SIGNS, Token, TokenStream, UnreadableError
 from stages.algorithms.answers.latex_tree import (
     Node,
     is_whole,
@@ -79,9 +79,11 @@ _SYMBOLS = frozenset(
         "triangle",
     ]
 )
-_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod"])
+_CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
+_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
 _CALLED = frozenset("fghFGH")
+_OPENING_COMMANDS = (FUNCTIONS, _SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS)
 
 
 class ExpressionReader:
@@ -167,7 +169,7 @@ class ExpressionReader:
         if token.kind == "symbol":
             return token.value in ("(", "{") or (token.value == "|" and not self._open_bars)
         if token.kind == "command":
-            return any(token.value in names for names in (FUNCTIONS, _SYMBOLS, _CONSTANTS, _STRUCTURES))
+            return any(token.value in names for names in _OPENING_COMMANDS)
         return token.kind in ("number", "letter", "begin")
 
     def _factor(self, depth: int) -> Node:
@@ -175,9 +177,13 @@ class ExpressionReader:
         while True:
             if self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
+                if node.head == "power" and self.tokens.at("symbol", "^"):
+                    raise UnreadableError("a power of a power without brackets")
             elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
                 name = f"{node.first.first}_{self._subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
+            elif is_whole(node) and self.tokens.take("symbol", "_"):
+                node = Node("based", (str(node.first), self._subscript()))
             elif self.tokens.take("symbol", "!"):
                 node = Node("call", ("factorial", node))
             elif self.tokens.take("symbol", "%") or self.tokens.take("command", "%"):
@@ -269,8 +275,23 @@ class ExpressionReader:
             return Node(_CONSTANTS[name], ())
         if name in FUNCTIONS:
             return self._function(name, depth)
+        if name in NAME_SIGNS and (
+            self.tokens.at("text") or self.tokens.at("letter") or name not in _SYMBOLS
+        ):
+            return self._figure(name)
         if name in _SYMBOLS:
             return self._symbol(name)
+        return self._structure(name, depth)
+
+    def _structure(self, name: str, depth: int) -> Node:
+        if name in _CHOICES_OF_NUMBERS:
+            return self._choice_of_numbers(name, depth)
+        if name in ("int", "lim"):
+            return self._operator(name, depth)
+        if name in ("lfloor", "lceil"):
+            inner = self.sum(depth + 1)
+            self.tokens.close(f"r{name[1:]}")
+            return Node("call", (name[1:], inner))
         if name == "frac":
             return Node("multiply", (self._argument(depth), reciprocal(self._argument(depth))))
         if name == "binom":
@@ -322,6 +343,34 @@ class ExpressionReader:
         if not tokens.take("symbol", "^"):
             raise UnreadableError("a series without an end")
         return Node("call", (f"{name} over {index}", low, self._argument(depth), self._product(depth + 1)))
+
+    def _figure(self, name: str) -> Node:
+        r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts."""
+        if not self.tokens.take("symbol", "{"):
+            if not (self.tokens.at("text") or self.tokens.at("letter")):
+                raise UnreadableError("a figure without a name")
+            return Node("text", (f"{name} {self._symbol(self.tokens.next().value).first}",))
+        letters = []
+        while self.tokens.at("letter") or self.tokens.at("text"):
+            letters.append(self.tokens.next().value)
+        self.tokens.close("}")
+        return Node("text", (f"{name} {''.join(letters)}",))
+
+    def _operator(self, name: str, depth: int) -> Node:
+        """An integral or limit: a function of its bounds and of what follows, of which only the notation is known."""
+        bounds = []
+        for _ in range(2):
+            if self.tokens.take("symbol", "_"):
+                bounds.append(Node("text", (f"from {self._subscript()}",)))
+            elif self.tokens.take("symbol", "^"):
+                bounds.append(Node("text", (f"to {self._subscript()}",)))
+        return Node("operator", (name, *bounds, self.sum(depth + 1)))
+
+    def _choice_of_numbers(self, name: str, depth: int) -> Node:
+        bracket = self._base(depth + 1)
+        if bracket.head not in ("sequence", "set"):
+            raise UnreadableError(f"{name} of no list")
+        return Node("call", (name, *(bracket.parts if bracket.head == "set" else bracket.parts[2])))
 
     def _function(self, name: str, depth: int) -> Node:
         exponent = base = None

@@ -80,6 +80,8 @@ def _relation(reader: ExpressionReader, depth: int) -> Node:
 def _set_expression(reader: ExpressionReader, depth: int) -> Node:
     tokens = reader.tokens
     node = reader.sum(depth)
+    if tokens.take("command", "bmod", "mod"):
+        node = Node("call", ("mod", node, reader.sum(depth)))
     while tokens.at("command", *_SET_OPERATIONS):
         node = Node(_SET_OPERATIONS[tokens.next().value], (node, reader.sum(depth)))
     if not tokens.at("symbol", ":"):

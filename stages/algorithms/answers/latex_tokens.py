@@ -29,9 +29,12 @@ FUNCTIONS = frozenset(
         "exp",
     ]
 )
-_WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "inf", "alpha", "beta", "theta", "lambda"])
+_WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
+_WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
-"""A longer run of letters is a word, unless all are capitals (`ABCD` is a product or the name of a figure)."""
+"""A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
+NAME_SIGNS = frozenset(["angle", "triangle", "measuredangle", "square", "odot", "overline", "widehat"])
+"""Commands after which capitals name a figure."""
 
 
 class UnreadableError(ValueError):
@@ -47,16 +50,28 @@ class Token:
     follows_space: bool
 
 
-_SUPERSCRIPTS = str.maketrans(
-    {"²": "^{2}", "³": "^{3}", "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "±": r"\pm "}
+_SIGNS = str.maketrans(
+    {
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "±": r"\pm ",
+        "∠": r"\angle ",
+        "△": r"\triangle ",
+    }
 )
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "01234567890123456789")
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
 _CONJUNCTION = re.compile(
     r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(?:and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(?:and|or)(?=[^a-z])"
+    r"|\\(?:lor|vee|land|wedge)(?![a-zA-Z])"
 )
 _QUAD = re.compile(r"\\q?quad")
 """No other command starts so; what follows without a space is a letter of the next formula."""
 _REPEATING = re.compile(r"([0-9]{0,30})\.([0-9]{0,30})\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}")
+_ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
@@ -74,7 +89,9 @@ _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "�
 
 def tokenise(answer: str) -> list[Token]:
     """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
-    text = answer.translate(_SUPERSCRIPTS)
+    text = _endless_as_fractions(answer).translate(_SIGNS)
+    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", text)
+    text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_DIGITS)}}}", text)
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
@@ -94,7 +111,7 @@ def tokenise(answer: str) -> list[Token]:
         follows_space = False
         if len(tokens) > MAX_TOKENS:
             raise UnreadableError("too long")
-    return tokens
+    return _with_names(tokens)
 
 
 def _tokens_of(kind: str, value: str, follows_space: bool) -> list[Token]:
@@ -111,16 +128,71 @@ def _tokens_of(kind: str, value: str, follows_space: bool) -> list[Token]:
 
 def _split_word(word: str, follows_space: bool) -> list[Token]:
     if word in FUNCTIONS or word in _WORD_COMMANDS:
-        return [Token("command", "infty" if word == "inf" else word, follows_space)]
+        return [Token("command", word, follows_space)]
+    if word in _WORD_SPELLINGS:
+        return [Token("command", _WORD_SPELLINGS[word], follows_space)]
     if len(word) > _MAX_VARIABLE_LETTERS and not word.isupper():
         return [Token("text", word, follows_space)]
     letters = [Token("letter", letter, False) for letter in word]
     return [Token("letter", word[0], follows_space), *letters[1:]]
 
 
+def _with_names(tokens: list[Token]) -> list[Token]:
+    """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
+    answers or a value, and what a figure is called. Among numbers and signs they are factors."""
+    if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
+        if any(token.follows_space for token in tokens[1:]):
+            return tokens
+        return [Token("text", "".join(token.value for token in tokens), False)]
+    named: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        end = at
+        while end < len(tokens) and tokens[end].kind == "letter" and tokens[end].value.isupper():
+            end += 1
+            if end < len(tokens) and tokens[end].follows_space:
+                break
+        before, after = named[-1:], tokens[end : end + 1]
+        is_called = bool(before) and before[0].kind == "command" and before[0].value in NAME_SIGNS
+        if end - at > 1 and (is_called or (_is_border(before) and _is_border(after))):
+            named.append(Token("text", "".join(token.value for token in tokens[at:end]), False))
+            at = end
+        else:
+            named += tokens[at : max(end, at + 1)]
+            at = max(end, at + 1)
+    return named
+
+
+def _is_border(beside: list[Token]) -> bool:
+    """True for what separates answers or joins a name to a value, and for the ends of the text."""
+    if not beside:
+        return True
+    return beside[0].kind == "text" or (beside[0].kind == "symbol" and beside[0].value in (",", ";", "="))
+
+
+def _endless_as_fractions(text: str) -> str:
+    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
+    return _ENDLESS.sub(_endless_as_fraction, text) if "…" in text else text
+
+
+def _endless_as_fraction(match: re.Match[str]) -> str:
+    whole, digits = match.groups()
+    for length in range(1, len(digits) // 2 + 1):
+        period = digits[-length:]
+        start = len(digits) - length
+        while start >= length and digits[start - length : start] == period:
+            start -= length
+        if len(digits) - start > length:
+            return _fraction(whole, digits[:start], period)
+    raise UnreadableError("digits that go on, but not how")
+
+
 def _as_fraction(match: re.Match[str]) -> str:
     r"""A repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
-    whole, first, period = match.groups()
+    return _fraction(*match.groups())
+
+
+def _fraction(whole: str, first: str, period: str) -> str:
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
 

@@ -27,11 +27,17 @@ _CHARACTERS = str.maketrans(
         "×": r"\times ",
         "·": r"\cdot ",
         "°": r"^\circ",
+        "º": r"^\circ",
+        "˚": r"^\circ",
+        "⁄": "/",
+        "∕": "/",
         "≤": r"\le ",
         "≥": r"\ge ",
         "≠": r"\ne ",
         "∪": r"\cup ",
         "√": r"\sqrt ",
+        "∛": r"\sqrt[3] ",
+        "∜": r"\sqrt[4] ",
         "∅": r"\emptyset ",
         "’": "'",
     }
@@ -51,7 +57,8 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\^\{?\\(?:circ|degree)(?![a-zA-Z])\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
         (r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
         (r"\\frac\s?([0-9]|\{[^{}]*\})\s?([0-9]|\{[^{}]*\})", r"\\frac{\1}{\2}"),
-        (r"\\sqrt\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt{\1}"),
+        (r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
+        (r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
     )
 )
 _TEXT_COMMAND = re.compile(

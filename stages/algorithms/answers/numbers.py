@@ -25,7 +25,7 @@ _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
 )
-_UNTIL_TWENTY = [
+UNTIL_TWENTY = [
     "zero",
     "one",
     "two",
@@ -48,10 +48,10 @@ _UNTIL_TWENTY = [
     "nineteen",
 ]
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_WORDS = {name: value for value, name in enumerate(_UNTIL_TWENTY)} | {
+_WORDS = {name: value for value, name in enumerate(UNTIL_TWENTY)} | {
     f"{tens}{gap}{one}".strip(): 10 * ten + value
     for ten, tens in enumerate(_TENS, start=2)
-    for value, one in enumerate(["", *_UNTIL_TWENTY[1:10]])
+    for value, one in enumerate(["", *UNTIL_TWENTY[1:10]])
     for gap in (" ", "-")
     if one or gap == " "
 }

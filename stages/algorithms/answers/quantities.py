@@ -153,6 +153,22 @@ _MATHEMATICS = frozenset(
         "infty",
     ]
 )
+OPERATIVE_WORD = re.compile(
+    r"(?<![\w])(?:"
+    r"or|nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|"
+    r"except|not|no|never|none|neither|cannot|without|than|greater|larger|smaller|bigger|"
+    r"least|most|above|below|under|over|beyond|between|within|from|through|almost|nearly|"
+    r"about|around|approximately|roughly|maybe|perhaps|possibly|probably|unknown|wrong|"
+    r"incorrect|false|invalid|plus|minus|divided|multiplied|added|subtracted|doubled|"
+    r"tripled|halved|factorial|twice|thrice|double|triple|half|halves|third|thirds|fourth|"
+    r"fourths|quarter|quarters|fifth|fifths|sixth|sixths|seventh|sevenths|eighth|eighths|"
+    r"ninth|ninths|tenth|tenths|hundredth|hundredths|mod|modulo|power|root|reciprocal|"
+    r"base|vs|versus|whose|who|which|see|equation|page|step|line|chapter|exercise|"
+    r"problem|question|part|figure|table|lucky|guess"
+    r")(?![\w])",
+    re.IGNORECASE,
+)
+"""Closed classes of words that compare, compute, condition, deny or refer: a value beside one is not the answer."""
 _SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
 
 
@@ -228,6 +244,8 @@ def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
     """True for words: a run of letters that is no known unit must have four letters to be one."""
     words = [word.strip(".") for word in phrase.replace("/", " ").replace("-", " ").split()]
     first = words[0]
+    if OPERATIVE_WORD.search(phrase):
+        return False
     if any(word.lower() in _MATHEMATICS for word in words) and not (allows_letters and words == ["in"]):
         return False
     is_known = _singular(first) in _UNITS or first in _ALIASES or first.lower() in (*_COUNTS, *_POWERS)
@@ -238,7 +256,7 @@ def _is_unit_phrase(phrase: str, allows_letters: bool) -> bool:
 
 
 def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantity:
-    words = [word.strip(".,") for word in phrase.replace("/", " per ").split()]
+    words = [word.strip(".,()") for word in phrase.replace("/", " per ").split()]
     count, exponent, names = 1, int(power or 1), []
     for word in words:
         if word.lower() in _COUNTS:
@@ -247,7 +265,12 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
             exponent = _POWERS[word.lower()]
         elif word.lower() not in _LOOSE:
             names.append(_singular(word))
-    if not words or any(word.lower() in ("and", "or") for word in words):
+    is_measured = names or count > 1
+    if (
+        not is_measured
+        or OPERATIVE_WORD.search(phrase)
+        or any(word in ("and", "&") or word.isdigit() for word in words)
+    ):
         return Quantity(text, "", "", Fraction(1), 1)
     found = _with_unit(body, " ".join(names), f"^{exponent}" if exponent > 1 else "", count)
     last = words[-1].lower()

@@ -1,18 +1,22 @@
-r"""Picks the answer out of a sentence: `Therefore $x \ge 5$ is the solution`, `Jane started 3 hours ago`.
+r"""Picks the answer out of a sentence: `Therefore $x \ge 5$ is the solution`, `The area is 3 cm`.
 
-The last formula between delimiters or number in the text counts. Candidates with only a comma, `and` or `or` between
-them are one answer, a list: `5 or 7` does not answer 5. One after `not` is none. A bare name (`the largest $n$ is`)
-counts only where there is nothing else. Inline formulas end with their line, as in Markdown.
+After a marker a sentence must say what the answer is, and nothing else (`value_after_marker`): "3 more than 12", "less
+than 42" and "see equation 42" give none. Of a text without a marker, which no reward is given for, the last formula or
+number counts (`pick_answer`).
+
+Candidates with only a comma, `and` or `or` between them are one answer, a list: `5 or 7` does not answer 5. One
+after `not` is none. A bare name (`the largest $n$ is`) counts only where there is nothing else. Inline formulas end
+with their line, as in Markdown.
 """
 
 from __future__ import annotations
 
 import re
 
-from stages.algorithms.answers.extraction import is_prose
+from stages.algorithms.answers.extraction import Extraction, is_prose
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import UnreadableError
-from stages.algorithms.answers.quantities import is_unit
+from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
 
 _MAX_CHARACTERS = 1_000
 _MAX_CANDIDATES = 40
@@ -25,7 +29,7 @@ _CANDIDATE = re.compile(
     r"|(?<![\\$])(?P<broken>\$[^$]{1,500}\$|\\\((?:(?!\\\)).){1,500}\\\))"
     r"|(?<![A-Za-z0-9_.^\\{(/])(?P<number>[-−]?(?:\\?[$€£¥] ?)?[0-9]+(?:[,.:/][0-9]+)*(?: ?\\?%| ?[€£¥]"
     r"| ?[AaPp]\.?[Mm](?![A-Za-z])"
-    r"|(?P<unit>(?:mm|cm|km|m|ft|in|kg|g)(?![A-Za-z]))(?P<power>²|³|\^[23])?)?)(?![0-9A-Za-z_^])",
+    r"|(?P<unit>(?:mm|cm|km|m|ft|in|kg|g)(?![A-Za-z]))(?P<power>²|³|\^[23])?)?)(?![0-9A-Za-z_^…])",
     re.DOTALL,
 )
 _LABEL = re.compile(r"\s*[^\W\d_]{3,20} ?: ")
@@ -38,6 +42,37 @@ _DENIAL = re.compile(
     r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
 )
 _BARE_NAME = re.compile(r"\s*(?:[A-Za-z]|[A-Z]{2,8}|\\?[a-z]+_?\{?[0-9A-Za-z]?\}?|[a-zA-Z]\([a-z]\))\s*")
+
+
+_FORMULA = re.compile(r"\$[^$]+\$|\$\$[^$]+\$\$|\\\([^$]+?\\\)|\\\[[^$]+?\\\]")
+_MOST_WORDS_OF_A_CHOICE = 12
+_LEADING = re.compile(
+    r"(?:(?:"
+    r"the|a|an|answer|final|correct|value|number|result|solution|set|option|choice|is|"
+    r"are|equals|equal|to|it|that|we|get|have|obtain|so|therefore|thus|hence|then|"
+    r"exactly|just|simply|clearly|indeed|either|both"
+    r"|[=:,*\"'])(?![a-z])\s*)*"
+)
+"""Words that may stand between a marker and the answer, in any order."""
+_SUBJECT = re.compile(
+    r"(?:(?:so|therefore|thus|hence|that|then),? )*(?:the|its|this) ([^,;:?!]{1,200}) (?:is|are|equals|=)\Z"
+)
+_COPULA = re.compile(r" (?:equal to|exactly|simply|then|therefore|thus)\Z")
+_REASON = re.compile(r"[,;]? ?(?:because|since|as|which|achieved|obtained|so|thus|hence)\b|[.] ")
+_CLOSING_WORDS = frozenset(
+    ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
+)
+_MOST_UNIT_WORDS = 5
+_CHOICE = re.compile(r"\(([A-J])\)|(?<![A-Za-z])([B-HJ])(?![A-Za-z'])|(?<![A-Za-z])(A)(?=[.\s]*\Z)")
+
+
+def is_sentence(found: Extraction) -> bool:
+    """True for text around formulas. A lone `$` delimits nothing: a number would be picked out of the debris."""
+    text = found.text or ""
+    if found.is_delimited:
+        return False
+    has_formula = _FORMULA.search(text) is not None and _FORMULA.fullmatch(text) is None
+    return has_formula or (is_prose(text) and text.count("$") % 2 == 0)
 
 
 def is_labelled(text: str) -> bool:
@@ -59,7 +94,7 @@ def pick_answer(sentence: str) -> str | None:
     """The answer as written in a sentence; None where none can be read, empty where none may be: the last formula
     goes over several lines, braces are left open, or the text is code."""
     text = sentence[-_MAX_CHARACTERS:]
-    if _CODE.search(text) or text.count("{") != text.count("}") or not "".join(text.split()).isprintable():
+    if _is_unreadable(text):
         return ""
     matches = list(_CANDIDATE.finditer(text))[-_MAX_CANDIDATES:]
     if matches and matches[-1].lastgroup == "broken":
@@ -74,6 +109,74 @@ def pick_answer(sentence: str) -> str | None:
             break
         run.insert(0, earlier)
     return ", ".join(_content(match).strip() for match in run) + _unit_after(text[run[-1].end() :], run[-1])
+
+
+def value_after_marker(sentence: str) -> str | None:
+    """The answer in a sentence that says which it is; None where the words around a value may change or deny it.
+
+    Either nothing but filling words stands before it, or the subject of which it is said (`The largest $n$ is`), or it
+    is a measure in a sentence of its own (`Jane began 3 hours ago`). After it may stand what is counted, or a reason.
+    """
+    text = sentence[:_MAX_CHARACTERS].strip(" \"'*\\.!")
+    if _is_unreadable(text):
+        return None
+    runs: list[list[re.Match[str]]] = []
+    for match in list(_CANDIDATE.finditer(text))[:_MAX_CANDIDATES]:
+        if match.lastgroup == "broken":
+            return None
+        if runs and _LIST_GAP.fullmatch(text[runs[-1][-1].end() : match.start()]):
+            runs[-1].append(match)
+        elif not _BARE_NAME.fullmatch(_content(match)):
+            runs.append([match])
+    if not runs or not all(_is_answer(text, match) for match in runs[0]):
+        return None
+    head, tail = text[: runs[0][0].start()].strip(), text[runs[0][-1].end() :]
+    unit = _unit_after(tail, runs[0][-1])
+    is_measure = (
+        bool(unit or runs[0][-1]["unit"]) and head[:1].isupper() and not re.search(r"[,;:?]|[A-Z]{2}", head)
+    )
+    if not _leads(head.lower()) and not (is_measure and not _operates(head.lower())):
+        return None
+    return ", ".join(_content(match).strip() for match in runs[0]) + unit if _trails(tail) else None
+
+
+def pick_choice(sentence: str) -> str | None:
+    """The letter that a sentence without a second one names: `I think it's (D)`; None where it takes it back."""
+    text = sentence.strip()
+    letters = {"".join(filter(None, found.groups())) for found in _CHOICE.finditer(text)}
+    words = text.split()
+    if len(letters) != 1 or len(words) > _MOST_WORDS_OF_A_CHOICE or _operates(text.lower()):
+        return None
+    return letters.pop()
+
+
+def _leads(head: str) -> bool:
+    if _LEADING.fullmatch(head):
+        return True
+    subject = _SUBJECT.match(_COPULA.sub("", head))
+    return subject is not None and not _operates(subject[1]) and not any(map(str.isdigit, subject[1]))
+
+
+def _trails(tail: str) -> bool:
+    if _operates(tail.lower()):
+        return False
+    if _REASON.match(tail):
+        return True
+    words = tail.strip(" .!\"'").split()
+    if all(word.lower() in _CLOSING_WORDS for word in words):
+        return True
+    return len(words) <= _MOST_UNIT_WORDS and not re.search(r"[0-9=<>?:;,$]", tail)
+
+
+def _operates(words: str) -> bool:
+    """True where a word compares, computes, conditions, denies or refers: then a number beside it is not the answer."""
+    return OPERATIVE_WORD.search(words) is not None or re.search(r"n't|squared|cubed", words) is not None
+
+
+def _is_unreadable(text: str) -> bool:
+    return bool(
+        _CODE.search(text) or text.count("{") != text.count("}") or not "".join(text.split()).isprintable()
+    )
 
 
 def _content(match: re.Match[str]) -> str:

@@ -169,7 +169,7 @@ def _relation(items: tuple[Node, ...], signs: tuple[str, ...]):
     if len(items) > 2 or exact == 0:
         return shape_of(items[exact])
     if is_one_number(items):
-        return items[0]
+        return items[0] if items[1].head == "number" and items[1].parts[1] >= 0 else items[1]
     return Relation(items, signs)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stages.algorithms.answers import algebra
-from stages.algorithms.answers.evaluation import symbols_of, value_at
+from stages.algorithms.answers.evaluation import constant_value, symbols_of
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.latex_tree import Node, number, signed
 
@@ -36,7 +36,7 @@ def endpoint_value(node: Node) -> float | None:
         return math.inf
     if node.head == "multiply" and node.parts[-1].head == "infinity" and len(node.parts) == 2:
         return -math.inf if node.first == number(-1) else None
-    value = None if symbols_of(node) else value_at(node, {})
+    value = None if symbols_of(node) else constant_value(node)
     return None if value is None or abs(value.imag) > _NOISE else value.real
 
 

@@ -14,14 +14,16 @@ class Verdict(StrEnum):
     """An answer was found and understood, and it is not equivalent."""
     UNPARSED = "unparsed"
     """No answer was found, or one of the two sides cannot be understood: a fact about the texts."""
+    EXHAUSTED = "exhausted"
+    """The comparison used up its limit of computing time or memory: a fact about the response, which asked for it."""
     TIMED_OUT = "timed_out"
-    """The comparison took longer than its limit and its process was killed: a fact about the verifier."""
+    """The process was killed after a long wall-clock time without computing as long: a fact about the verifier."""
     CRASHED = "crashed"
-    """The process died in mid-comparison, of its memory limit for instance: a fact about the verifier."""
+    """The process died in mid-comparison within its limits: a fact about the verifier."""
 
     @property
     def is_undecided(self) -> bool:
-        """True for the three verdicts that are no opinion; a reward rule must name what they are worth."""
+        """True for the verdicts that are no opinion; a reward rule must name what they are worth."""
         return self not in (Verdict.CORRECT, Verdict.WRONG)
 
     @property

@@ -5,15 +5,21 @@ from __future__ import annotations
 import numpy
 
 from stages.algorithms.shape_world.scenes import BACKGROUND, COLOURS, PLACES, RELATIONS, SIDE, Item, Scene
+from stages.foundations.errors import UserError
 
 SIDES_OF_OBJECTS = {1: (8, 11), 2: (7, 9), 3: (7, 8), 4: (7, 7)}
 """Objects in the picture -> smallest and largest side of one, in pixels."""
+MOST_TRIES = 20_000
+"""To place a scene's objects; those of `all_prompts` take 150 on average at most."""
 SHADE = 10
 """Largest change of each channel of a colour, of 255."""
 
 
 def render(scene: Scene, seed: int) -> numpy.ndarray:
-    """A picture of the scene, uint8[24, 24, 3]; equal seeds give equal pictures. No two objects touch."""
+    """A picture of the scene, uint8[24, 24, 3]; equal seeds give equal pictures. No two objects touch.
+
+    UserError for a scene that does not fit: more than four objects, or places that leave no room.
+    """
     generator = numpy.random.default_rng(seed)
     wanted = [item for item in scene.items for _ in range(item.count)]
     boxes = _boxes(scene, wanted, generator)
@@ -42,8 +48,10 @@ def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
 
 def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) -> list[tuple[int, int, int]]:
     """Left, top and side of each object: drawn until none touch and the relation holds."""
+    if len(wanted) not in SIDES_OF_OBJECTS:
+        raise UserError(f"a scene has {len(wanted)} objects: a picture holds 1 to {max(SIDES_OF_OBJECTS)}")
     smallest, largest = SIDES_OF_OBJECTS[len(wanted)]
-    while True:  # four objects, the tightest fit, take 150 tries on average
+    for _ in range(MOST_TRIES):
         boxes = []
         for item in wanted:
             side = int(generator.integers(smallest, largest + 1))
@@ -51,6 +59,9 @@ def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) 
             boxes.append((_start(across, side, generator), _start(down, side, generator), side))
         if not _do_touch(boxes) and _do_relate(scene, boxes):
             return boxes
+    raise UserError(
+        f"{scene.prompt!r} finds no room in {MOST_TRIES} tries: ask for fewer objects, or other places"
+    )
 
 
 def _start(third: float | None, side: int, generator: numpy.random.Generator) -> int:

@@ -37,6 +37,9 @@ CLEAN, DIRTY = 30.0, 100.0
 """Distance to the nearest colour of the world, of 255, up to which a pixel is clean and from which it is dirty."""
 SQUARE_ENOUGH, UNLIKE = 0.9, 0.5
 """Overlap with its best outline from which an object is whole, and up to which it is none."""
+OTHER_SHAPE = 0.15
+"""How much less than its best outline an outline overlaps an object that has nothing of it; a clean square overlaps
+the circle by 0.2 less. Between, the object looks partly like both."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class FoundObject:
         """The shape that it is most like."""
         return max(SHAPES, key=self.shape_overlaps.__getitem__)
 
+    def looks_like(self, shape: str) -> float:
+        """1 for the shape that it is most like, falling to 0 for one that it is clearly not."""
+        behind = self.shape_overlaps[self.shape] - self.shape_overlaps[shape]
+        return max(0.0, 1.0 - behind / OTHER_SHAPE)
+
 
 def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
     """The truth of a picture, uint8[height, width, 3], about 0.5 ms; ValueError for a prompt of another world."""
@@ -81,7 +89,11 @@ def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
 
 
 def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
-    """The objects of a picture, largest first, and the cleanness of its pixels in [0, 1]."""
+    """The objects of a picture, largest first, and how clean it is in [0, 1].
+
+    Clean pixels of objects against those and all dirty ones: the eye goes to the things and not to the empty ground, so
+    a soft edge or a stain weighs by the things that it is seen beside. A blurred edge is dirty, being of no colour.
+    """
     if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != numpy.uint8:
         raise ValueError(f"a picture is uint8[height, width, 3], not {pixels.dtype}{list(pixels.shape)}")
     height, width, _ = pixels.shape
@@ -92,7 +104,8 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
     smallest = SMALLEST_OBJECT * height * width / SIDE**2
     patches = _patches(nearest)
     areas = numpy.bincount(patches.ravel(), minlength=height * width)
-    clean[(areas[patches] < smallest) & (nearest > 0)] = 0.0
+    is_object = (areas[patches] >= smallest) & (nearest > 0)
+    clean[~is_object & (nearest > 0)] = 0.0
     objects = []
     for patch in numpy.flatnonzero(areas >= smallest):
         if (colour := int(nearest.flat[patch])) == 0:
@@ -104,7 +117,8 @@ def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
         across, down = float(left + right) / 2 / width, float(top + bottom) / 2 / height
         objects.append(FoundObject(list(COLOURS)[colour - 1], overlaps, across, down, len(rows)))
     objects.sort(key=lambda one: -one.pixels)
-    return objects[:MOST_OBJECTS], float(clean.mean())
+    seen, dirt = float(clean[is_object].sum()), float((1 - clean).sum())
+    return objects[:MOST_OBJECTS], seen / (seen + dirt) if objects else 0.0
 
 
 def _patches(colours: numpy.ndarray) -> numpy.ndarray:
@@ -164,20 +178,24 @@ def _alignment(scene: Scene, found: list[FoundObject]) -> float:
 
 
 def _likeness(item: Item, one: FoundObject) -> float:
-    """Half for the colour, half for the shape; a shape that it is not most like counts nothing."""
-    return 0.5 * (one.colour == item.colour) + 0.5 * (one.shape == item.shape)
+    """Half for the colour, half for the shape."""
+    return 0.5 * (one.colour == item.colour) + 0.5 * one.looks_like(item.shape)
 
 
 def _closeness(item: Item, one: FoundObject) -> float:
-    """1 where the object is in its place, 0 from a third of the picture beside it; 1 for an item of no place."""
+    """1 where the object is in its place, 0 from a third of the picture beside it; 1 for an item of no place.
+
+    A corner is two places, and each counts half: a square in the top left is half in the top right corner.
+    """
     if item.place is None:
         return 1.0
-    beside = 0.0
+    held = []
     for third, middle in zip(PLACES[item.place], (one.across, one.down), strict=True):
         if third is not None:
             low = third * 2 / 3 - 0.05  # of the third in which the middle belongs, with a pixel to spare
-            beside = max(beside, low - middle, middle - low - 1 / 3 - 0.1)
-    return max(0.0, 1.0 - 3 * beside)
+            beside = max(0.0, low - middle, middle - low - 1 / 3 - 0.1)
+            held.append(max(0.0, 1.0 - 3 * beside))
+    return sum(held) / len(held)
 
 
 def _matches(wanted: list[Item], found: list[FoundObject]) -> list[FoundObject | None]:

@@ -108,6 +108,7 @@ def denoising_errors(
     errors = (predicted - target).square().flatten(1).mean(1)
     if weight_cap is None:
         return errors
+    # In terms of the clean image, whatever is predicted: its error is 1 / SNR of that of the noise, and so on.
     kept = generator.scheduler.alphas_cumprod.to(errors.device)[batch.timesteps]
     snr = kept / (1 - kept)
     of_clean = {"epsilon": snr, "v_prediction": 1 + snr, "sample": torch.ones_like(snr)}[kind]

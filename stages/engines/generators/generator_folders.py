@@ -16,20 +16,20 @@ from diffusers import AutoencoderKL, DDIMScheduler, UNet2DConditionModel
 from diffusers.utils import logging as diffusers_logging
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoTokenizer, CLIPTextConfig, CLIPTextModel, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
 from stages.engines.generators.generator import Generator
 from stages.engines.generators.params import CHANNEL_GROUPS, GeneratorSizes
+from stages.engines.word_tokenizers import UNKNOWN, word_tokenizer
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_bytes_atomically, write_json
 
 transformers_logging.disable_progress_bar()
 diffusers_logging.disable_progress_bar()
 
-PADDING, UNKNOWN = "[PAD]", "[UNK]"
+PADDING = "[PAD]"
 NETWORKS = ("unet", "text_encoder")
 """Parts that learn."""
 
@@ -94,7 +94,12 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
 
     The noise schedule is Stable Diffusion's; draws begin at the last timestep and end at the clean image.
     """
-    tokenizer = _word_tokenizer(prompts, sizes.max_prompt_tokens)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=word_tokenizer(prompts, [PADDING, UNKNOWN]),
+        pad_token=PADDING,
+        unk_token=UNKNOWN,
+        model_max_length=sizes.max_prompt_tokens,
+    )
     levels = len(sizes.channels)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -138,20 +143,6 @@ def new_generator(sizes: GeneratorSizes, prompts: Sequence[str], seed: int) -> G
     return Generator(unet, text_encoder, tokenizer, files, scheduler, None)
 
 
-def _word_tokenizer(prompts: Sequence[str], max_tokens: int) -> PreTrainedTokenizerFast:
-    """One token a word or mark of `prompts`, without case."""
-    normalizer, splitter = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    words = {
-        word for prompt in prompts for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(prompt))
-    }
-    ids = {word: number for number, word in enumerate([PADDING, UNKNOWN, *sorted(words)])}
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token=PADDING, unk_token=UNKNOWN, model_max_length=max_tokens
-    )
-
-
 def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
     """Writes `generator` into `folder` (which the caller makes appear whole); equal weights give equal bytes.
 
@@ -189,7 +180,7 @@ def save_generator(generator: Generator, folder: Path, weights: Mapping[str, Ten
 def _save_network(network: nn.Module, given: Mapping[str, Tensor], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {**dict(network.named_parameters()), **given}
-    tensors = {name: weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    tensors = {name: weight.detach().float().cpu().contiguous() for name, weight in weights.items()}
     if isinstance(network, CLIPTextModel):
         network.config.architectures = [type(network).__name__]
         network.config.dtype = torch.float32

@@ -1,0 +1,1 @@
+"""Scorers of pictures, BLIP-shaped: scoring, folders, released weights, learning captions and preferences."""

@@ -69,7 +69,8 @@ def caption_outputs(scorer: nn.Module, batch: CaptionBatch) -> CaptionOutputs:
     seen = torch.cat([hidden, hidden.repeat_interleave(false, 0), hidden.roll(1, 0)])
     own, changed, other = scorer.matching_logits(seen, Tokens(ids, mask)).split([count, count * false, count])
     matching = torch.cat([own[:, None], changed.view(count, false, 2), other[:, None]], 1)
-    return CaptionOutputs(image, text, matching, scorer.temperature.clamp(*TEMPERATURES))
+    temperature = scorer.temperature[0].clamp(*TEMPERATURES)
+    return CaptionOutputs(image.float(), text.float(), matching.float(), temperature.float())
 
 
 def caption_loss(ranks: int) -> LossFunction[CaptionOutputs, CaptionBatch]:

@@ -5,36 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, processors
 
 from stages.engines.image_scorers.config import ScorerConfig
 from stages.engines.image_scorers.scorer import PAD, ImageScorer
+from stages.engines.word_tokenizers import UNKNOWN, word_tokenizer
 
-UNKNOWN, CLS, SEP = "[UNK]", "[CLS]", "[SEP]"
+CLS, SEP = "[CLS]", "[SEP]"
 
 
-def word_tokenizer(captions: Iterable[str]) -> Tokenizer:
+def caption_tokenizer(captions: Iterable[str]) -> Tokenizer:
     """One token for each word in `captions`, without case, between BERT's [CLS] and [SEP]; other words are unknown."""
-    normalizer = normalizers.Lowercase()
-    splitter = pre_tokenizers.Whitespace()
-    words = {
-        word
-        for caption in captions
-        for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(caption))
-    }
-    vocabulary = {word: number for number, word in enumerate([PAD, UNKNOWN, CLS, SEP, *sorted(words)])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
+    tokenizer = word_tokenizer(captions, [PAD, UNKNOWN, CLS, SEP])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{CLS} $A {SEP}", special_tokens=[(CLS, vocabulary[CLS]), (SEP, vocabulary[SEP])]
+        single=f"{CLS} $A {SEP}", special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in (CLS, SEP)]
     )
     return tokenizer
 
 
 def new_scorer(
-    config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, seed: int
+    config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
 ) -> ImageScorer:
-    """A scorer with random weights of this standard deviation; equal arguments give equal weights."""
+    """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return ImageScorer(config, tokenizer, initializer_range)
+        scorer = ImageScorer(config, tokenizer, initializer_range)
+        torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
+        return scorer

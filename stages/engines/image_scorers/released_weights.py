@@ -103,7 +103,7 @@ def renamed(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if DROPPED.fullmatch(name):
             continue
         if name == "temp":
-            weights["temperature"] = tensor
+            weights["temperature"] = tensor.reshape(1)
         elif module in HEADS:
             weights[f"{HEADS[module]}.{rest}"] = tensor
         elif name.startswith("mlp.layers."):

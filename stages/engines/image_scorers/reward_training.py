@@ -83,7 +83,6 @@ class RewardLearner(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.rating_head = nn.Linear(scorer.config.text.hidden_size, ASPECTS)
-        self.rating_head.to(next(scorer.parameters()).dtype)
 
 
 def add_reward_head(

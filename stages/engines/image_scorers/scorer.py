@@ -51,7 +51,8 @@ class ImageScorer(nn.Module):
         if config.projection_size is not None:
             self.vision_projection = nn.Linear(config.vision.hidden_size, config.projection_size)
             self.text_projection = nn.Linear(width, config.projection_size)
-            self.temperature = nn.Parameter(torch.tensor(FIRST_TEMPERATURE))
+            # Of one dimension and not of none: DeepSpeed sends parameters as bytes, which a scalar cannot be seen as.
+            self.temperature = nn.Parameter(torch.tensor([FIRST_TEMPERATURE]))
         if config.has_matching_head:
             self.matching_head = nn.Linear(width, 2)
         if config.reward_head is not None:

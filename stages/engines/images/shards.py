@@ -98,10 +98,22 @@ def shards_of(folder: Path) -> list[Path]:
 
     UserError where there are none.
     """
-    found = sorted(folder.rglob("*.parquet"))
+    found = written_shards(folder)
     if not found:
         raise UserError(f"{folder} holds no images (*.parquet): run `dvc repro`, which makes them")
     return found
+
+
+def written_shards(folder: Path) -> list[Path]:
+    """As `shards_of`, empty where there are none.
+
+    A generator that was killed while it wrote leaves a hidden folder beside those that are whole.
+    """
+    return sorted(
+        path
+        for path in folder.rglob("*.parquet")
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
 
 
 def read_shards(folder: Path) -> Iterator[pandas.DataFrame]:

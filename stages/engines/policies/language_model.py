@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.policies.policy_folders import DTYPES, load_policy, save_policy
+from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
@@ -17,12 +18,12 @@ from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerP
 def language_model(
     policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
 ) -> TrainedModel[ResponseBatch, PolicyStatistics]:
-    """The policy of a folder, in the precision and with the gradient checkpointing that `params` asks for.
+    """The policy of a folder in float32, with gradient checkpointing where `params` asks for it.
 
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
     logits are not head times hidden state.
     """
-    model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
+    model, tokenizer = load_policy(policy_folder, torch.float32)
     refuse_scaled_logits(model)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class ResponseBatch:
     """Response tokens, padded with 0, [responses, tokens]."""
     response_mask: Tensor
     """1 where a response token stands, [responses, tokens], float."""
+    counted: Tensor
+    """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
     temperature: float = 1.0
     """Temperature that the statistics are taken at."""
     log_threshold: float | None = None
@@ -55,16 +58,20 @@ class ResponseBatch:
     @property
     def is_empty(self) -> bool:
         """True when no response has a token."""
-        return not self.response_mask.any()
+        return not len(self.counted)
 
     def to(self, device: torch.device) -> ResponseBatch:
-        """The same batch on `device`."""
-        moved = {
-            name: value.to(device) if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-            if name != "fields"
-        }
-        return ResponseBatch(**moved, fields={name: value.to(device) for name, value in self.fields.items()})
+        """The same batch on `device`; the host goes on while a GPU takes it."""
+
+        def moved(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            # Only from pinned memory is a copy asynchronous.
+            source = value.pin_memory() if device.type == "cuda" and value.device.type == "cpu" else value
+            return source.to(device, non_blocking=True)
+
+        own = {name: moved(value) for name, value in vars(self).items() if name != "fields"}
+        return ResponseBatch(**own, fields={name: moved(value) for name, value in self.fields.items()})
 
     def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
         """Additive mask [rows, 1, row tokens, row tokens], or None where plain causal attention is right.
@@ -121,6 +128,7 @@ def pack(
         source,
         response_ids,
         response_mask,
+        response_mask.flatten().nonzero()[:, 0],
         temperature,
         log_threshold,
     )

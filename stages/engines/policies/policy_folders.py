@@ -17,7 +17,8 @@ from stages.foundations.errors import UserError
 
 transformers.utils.logging.disable_progress_bar()
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "mixed": torch.bfloat16}
+"""What a setting `dtype` of a sampler or a trainer computes in."""
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:

@@ -23,7 +23,7 @@ class ReferencePolicy:
 
     @classmethod
     def from_folder(cls, folder: Path, dtype: str, device: torch.device) -> ReferencePolicy:
-        """The policy in `folder` at the precision `float32` or `bfloat16`, on `device`."""
+        """The policy in `folder` on `device`, in what a trainer of this `dtype` computes in."""
         model, _ = load_policy(folder, DTYPES[dtype])
         return cls(model, device)
 

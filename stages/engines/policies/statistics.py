@@ -51,20 +51,20 @@ def policy_statistics(
         attention_mask=mask,
         use_cache=False,
     ).last_hidden_state
-    counted = batch.response_mask.bool()
-    predicting, head = hidden.flatten(0, 1)[batch.source[counted]], model.get_output_embeddings().weight
+    counted, head = batch.counted, model.get_output_embeddings().weight
+    predicting = hidden.flatten(0, 1).index_select(0, batch.source.flatten()[counted])
     statistics = token_statistics(
         predicting[None],
         head,
-        batch.response_ids[counted][None],
+        batch.response_ids.flatten()[counted][None],
         temperature=batch.temperature,
         log_threshold=batch.log_threshold,
         chunk_tokens=chunk_tokens,
     )
-    spread = PolicyStatistics(*(_spread(value, counted) for value in statistics))
-    spread.outside = _spread(statistics.outside, counted)
+    spread = PolicyStatistics(*(_spread(value, batch) for value in statistics))
+    spread.outside = _spread(statistics.outside, batch)
     if batch.rollout_distributions is not None:
-        spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), counted)
+        spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
     return spread
 
 
@@ -105,7 +105,7 @@ def _chunks(distributions: Sequence[Tensor], size: int) -> Iterator[Tensor]:
         yield torch.cat(parts)
 
 
-def _spread(values: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(counted.shape, dtype=values.dtype, device=values.device).masked_scatter(
-        counted, values
-    )
+def _spread(values: Tensor, batch: ResponseBatch) -> Tensor:
+    """Values of the counted tokens at their places, [responses, tokens]; 0 elsewhere."""
+    spread = torch.zeros(batch.response_mask.numel(), dtype=values.dtype, device=values.device)
+    return spread.index_copy(0, batch.counted, values.flatten()).view(batch.response_mask.shape)

@@ -13,6 +13,7 @@ from stages.engines.samplers.params import (
 from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
+from stages.observe.quick_imports import quick_imports
 
 
 def build_sampler(
@@ -28,7 +29,8 @@ def build_sampler(
     """
     match chosen("sampler", params):
         case TorchSamplerParams():
-            from stages.engines.samplers.torch_sampler import TorchSampler
+            with quick_imports():
+                from stages.engines.samplers.torch_sampler import TorchSampler
 
             return TorchSampler.from_folder(params, policy_folder, mismatch)
         case VllmSamplerParams():

@@ -6,6 +6,7 @@ from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Trainer
 from stages.foundations.params import chosen
+from stages.observe.quick_imports import quick_imports
 
 
 def build_trainer(
@@ -17,7 +18,8 @@ def build_trainer(
     """The trainer that `params` describes, learning `model`."""
     match chosen("trainer", params):
         case TorchTrainerParams():
-            from stages.engines.trainers.torch_trainer import TorchTrainer
+            with quick_imports():
+                from stages.engines.trainers.torch_trainer import TorchTrainer
 
             return TorchTrainer(params, optimizer, max_gradient_norm, model)
         case DeepspeedTrainerParams():

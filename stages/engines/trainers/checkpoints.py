@@ -45,9 +45,9 @@ class Checkpoints:
             shutil.rmtree(folder)
 
     def clear(self) -> None:
-        """Removes them all: the outputs are written."""
-        for folder in self.scratch.glob("step-*"):
-            shutil.rmtree(folder)
+        """Removes them all, and what a killed run had half written: the outputs are written. Any rank may, or all."""
+        for folder in (*self.scratch.glob("step-*"), *self.scratch.glob(".step-*")):
+            shutil.rmtree(folder, ignore_errors=True)  # another rank may have been faster
 
 
 def _hashes(folder: Path) -> dict[str, str]:

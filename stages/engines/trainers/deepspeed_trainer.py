@@ -17,7 +17,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams
 from stages.engines.trainers.process_group import ProcessGroup
-from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics
+from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics, add_up
 from stages.foundations.errors import UserError
 
 TAG = "deepspeed"
@@ -67,6 +67,10 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
+        is_mixed = self.params.dtype == "mixed"
+        exact = (
+            {name: weight.detach().clone() for name, weight in self.model.named_weights()} if is_mixed else {}
+        )
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -79,6 +83,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             config=_engine_config(self.params, self.max_gradient_norm),
             dist_init_required=False,
         )
+        for name, weight in self.model.named_weights():
+            if name in exact:  # its float32 masters are those of the weights after they were rounded
+                deepspeed.utils.safe_set_full_fp32_param(weight, exact.pop(name).to(engine.device))
         return engine
 
     def update(
@@ -88,14 +95,15 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         self._check_counts(len(micro_batches))
         for group in self._engine.optimizer.param_groups:
             group["lr"] = self.peak_rate * learning_rate_scale
-        total, diagnostics = 0.0, {}
+        shares: list[Tensor] = []
+        shown: list[Mapping[str, Tensor | float]] = []
         for number, micro_batch in enumerate(micro_batches, start=1):
             is_last = number == len(micro_batches)
             self._engine.set_gradient_accumulation_boundary(is_last)
-            share, zero = self._share(micro_batch, loss, diagnostics)
-            total += float(share.detach())
+            share, zero = self._share(micro_batch, loss, shown)
+            shares.append(share.detach())
             if is_last:
-                total, diagnostics = self._sum_over_ranks(total, diagnostics)
+                total, diagnostics = self._sum_over_ranks(*add_up(shares, shown))
                 if not math.isfinite(total):
                     share = share + zero * math.nan  # DeepSpeed clears a broken gradient and takes no step
             self._engine.backward(share * self.world_size)
@@ -107,9 +115,12 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         return Update(total, norm, diagnostics)
 
     def _share(
-        self, micro_batch: Batch, loss: LossFunction[Outputs, Batch], diagnostics: Diagnostics
+        self,
+        micro_batch: Batch,
+        loss: LossFunction[Outputs, Batch],
+        shown: list[Mapping[str, Tensor | float]],
     ) -> tuple[Tensor, Tensor]:
-        """The micro-batch's loss and a zero, both of which hang on the weights; adds its diagnostics."""
+        """The micro-batch's loss and a zero, both of which hang on the weights; appends its diagnostics."""
         batch = (self.model.filler if micro_batch.is_empty else micro_batch).to(self.device)
 
         def of_outputs(outputs: Outputs) -> tuple[Tensor, Tensor]:
@@ -117,8 +128,8 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             zero = sum(tensor.sum() * 0.0 for tensor in tensors if tensor.requires_grad)
             if micro_batch.is_empty:
                 return zero, zero
-            share, shown = loss(outputs, batch)
-            add_diagnostics(diagnostics, shown)
+            share, of_batch = loss(outputs, batch)
+            shown.append(of_batch)
             return share if share.requires_grad else share + zero, zero
 
         return self._engine(batch, of_outputs)
@@ -170,12 +181,23 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             else:
                 yield name, weight.detach()
 
-    def save_model(self, folder: Path) -> None:
-        """Writes the model on rank 0."""
-        weights = {}
+    def _whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights at the precision in which they are learned; collective, one at a time."""
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        learned = dict(self.model.named_weights())
         for name, weight in self.named_weights():
+            master = safe_get_full_fp32_param(learned[name]) if self.params.dtype == "mixed" else None
+            yield name, weight if master is None else master.view(weight.shape)
+
+    def save_model(self, folder: Path) -> None:
+        """Writes the model in float32 on rank 0."""
+        weights = {}
+        for name, weight in self._whole_weights():
             if self.rank == 0:
-                weights[name] = weight.cpu().clone()  # ZeRO keeps all weights in one buffer
+                weights[name] = weight.to(
+                    "cpu", torch.float32, copy=True
+                )  # ZeRO keeps all weights in one buffer
         if self.rank == 0:
             self.model.save(weights, folder)
         self._group.wait_for_all()
@@ -238,7 +260,7 @@ def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonP
         )
     if params.zero_stage == 0 and params.dtype != "float32":
         raise UserError(
-            "trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for bfloat16"
+            "trainer.zero_stage 0 keeps no float32 master weights: set zero_stage: 1 for dtype: mixed"
         )
     if params.zero_stage == 0 and params.offload_optimizer:
         raise UserError("trainer.offload_optimizer needs ZeRO: set zero_stage to 1, 2 or 3")
@@ -262,7 +284,7 @@ def _engine_config(params: DeepspeedTrainerParams, max_gradient_norm: float) -> 
         "gradient_clipping": max_gradient_norm if params.zero_stage else 0.0,  # ZeRO 0 is clipped in `_step`
         "steps_per_print": sys.maxsize,
     }
-    if params.dtype == "bfloat16":
+    if params.dtype == "mixed":
         config["bf16"] = {"enabled": True}
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     return config

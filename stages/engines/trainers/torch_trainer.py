@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
@@ -12,10 +12,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from stages.engines.devices import pick_device
+from stages.engines.trainers.mixed_precision import MasterWeights
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
-from stages.engines.trainers.optimizers import build_optimizers
+from stages.engines.trainers.optimizers import allocate_state, build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
-from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics
+from stages.engines.trainers.protocol import LossFunction, Update, add_up
 
 
 class TorchTrainer(Generic[Batch, Outputs]):
@@ -36,24 +37,37 @@ class TorchTrainer(Generic[Batch, Outputs]):
         self.model = model
         self.model.module.to(self.device).train()
         self.max_gradient_norm = max_gradient_norm
-        self.optimizers = build_optimizers(self.model, optimizer)
+        self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
+        self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
+        ends = [self._learned(weight) for weight in model.ends]
+        self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)
+        if self.device.type == "cuda":
+            for opt in self.optimizers:
+                allocate_state(opt)
         self.peak_rates = [[group["lr"] for group in opt.param_groups] for opt in self.optimizers]
+
+    def _learned(self, weight: Tensor) -> Tensor:
+        """What the optimizer changes in place of `weight`: its float32 master in mixed precision, else itself."""
+        return self.masters.of(weight) if self.masters else weight
 
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
     ) -> Update:
         """One optimizer update; see the protocol."""
-        self.model.module.zero_grad(set_to_none=True)
-        total, diagnostics = 0.0, Diagnostics()
+        for weight in self.learned.values():
+            weight.grad = None
+        shares: list[Tensor] = []
+        shown: list[Mapping[str, Tensor | float]] = []
         for micro_batch in micro_batches:
             if micro_batch.is_empty:
                 continue
             batch = micro_batch.to(self.device)
-            share, shown = loss(self.model.forward(self.model.module, batch), batch)
+            share, of_batch = loss(self.model.forward(self.model.module, batch), batch)
             share.backward()
-            total += float(share.detach())
-            add_diagnostics(diagnostics, shown)
-        norm = float(nn.utils.clip_grad_norm_(self.model.module.parameters(), self.max_gradient_norm))
+            shares.append(share.detach())
+            shown.append(of_batch)
+        total, diagnostics = add_up(shares, shown)
+        norm = float(nn.utils.clip_grad_norm_(self.learned.values(), self.max_gradient_norm))
         if not (math.isfinite(total) and math.isfinite(norm)):
             raise FloatingPointError(
                 f"loss {total}, gradient norm {norm}: the weights were left as they were"
@@ -62,6 +76,8 @@ class TorchTrainer(Generic[Batch, Outputs]):
             for group, rate in zip(opt.param_groups, rates, strict=True):
                 group["lr"] = rate * learning_rate_scale
             opt.step()
+        if self.masters:
+            self.masters.write_back()
         return Update(total, norm, diagnostics)
 
     @torch.no_grad()
@@ -78,14 +94,18 @@ class TorchTrainer(Generic[Batch, Outputs]):
             yield name, weight.detach()
 
     def save_model(self, folder: Path) -> None:
-        """Writes the model into `folder`."""
-        self.model.save(dict(self.named_weights()), folder)
+        """Writes the model into `folder`, in float32."""
+        self.model.save(self._whole_weights(), folder)
+
+    def _whole_weights(self) -> dict[str, Tensor]:
+        """The weights at the precision in which they are learned."""
+        return {name: self._learned(weight).detach() for name, weight in self.model.named_weights()}
 
     def save_checkpoint(self, folder: Path) -> None:
         """Writes weights and optimizer state as one safetensors file."""
-        tensors = {f"weights/{name}": weight.contiguous() for name, weight in self.named_weights()}
+        tensors = {f"weights/{name}": weight.contiguous() for name, weight in self._whole_weights().items()}
         for number, opt in enumerate(self.optimizers):
-            for name, weight in self.model.module.named_parameters():
+            for name, weight in self.learned.items():
                 for key, value in opt.state.get(weight, {}).items():
                     tensors[f"optimizer/{number}/{name}/{key}"] = torch.as_tensor(value).contiguous()
         save_file(tensors, folder / "trainer.safetensors")
@@ -93,14 +113,14 @@ class TorchTrainer(Generic[Batch, Outputs]):
     def load_checkpoint(self, folder: Path) -> None:
         """Restores weights and optimizer state; KeyError when the file belongs to another model."""
         tensors = load_file(folder / "trainer.safetensors", device=str(self.device))
-        weights = dict(self.model.named_weights())
-        with torch.no_grad():
-            for name, weight in weights.items():
-                weight.copy_(tensors.pop(f"weights/{name}"))
+        for name, weight in self._whole_weights().items():
+            weight.copy_(tensors.pop(f"weights/{name}"))
+        if self.masters:
+            self.masters.write_back()
         for path, value in tensors.items():
             _, number, name_and_key = path.split("/", 2)
             name, key = name_and_key.rsplit("/", 1)
-            self.optimizers[int(number)].state[weights[name]][key] = value
+            self.optimizers[int(number)].state[self.learned[name]][key] = value
 
     def broadcast(self, value: Any) -> Any:
         """The value itself."""
@@ -116,4 +136,4 @@ class TorchTrainer(Generic[Batch, Outputs]):
 
     def close(self) -> None:
         """Frees the model."""
-        del self.model, self.optimizers
+        del self.model, self.optimizers, self.learned, self.masters

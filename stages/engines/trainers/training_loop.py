@@ -1,7 +1,7 @@
-"""The loop of a training stage: updates, validation, checkpoints that a killed run goes on from, the best weights kept.
+"""The loop of a training stage: updates, validation, checkpoints that a killed run goes on from.
 
-Every update is a function of the step alone, so a run that goes on sees what an uninterrupted one sees. The best
-weights lie inside the checkpoint that they were the best at: no crash can part them from the curve that says so.
+Every update is a function of the step alone, so a run that goes on sees what an uninterrupted one sees. What a stage
+keeps besides, such as its best weights, lies inside the checkpoint: no crash can part it from the curve that says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
@@ -42,7 +43,20 @@ class Schedule:
         return warmup_then_cosine(step, self.steps, self.warmup_steps, self.final_learning_rate_fraction)
 
 
-def train_and_keep_best(
+class Kept(Protocol):
+    """What a stage keeps in its checkpoints besides the trainer's state and the curve."""
+
+    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        """Writes it into `folder`, a new checkpoint; `before` is the last one, which is there until this one is whole.
+
+        Collective: every rank calls it with the same folder.
+        """
+
+    def load(self, folder: Path) -> None:
+        """Takes up what `save` wrote; collective."""
+
+
+def train(
     label: str,
     schedule: Schedule,
     trainer: Trainer,
@@ -50,14 +64,17 @@ def train_and_keep_best(
     run: Run,
     update: Callable[[int, float], Mapping[str, float]],
     validate: Callable[[], Mapping[str, float]],
-) -> tuple[Curve, Path]:
-    """Trains, and returns one row a step and the folder of the model that had the lowest validation loss.
+    kept: Kept | None = None,
+    first_rows: Callable[[], Curve] = list,
+) -> Curve:
+    """Trains and returns one row a step, after `first_rows`; goes on from the last checkpoint, if any.
 
     update: takes the step, from 0, and the share of the peak learning rate; makes one optimizer update and returns the
-    numbers of its row. validate: returns numbers for the row, `loss/validation` among them; after the last step too.
-    The folder is good until the checkpoints are cleared. Goes on from the last checkpoint, if any.
+    numbers of its row. validate: returns numbers for the row, after the last step too. Where something is `kept`,
+    every validation is followed by a checkpoint: it may have found what is to be kept.
     """
-    start, curve = _resume(label, trainer, checkpoints)
+    start, curve, before = _resume(label, trainer, checkpoints, kept)
+    curve = curve or first_rows()
     for step in progress(
         range(start, schedule.steps), total=schedule.steps - start, label=label, unit="steps"
     ):
@@ -69,10 +86,47 @@ def train_and_keep_best(
                 row |= validate()
         curve.append(row)
         run.log({name: value for name, value in row.items() if name != "step"}, step=done)
-        if is_validated or done % schedule.checkpoint_every_steps == 0:
+        if done % schedule.checkpoint_every_steps == 0 or (is_validated and kept is not None):
             with run.phase("checkpoint"):
-                _save(trainer, checkpoints, curve)
+                before = _save(trainer, checkpoints, curve, kept, before)
+    return curve
+
+
+def train_and_keep_best(
+    label: str,
+    schedule: Schedule,
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    run: Run,
+    update: Callable[[int, float], Mapping[str, float]],
+    validate: Callable[[], Mapping[str, float]],
+) -> tuple[Curve, Path]:
+    """`train`, and beside the curve the folder of the model that had the lowest validation loss.
+
+    `validate` must return `loss/validation`. The folder is good until the checkpoints are cleared.
+    """
+    curve = train(label, schedule, trainer, checkpoints, run, update, validate, BestModel(trainer))
     return curve, checkpoints.folder(schedule.steps) / BEST
+
+
+class BestModel:
+    """See `Kept`: the model of the lowest validation loss, saved when it is found and linked from then on."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+
+    def save(self, folder: Path, curve: Curve, before: Path | None) -> None:
+        """See `Kept`."""
+        if VALIDATION in curve[-1] and best_row(curve) is curve[-1]:
+            if self.trainer.rank == 0:
+                (folder / BEST).mkdir()
+            self.trainer.save_model(folder / BEST)
+        elif self.trainer.rank == 0 and before is not None and (before / BEST).exists():
+            # A link and no copy: the best weights may be gigabytes, and nobody writes into a checkpoint.
+            shutil.copytree(before / BEST, folder / BEST, copy_function=os.link)
+
+    def load(self, folder: Path) -> None:
+        """See `Kept`; nothing, because the folder itself is what is kept."""
 
 
 def best_row(curve: Curve) -> dict[str, float]:
@@ -80,28 +134,30 @@ def best_row(curve: Curve) -> dict[str, float]:
     return min((row for row in curve if VALIDATION in row), key=lambda row: row[VALIDATION])
 
 
-def _save(trainer: Trainer, checkpoints: Checkpoints, curve: Curve) -> None:
-    before = checkpoints.latest() if trainer.rank == 0 else None
-    is_best = VALIDATION in curve[-1] and best_row(curve) is curve[-1]
-    with replace_folder_together(trainer, checkpoints.folder(int(curve[-1]["step"]))) as folder:
+def _save(
+    trainer: Trainer, checkpoints: Checkpoints, curve: Curve, kept: Kept | None, before: Path | None
+) -> Path:
+    place = checkpoints.folder(int(curve[-1]["step"]))
+    with replace_folder_together(trainer, place) as folder:
         trainer.save_checkpoint(folder)
-        if is_best:
-            if trainer.rank == 0:
-                (folder / BEST).mkdir()
-            trainer.save_model(folder / BEST)
-        elif before is not None and (before[1] / BEST).exists():
-            shutil.copytree(before[1] / BEST, folder / BEST, copy_function=os.link)
+        if kept is not None:
+            kept.save(folder, curve, before)
         if trainer.rank == 0:
             write_json(folder / "curve.json", curve)
     if trainer.rank == 0:
         checkpoints.keep_last()
+    return place
 
 
-def _resume(label: str, trainer: Trainer, checkpoints: Checkpoints) -> tuple[int, Curve]:
+def _resume(
+    label: str, trainer: Trainer, checkpoints: Checkpoints, kept: Kept | None
+) -> tuple[int, Curve, Path | None]:
     found = checkpoints.latest()
     if found is None:
-        return 0, []
+        return 0, [], None
     step, folder = found
     say(f"{label}: going on from step {step}")
     trainer.load_checkpoint(folder)
-    return step, json.loads((folder / "curve.json").read_text(encoding="utf-8"))
+    if kept is not None:
+        kept.load(folder)
+    return step, json.loads((folder / "curve.json").read_text(encoding="utf-8")), folder

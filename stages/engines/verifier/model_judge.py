@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 
 from transformers import PreTrainedTokenizerBase
 
 from stages.algorithms.answers.extraction import extract_answer
+from stages.algorithms.answers.leniency import Leniency
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
@@ -71,7 +71,7 @@ class ModelJudge:
         pairs: Sequence[tuple[str, str]],
         truncated: Sequence[bool] | None = None,
         require_marker: bool = False,
-        tolerances: Sequence[Fraction | None] | None = None,
+        allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
         """One judgement for each (reference solution or gold answer, response), in order.
 
@@ -118,13 +118,13 @@ class WordJudge:
         pairs: Sequence[tuple[str, str]],
         truncated: Sequence[bool] | None = None,
         require_marker: bool = False,
-        tolerances: Sequence[Fraction | None] | None = None,
+        allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
         """One judgement for each (gold answer, response), in order; a pair of answers is asked once in a lifetime.
 
         A response without a prediction is `unparsed`; with `require_marker` so is one whose answer has no box or
         marker, and a `truncated` one needs its box. Words within the margin of each other are `crashed`, reason
-        `undecided`: the judge failed, not the response. `tolerances` change nothing.
+        `undecided`: the judge failed, not the response. `allowed` changes nothing.
         """
         judgements: list[Judgement | None] = []
         asked: dict[int, tuple[str, str]] = {}

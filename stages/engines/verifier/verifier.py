@@ -2,7 +2,8 @@ r"""The verifier: a fast exact path in this process, and math-verify 0.9 in work
 
 Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, where no exception reaches it, so
 nothing of it is parsed here: what the exact path cannot settle goes to a pool of workers with limits of time and
-memory (`stages/engines/workers`). An item whose worker fails is `timed_out` or `crashed`, and no other item notices.
+memory (`stages/engines/workers`). An item that uses them up is
+`exhausted`, one whose worker fails by itself `timed_out` or `crashed`, and no other item notices.
 
 Workers start with the first item that needs one, so that a run whose answers are plain numbers never pays for them.
 """
@@ -12,17 +13,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
-from fractions import Fraction
 
 from stages.algorithms.answers.decisions import Question, decide
 from stages.algorithms.answers.extraction import Extraction, extract_answer
+from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
-_PATIENCE = 8.0
+_PATIENCE = 20.0
 """Wall clock over computing time that a comparison may take: a busy machine must not turn verdicts."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 """All that a worker gets to see of the environment, beside PYTHONPATH."""
@@ -48,24 +49,22 @@ class Verifier:
         pairs: Sequence[tuple[str, str]],
         truncated: Sequence[bool] | None = None,
         require_marker: bool = False,
-        tolerances: Sequence[Fraction | None] | None = None,
+        allowed: Sequence[Leniency] | None = None,
     ) -> list[Judgement]:
         r"""One judgement for each (gold answer, response or bare answer), in order.
 
-        `truncated` marks responses that a token limit cut off: in those only a closed box counts, since the number
-        behind another marker may be half of one. `require_marker` refuses a response without box or marker unless it
-        is as a whole what the exact path calls equal or different; rewards want it, because math-verify would take
-        the last number of a sentence. `tolerances`: by pair, how far apart two numbers may be and agree, absolutely;
-        None for the precision rule (`stages/algorithms/answers/values.py`). Raises RuntimeError when math-verify
-        cannot be started.
+        `truncated` marks responses that a token limit cut off: in those only a closed box or tag counts, since the
+        number behind another marker may be half of one. `require_marker` refuses a response without box, tag or marker
+        unless it is as a whole what the exact path calls equal or different, or names one choice; rewards want it.
+        `allowed`: by pair, what its row allows beyond the rules; None for nothing. Raises RuntimeError when
+        math-verify cannot be started.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
         waiting: dict[Question, Future[Answer]] = {}
         asked: list[tuple[int, Question, str]] = []
         for index, (gold, response) in enumerate(pairs):
             found = _found(response, truncated is not None and truncated[index])
-            tolerance = None if tolerances is None else tolerances[index]
-            outcome = decide(gold, found, require_marker, tolerance)
+            outcome = decide(gold, found, require_marker, STRICT if allowed is None else allowed[index])
             if isinstance(outcome, Question):
                 if outcome not in waiting:
                     waiting[outcome] = self._ask(outcome)
@@ -106,12 +105,17 @@ class Verifier:
                 f"and give it memory (verifier.memory_mib is {self._params.memory_mib})"
             ) from error
         match answer.failure:
+            case "exhausted":
+                return Verdict.EXHAUSTED, f"over_{self._params.timeout_seconds:g}_seconds"
             case "timed_out":
-                return Verdict.TIMED_OUT, f"over_{self._params.timeout_seconds:g}_seconds"
+                return (
+                    Verdict.TIMED_OUT,
+                    f"over_{_PATIENCE * self._params.timeout_seconds:g}_seconds_of_wall_clock",
+                )
             case "crashed":
                 return Verdict.CRASHED, f"worker_exit_{answer.exit_code}"
             case "out_of_memory":
-                return Verdict.CRASHED, "memory_limit"
+                return Verdict.EXHAUSTED, "memory_limit"
         verdict, reason = answer.value
         return Verdict(verdict), reason
 
@@ -123,6 +127,6 @@ def _without_surrogates(text: str) -> str:
 
 def _found(response: str, is_truncated: bool) -> Extraction:
     found = extract_answer(response)
-    if is_truncated and found.text is not None and not found.rule.startswith("box"):
+    if is_truncated and found.text is not None and not found.is_delimited:
         return Extraction(None, "truncated")
     return found

@@ -61,7 +61,8 @@ class Answer:
     value: Any = None
     """What the function returned, as JSON has it: a tuple is a list."""
     failure: str = ""
-    """Empty where there is a value; else `timed_out`, `crashed` or `out_of_memory`."""
+    """Empty where there is a value; else `exhausted` (its computing time), `timed_out` (the wall clock), `crashed` or
+    `out_of_memory`."""
     exit_code: int = 0
     """Of a crashed worker, as `subprocess` has it: a signal is negative."""
     ending: str = ""
@@ -176,8 +177,9 @@ class _Worker:
         try:
             answer = Answer(**self._exchange(process, json.dumps(arguments).encode() + b"\n", clock))
         except TimeoutError:
+            failure = "exhausted" if clock.is_computed_up() else "timed_out"
             self.kill()
-            return Answer(failure="timed_out")
+            return Answer(failure=failure)
         except EOFError:
             code, ending = self._bury(process)
             return Answer(failure="crashed", exit_code=code, ending=ending)
@@ -306,6 +308,10 @@ class _Clock:
         """The time after which it is worth looking again; 0 when none is left."""
         computing = self._computing_seconds - (self._computing() - self._computed)
         return max(0.0, min(computing, self._until - time.monotonic()))
+
+    def is_computed_up(self) -> bool:
+        """True where the request has used up its own computing time, whatever the machine did meanwhile."""
+        return self._computing() - self._computed >= self._computing_seconds
 
     def _computing(self) -> float:
         """Seconds that the process has computed, where they count; one that is gone has its pipe closed, seen there."""

@@ -18,7 +18,7 @@ from stages.rl_round.asynchronous.trajectory_pool import Flight, Name, ReplicaId
 from stages.rl_round.params.drawing import DynamicSampling
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, Batch
+from stages.rl_round.rollouts.dynamic_sampling import SMALLEST_SIGNAL_FRACTION, Batch, signal_fraction
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.rollouts.sampling import ProblemDraw, sampling_settings, trajectories_of
 from stages.rl_round.rollouts.scoring import make_rollout
@@ -198,7 +198,7 @@ class Coordinator:
             del self._versions[number]
         since, self._since = self._since, _SinceLastStep()
         completed, left_out = since.completed, since.left_out
-        signal = 1 - len(left_out) / len(completed) if completed else 1.0
+        signal = signal_fraction(completed, 1.0)
         batch = Batch(groups, completed, left_out, 1, 0, self.window.ready, signal, step)
         return StepBatch(step, batch, tuple(numbers), ages)
 

@@ -88,7 +88,17 @@ class Hub:
         parts = self._parts
         for _ in progress(self._steps(), parts.steps - len(parts.curve), parts.name, "steps"):
             self._coordinator.buffer.check_conservation()
+        self._wait_for_trainer()
         return parts.curve
+
+    def _wait_for_trainer(self) -> None:
+        """Returns when the trainer has the last weights: an earlier attempt may have told of steps, and been killed,
+        that the trainer has to repeat from its checkpoint."""
+        trainers = self._parts.trainers
+        trainers.submit(self._parts.steps - 1)
+        while trainers.steps_done < self._parts.steps:
+            trainers.poll()
+            time.sleep(POLL_SECONDS)
 
     def _steps(self) -> Iterator[int]:
         """Each step as it is done."""

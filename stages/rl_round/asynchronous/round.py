@@ -56,14 +56,23 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
     UserError when Ray cannot start, when the replicas or a version of the weights find no room, or when a process dies
     again and again; what was done until then is kept for the next attempt.
     """
-    scratch, sampler = task.scratch, task.sections["sampler"]
     log = RolloutLog(task)
+    with Journal(task.scratch / "journal") as journal:
+        _run_from(journal, log, task, loop)
+        # Only when every process has ended: until then a kill must find what it takes to write the outputs again.
+        journal.clear()  # first: what is left without it is cleared by the next attempt
+        _clear_but_journal(task.scratch, log)
+        forget_passes(task.scratch)
+
+
+def _run_from(journal: Journal, log: RolloutLog, task: RoundTask, loop: AsynchronousLoop) -> None:
+    """Goes on from the journal, writes the outputs and ends the processes."""
+    scratch, sampler = task.scratch, task.sections["sampler"]
     with ExitStack() as stack:
         verifier = stack.enter_context(Verifier(task.sections["verifier"]))
         cpus = sampler.replicas.count * getattr(sampler, "threads", 1)
         run = stack.enter_context(ray_session(cpus, PACKAGES))
         task, known = _with_selected_problems(task, verifier)
-        journal = stack.enter_context(Journal(scratch / "journal"))
         coordinator = _coordinator(task, loop, journal)
         records = [record_from_json(stored) for stored in journal.records()]
         taken, curve = coordinator.restore(records), _curve(records)
@@ -116,9 +125,6 @@ def run_asynchronous_round(task: RoundTask, loop: AsynchronousLoop) -> None:
             trainers.save_model(folder)
         timeline.write(scratch / TIMELINE)
         write_outputs(task, log, curve, known | round_totals(curve), scratch / TIMELINE)
-        journal.clear()  # first: what is left without it is cleared by the next attempt
-        _clear_but_journal(scratch, log)
-        forget_passes(scratch)
 
 
 def _clear_but_journal(scratch: Path, log: RolloutLog) -> None:

@@ -71,7 +71,9 @@ class Trainers:
         the batch of a step that was submitted since the last checkpoint; `saves` says whether a checkpoint follows."""
         self._name, self._batch_of, self._saves = task.name, batch_of, saves
         self._actors = RankedActors(TrainerActor, (task,), ranks, task.trainer.threads, gpus)
-        self._steps_done, self._told, self._target = 0, steps_known, -1
+        self.steps_done = 0
+        """Steps that its weights have behind them."""
+        self._told, self._target = steps_known, -1
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self._is_starting = True
@@ -110,7 +112,7 @@ class Trainers:
 
     def _take_standing(self, standing: Standing) -> Trained | None:
         self._is_starting, self.is_up = False, True
-        self._steps_done = standing.steps_done
+        self.steps_done = standing.steps_done
         if standing.steps_done <= self._told:
             return None
         # The hub, or this trainer, was killed between the checkpoint and the word of it.
@@ -120,14 +122,14 @@ class Trainers:
     def _take_step(self, trained: Trained, seconds: float) -> Trained | None:
         self._usual.append(seconds)
         self._deaths_in_a_row = 0
-        self._steps_done = trained.step + 1
+        self.steps_done = trained.step + 1
         is_new = trained.step >= self._told
         self._told = max(self._told, trained.step + 1)
         return trained if is_new else None
 
     def _go_on(self) -> None:
-        if not self._actors.is_busy and not self._is_starting and self._steps_done <= self._target:
-            step = self._steps_done
+        if not self._actors.is_busy and not self._is_starting and self.steps_done <= self._target:
+            step = self.steps_done
             self._actors.call("train", step, self._batch_of(step), self._saves(step))
 
     def _patience(self) -> float:

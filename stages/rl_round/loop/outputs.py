@@ -65,7 +65,6 @@ MEAN_DIAGNOSTICS = (
     "verdict/false_correct_fraction",
     "verdict/false_wrong_fraction",
     "verdict/rule_agreement_fraction",
-    "variance_proxy/noise",
     "variance_proxy/power",
 )
 

@@ -18,7 +18,7 @@ class VerdictReward(StrictParams):
     wrong: float
     """0, or less to punish (DAPO: -1)."""
     unparsed: float
-    """A response without a final answer."""
+    """A response without a final answer, or one that exhausts the verifier's limits."""
 
 
 class CosineReward(StrictParams):

@@ -53,6 +53,11 @@ def draw_size(missing: int, signal_fraction: float) -> int:
     return math.ceil(missing / max(SMALLEST_SIGNAL_FRACTION, signal_fraction))
 
 
+def signal_fraction(groups: Sequence[Group], of_none: float) -> float:
+    """Share of the groups that teach something; `of_none` where there is no group."""
+    return sum(group.has_signal for group in groups) / len(groups) if groups else of_none
+
+
 def draw_batch(
     sampling: NoDynamicSampling | DynamicSampling,
     wanted: int,
@@ -64,7 +69,7 @@ def draw_batch(
     if isinstance(sampling, NoDynamicSampling):
         groups = draw(state.cursor, wanted)
         state.cursor += wanted
-        return Batch(groups, groups, [], 1, 0, 0, state.signal_fraction, newest_version(groups))
+        return Batch(groups, groups, [], 1, 0, 0, signal_fraction(groups, 1.0), newest_version(groups))
 
     def is_stale(group: Group) -> bool:
         return policy_version - group.oldest_version > sampling.max_staleness
@@ -74,15 +79,14 @@ def draw_batch(
     drawn: list[Group] = []
     draws = 0
     while len(fresh) < wanted and draws < sampling.max_draws:
-        fraction = sum(group.has_signal for group in drawn) / len(drawn) if drawn else state.signal_fraction
+        fraction = signal_fraction(drawn, state.signal_fraction)
         size = draw_size(wanted - len(fresh), fraction)
         groups = draw(state.cursor, size)
         state.cursor += size
         draws += 1
         drawn += groups
         fresh += [group for group in groups if group.has_signal]
-    if drawn:
-        state.signal_fraction = sum(group.has_signal for group in drawn) / len(drawn)
+    state.signal_fraction = signal_fraction(drawn, state.signal_fraction)
     state.carried = fresh[wanted:]
     left_out = stale + [group for group in drawn if not group.has_signal]
     return Batch(

@@ -59,7 +59,6 @@ def outcome_reward(verdict: Verdict, tokens: int, params: RlParams) -> float:
 
 
 def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
-    """Reward of a decided verdict, whatever the length."""
-    return {Verdict.CORRECT: reward.correct, Verdict.WRONG: reward.wrong, Verdict.UNPARSED: reward.unparsed}[
-        verdict
-    ]
+    """Reward of a decided verdict, whatever the length; a response that exhausted its limits is as one unparsed."""
+    rewards = {Verdict.CORRECT: reward.correct, Verdict.WRONG: reward.wrong}
+    return rewards.get(verdict, reward.unparsed)

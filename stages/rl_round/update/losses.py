@@ -33,6 +33,8 @@ from stages.rl_round.update.corrections import Shares, Totals, select_tokens, sh
 from stages.rl_round.update.training_samples import TrainingSamples
 
 LOG_RATIO_LIMIT = 20.0
+OVER_TOKENS = "sum/over_tokens/"
+"""Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""
 
 
 def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
@@ -60,14 +62,16 @@ def policy_loss(minibatch: TrainingSamples, params: RlParams) -> LossFunction:
         advantages = fields["advantages"]
         if selection.weights is not None:
             token_loss, advantages = token_loss * selection.weights, advantages * selection.weights
-        diagnostics = {**selection.metrics, **_shares(metrics, mask, totals)}
+        diagnostics = {**selection.metrics, **_sums(metrics, mask)}
         if not isinstance(params.reference_kl, NoReferenceKl):
             pull, k3 = _reference_kl(
                 params.reference_kl, statistics.logprobs, fields["reference_logprobs"], mask
             )
             token_loss = token_loss + params.reference_kl.coefficient * pull
             diagnostics["reference_kl/k3"] = k3.sum() / totals.tokens
-        diagnostics["entropy/mean"] = (statistics.entropy.detach() * mask).sum() / totals.tokens
+        # Of all that was drawn: what gives no gradient is as much the policy's.
+        entropy = statistics.entropy.detach() * batch.response_mask
+        diagnostics["entropy/mean"] = entropy.sum() / totals.tokens
         diagnostics |= logprob_gap(
             statistics.logprobs.detach(),
             fields["rollout_logprobs"],
@@ -105,12 +109,11 @@ def surrogate(
             return reinforce(*tensors, clip_low=0.0, clip_high=0.0)
 
 
-def _shares(metrics: Mapping[str, Tensor], mask: Tensor, totals: Totals) -> Shares:
-    """Means over a micro-batch's tokens as shares of the minibatch's; a maximum stays one."""
-    share = mask.sum() / totals.tokens
-    return {name: value * share for name, value in metrics.items() if name != "ratio/max"} | {
-        "ratio/token_max": metrics["ratio/max"]
-    }
+def _sums(metrics: Mapping[str, Tensor], mask: Tensor) -> Shares:
+    """Means over a micro-batch's tokens as sums, which add up over micro-batches; a maximum stays one."""
+    return {
+        OVER_TOKENS + name: value * mask.sum() for name, value in metrics.items() if name != "ratio/max"
+    } | {"ratio/token_max": metrics["ratio/max"]}
 
 
 def _reference_kl(

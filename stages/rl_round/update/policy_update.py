@@ -17,7 +17,7 @@ from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.by_staleness import rates_by_staleness
 from stages.rl_round.update.corrections import effective_sample_fraction
-from stages.rl_round.update.losses import policy_loss
+from stages.rl_round.update.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.update.recompute_logprobs import (
     Reference,
     with_proximal_statistics,
@@ -77,21 +77,25 @@ def update_policy(
 def _finished(update: Update, responses: int, max_response_tokens: int) -> Update:
     """The update with the diagnostics that are no sums: made of its `sum/` shares, which go.
 
-    Effective sample size as a fraction of the tokens. Variance proxies: the mean squared norm of a response's gradient
-    with respect to the logits, the squared norm of the whole gradient, and (power - signal) / (responses - 1); they
-    leave the network's own Jacobian out of the power, so compare them between runs, not with each other. The trust
+    Means over the tokens that gave gradient; effective sample size as a fraction of them. Variance proxies: the mean
+    squared norm of a response's gradient with respect to the logits, and the squared norm of the whole gradient; the
+    first leaves out the network's own Jacobian, so compare each between runs, and never the two. The trust
     region's bound on |J(policy) - J(sampler) - surrogate| is for rewards in [0, 1], from what accepted responses show.
     """
     sums = {name: value for name, value in update.diagnostics.items() if name.startswith("sum/")}
     metrics: Diagnostics = {name: value for name, value in update.diagnostics.items() if name not in sums}
     tokens = max(1.0, sums["sum/weighted_tokens"])
+    metrics |= {
+        name.removeprefix(OVER_TOKENS): value / tokens
+        for name, value in sums.items()
+        if name.startswith(OVER_TOKENS)
+    }
     metrics["importance/effective_sample_fraction"] = effective_sample_fraction(sums)
     metrics["importance/weight_mean"] = sums["sum/weights"] / tokens
     if "sum/capped_tokens" in sums:
         metrics["importance/capped_fraction"] = sums["sum/capped_tokens"] / tokens
     power, signal = responses * sums["sum/gradient_power"], update.gradient_norm**2
     metrics["variance_proxy/power"], metrics["variance_proxy/signal"] = power, signal
-    metrics["variance_proxy/noise"] = (power - signal) / max(1, responses - 1)
     if "trust_region/acceptance_rate" in metrics:
         accepted = metrics["trust_region/acceptance_rate"]
         metrics["trust_region/sequence_divergence"] = (

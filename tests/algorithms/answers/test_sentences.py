@@ -1,7 +1,14 @@
 import pytest
 
 from stages.algorithms.answers.explosive import is_debris, is_explosive
-from stages.algorithms.answers.sentences import is_about_money, is_labelled, pick_answer
+from stages.algorithms.answers.latex_parser import parse_answer
+from stages.algorithms.answers.sentences import (
+    is_about_money,
+    is_labelled,
+    pick_answer,
+    pick_choice,
+    value_after_marker,
+)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +38,32 @@ def test_the_last_formula_or_number_counts(sentence, answer):
     assert pick_answer(sentence) == answer
 
 
+@pytest.mark.parametrize(
+    ("sentence", "value"),
+    [
+        ("$42$ dollars", "42"),
+        ("therefore 42, because there are two cases", "42"),
+        ("The largest $n$ is 34", "34"),
+        ("The volume of $ABCDEFGH$ is 120", "120"),
+        ("Jane began 3 hours ago", r"3\text{ hours}"),
+        ("either 5 or 7", "5, 7"),
+        ("3 more than 12", None),
+        ("less than 42", None),
+        ("unknown, but my lucky number is 42", None),
+        ("see equation 42", None),
+        ("12, not 42", None),
+        ("the square of 42", None),
+    ],
+)
+def test_a_sentence_after_a_marker_says_its_answer_and_nothing_else(sentence, value):
+    assert value_after_marker(sentence) == value
+
+
+def test_the_one_letter_that_a_sentence_names():
+    assert pick_choice("I think it's (D).") == pick_choice("It must be D.") == "D"
+    assert pick_choice("It is not (D).") is pick_choice("(A) or (D)") is pick_choice("A dog ran") is None
+
+
 def test_what_reads_as_a_value_with_words():
     assert is_labelled("Total : 2,74 $")
     assert not is_labelled("9: 5")
@@ -43,18 +76,21 @@ def test_what_reads_as_a_value_with_words():
     [
         "9^{9^{9^{9}}}",
         "9^(9^(9^9))",
-        "9**9**9**9",
         "((99999999!)!)!",
-        "5!!",
+        "500!!",
         "9" * 9 + "!",
-        "(" * 99,
         "2^{99999999}",
-        "((((x+1)^{60}+y)^{60}+z)^{60}",
-        r"\frac{1}{1+" * 40,
+        "2^{2^{100}}",
+        "(((x+1)^{60}+y)^{60}+z)^{60}",
+        r"\prod_{k=1}^{10^9} k",
+        r"\frac{1}{2}+\sum_{k=1}^{10^{12}} \frac{1}{k}",
+        r"\sum_{k=1}^{999} k^{k^k}",
+        r"\binom{10^9}{5}",
+        r"(1, \lfloor 9^{9^{99}} \rfloor)",
     ],
 )
-def test_explosive_texts(text):
-    assert is_explosive(text)
+def test_explosive_expressions(text):
+    assert is_explosive(parse_answer(text))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +105,13 @@ def test_explosive_texts(text):
         "100!",
         r"\frac{n!}{k!(n-k)!}",
         "7^{2^{5}}",
+        r"10^{\frac{-5+\sqrt{13}}{6}}",
+        r"\sum_{k=1}^{100} k^2",
+        "x^{2020}+1",
     ],
 )
 def test_plain_mathematics_is_not_explosive(text):
-    assert not is_explosive(text)
+    assert not is_explosive(parse_answer(text))
     assert not is_debris(text)
 
 
@@ -89,5 +128,6 @@ def test_a_million_characters_of_one_kind_are_read_at_once(unit):
     """0.4 s at most; a reading whose cost grows with the square takes hours and is stopped."""
     text = unit * (1_000_000 // len(unit))
     pick_answer(text)
-    is_explosive(text)
+    value_after_marker(text)
+    pick_choice(text)
     is_debris(text)

@@ -81,3 +81,9 @@ def test_a_table_without_pictures_is_refused(tmp_path):
         read_image_rows(tmp_path)
     with pytest.raises(UserError, match="lacks the columns"):
         list(read_shards(tmp_path))
+
+
+def test_what_a_killed_generator_left_half_written_is_not_read(tmp_path):
+    for place in ("main", ".main.7.partial", "guided"):
+        write_shards([row(1)], tmp_path / place, 4)
+    assert [path.parent.name for path in shards_of(tmp_path)] == ["guided", "main"]

@@ -24,10 +24,7 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 GAP = 0.05
 """Of a token's mean log-prob, in bfloat16, between an engine and the trainer."""
 SAMPLER = VllmSamplerParams(
@@ -66,7 +63,7 @@ def test_replicas_pull_hand_over_and_come_back_on_one_gpu(tmp_path):
     torch_params = TorchTrainerParams(
         kind="torch",
         device="cuda",
-        dtype="bfloat16",
+        dtype="mixed",
         threads=2,
         micro_batch_tokens=4096,
         gradient_checkpointing=False,

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -69,20 +71,24 @@ def test_gradient_checkpointing_changes_no_number(policy):
     assert one == other
 
 
-@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
-def test_a_checkpoint_continues_bit_for_bit(policy, tmp_path, optimizer):
-    straight = make(policy, optimizer)
+@pytest.mark.parametrize(
+    ("optimizer", "dtype"), [(ADAMW, "float32"), (MUON, "float32"), (ADAMW, "mixed"), (MUON, "mixed")]
+)
+def test_a_checkpoint_continues_bit_for_bit(policy, tmp_path, optimizer, dtype):
+    straight = make(policy, optimizer, dtype=dtype)
     for _ in range(4):
         straight.update(BATCHES, likelihood, 0.7)
-    broken_off = make(policy, optimizer)
+    broken_off = make(policy, optimizer, dtype=dtype)
     for _ in range(2):
         broken_off.update(BATCHES, likelihood, 0.7)
     (tmp_path / "checkpoint").mkdir()
     broken_off.save_checkpoint(tmp_path / "checkpoint")
-    resumed = make(policy, optimizer)
+    resumed = make(policy, optimizer, dtype=dtype)
     resumed.load_checkpoint(tmp_path / "checkpoint")
     for _ in range(2):
         resumed.update(BATCHES, likelihood, 0.7)
+    for name, weight in straight.learned.items():
+        assert torch.equal(weight, resumed.learned[name]), name
     for (name, a), (_, b) in zip(straight.named_weights(), resumed.named_weights(), strict=True):
         assert torch.equal(a, b), name
 
@@ -112,3 +118,53 @@ def test_a_saved_policy_gives_the_same_statistics(policy, tmp_path):
     trainer.save_model(tmp_path / "saved")
     again = make(tmp_path / "saved")
     assert torch.equal(trainer.evaluate(BATCHES[0]).logprobs, again.evaluate(BATCHES[0]).logprobs)
+
+
+def test_mixed_precision_learns_as_float32_where_bfloat16_stands_still(policy, tmp_path):
+    """At 1e-6 an update is below half a step of bfloat16 for nearly every weight: only float32 masters keep it."""
+    slow = AdamwParams(kind="adamw", learning_rate=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.0)
+    falls, moved = {}, {}
+    for dtype in ("float32", "mixed"):
+        trainer = make(policy, slow, dtype=dtype)
+        before = {name: weight.detach().clone() for name, weight in trainer.learned.items()}
+        for _ in range(60):
+            trainer.update(BATCHES, likelihood, 1.0)
+        changed = torch.cat([(weight != before[name]).flatten() for name, weight in trainer.learned.items()])
+        moved[dtype] = changed.float().mean().item()
+        trainer.save_model(tmp_path / dtype)
+        falls[dtype] = loss_in_float32(policy) - loss_in_float32(tmp_path / dtype)
+    assert min(moved.values()) >= 0.99
+    assert falls["mixed"] == pytest.approx(falls["float32"], rel=0.01)
+
+
+def loss_in_float32(folder):
+    trainer = make(folder)
+    return sum(float(likelihood(trainer.evaluate(batch), batch)[0]) for batch in BATCHES)
+
+
+def test_a_mixed_policy_is_saved_in_float32_and_sampled_in_what_it_computes_in(policy, tmp_path):
+    trainer = make(policy, dtype="mixed")
+    trainer.update(BATCHES, likelihood, 1.0)
+    trainer.save_model(tmp_path / "saved")
+    saved = load_file(tmp_path / "saved/model.safetensors")
+    for name, weight in trainer.named_weights():
+        assert weight.dtype == torch.bfloat16 and saved[name].dtype == torch.float32
+        assert torch.equal(weight, saved[name].bfloat16())
+    assert any((saved[name] != saved[name].bfloat16()).any() for name in saved)
+
+
+def test_pure_bfloat16_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"do not learn.*`mixed` computes in bfloat16"):
+        TorchTrainerParams.model_validate(PARAMS.model_dump() | {"dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
+def test_state_that_is_made_at_the_start_changes_no_update(policy, optimizer):
+    usual, early = make(policy, optimizer), make(policy, optimizer)
+    for one in early.optimizers:
+        allocate_state(one)
+    assert all(early.optimizers[-1].state.values())
+    for _ in range(3):
+        assert usual.update(BATCHES, likelihood, 1.0) == early.update(BATCHES, likelihood, 1.0)
+    for name, weight in usual.learned.items():
+        assert torch.equal(weight, early.learned[name]), name

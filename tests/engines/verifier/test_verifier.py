@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stages.algorithms.answers.leniency import Leniency
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
@@ -15,10 +16,17 @@ from tests.fakes import worker_functions
 
 CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
-FLOOR = r"\lfloor x \rfloor"
-"""Something that only math-verify reads, so that a worker is asked."""
-EQUAL = (FLOOR + "+1", "1+" + FLOOR)
-HANG = r"\boxed{\lfloor 9^{9^{99}} \rfloor}"
+SUM = r"\sum_{k=1}^{5} k"
+"""Something that only math-verify works out, so that a worker is asked."""
+EQUAL = (SUM, "15")
+HANG = r"\boxed{7777}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_formula_hangs():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_or_hang)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +64,18 @@ def test_plain_answers_start_no_worker():
     ("gold", "response", "verdict"),
     [
         (r"\frac{x+2}{7}", r"\boxed{\frac{x}{7}+\frac{2}{7}}", "correct"),
-        ("7", r"\boxed{3+4}", "correct"),
+        ("7", r"\boxed{3+4}", "wrong"),
         (r"100\%", "Therefore the smallest error must increase by 100%.", "correct"),
         (r"I_{\max} = \frac{q}{\sqrt{2LC}}", r"\boxed{\frac{q}{\sqrt{2CL}}}", "correct"),
-        ("1/3", r"\boxed{0.333333}", "correct"),
+        ("1/3", r"\boxed{0.333333}", "wrong"),
+        ("1/3", r"\boxed{0.333...}", "correct"),
+        ("1", "The answer is 0.999...", "correct"),
         ("x^2+y^2=1", r"\boxed{x^2=1-y^2}", "correct"),
         (r"\{2,3\}", r"\boxed{2} and \boxed{3}", "correct"),
         (r"4\sqrt{2}", r"\boxed{4}", "wrong"),
         ("9", r"\boxed{8, 9}", "wrong"),
         ("9", r"\boxed{8 \text{ or } 9}", "wrong"),
         ("4, 12, 2", "10, 4, 2", "wrong"),
-        ("1/3", r"\boxed{0.33333}", "correct"),
         ("9", r"\boxed{9 ... 10}", "unparsed"),
         ("18", r"\boxed{9 9}", "unparsed"),
         ("9", r"9\[%\int\[", "unparsed"),
@@ -96,15 +105,15 @@ def test_answers_that_are_no_plain_numbers(verifier, gold, response, verdict):
 )
 @pytest.mark.parametrize("form", [r"\boxed{%s}", "%s", "The answer is %s."])
 def test_hostile_answers_are_never_correct(verifier, tower, form):
-    judged = verifier.judge([(tower[0], form % tower), ("2", r"\boxed{1+1}")])
+    judged = verifier.judge([(tower[0], form % tower), ("2", r"\boxed{2}")])
     assert judged[0].verdict is not Verdict.CORRECT
     assert judged[1].verdict is Verdict.CORRECT
 
 
 def test_an_item_that_hangs_costs_the_others_nothing(verifier):
-    pairs = [("x+1", HANG), *[(EQUAL[0], rf"\boxed{{1+{FLOOR}+{n}-{n}}}") for n in range(10)]]
+    pairs = [(SUM, HANG), *[(SUM, rf"\boxed{{15+{n}-{n}}}") for n in range(10)]]
     judged = verifier.judge(pairs)
-    assert (judged[0].verdict, judged[0].reason) == (Verdict.TIMED_OUT, "over_2_seconds")
+    assert (judged[0].verdict, judged[0].reason) == (Verdict.EXHAUSTED, "over_2_seconds")
     assert verdicts(judged[1:]) == ["correct"] * 10
 
 
@@ -113,7 +122,7 @@ def test_a_worker_killed_in_mid_item_is_crashed_and_replaced():
     results = []
     with Verifier(params) as verifier:
         verifier.judge([EQUAL])
-        thread = threading.Thread(target=lambda: results.extend(verifier.judge([("x+1", HANG), EQUAL])))
+        thread = threading.Thread(target=lambda: results.extend(verifier.judge([(SUM, HANG), EQUAL])))
         thread.start()
         time.sleep(0.5)
         [pid] = verifier.worker_pids()
@@ -125,11 +134,11 @@ def test_a_worker_killed_in_mid_item_is_crashed_and_replaced():
     ]
 
 
-def test_exhausted_memory_is_crashed(monkeypatch):
+def test_a_comparison_without_memory_is_exhausted(monkeypatch):
     monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_without_memory)
     with Verifier(PARAMS) as verifier:
         [judged] = verifier.judge([EQUAL])
-    assert (judged.verdict, judged.reason) == ("crashed", "memory_limit")
+    assert (judged.verdict, judged.reason) == ("exhausted", "memory_limit")
 
 
 def test_a_closed_verifier_starts_no_worker():
@@ -171,8 +180,8 @@ def test_a_truncated_response_counts_only_its_closed_box(verifier):
 def test_equal_questions_are_asked_once(verifier):
     wait_until(lambda: len(verifier.worker_pids()) == PARAMS.workers)
     before = set(verifier.worker_pids())
-    judged = verifier.judge([("x+1", HANG)] * 50)
-    assert verdicts(judged) == ["timed_out"] * 50
+    judged = verifier.judge([(SUM, HANG)] * 50)
+    assert verdicts(judged) == ["exhausted"] * 50
     assert len(before - set(verifier.worker_pids())) == 1, "each that is asked costs a worker its life"
 
 
@@ -183,7 +192,7 @@ def test_a_busy_machine_turns_no_verdict():
         (pid,) = verifier.worker_pids()
         os.kill(pid, signal.SIGSTOP)
         threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
-        assert verdicts(verifier.judge([(EQUAL[0] + "+2-2", EQUAL[1])])) == ["correct"]
+        assert verdicts(verifier.judge([(SUM, "15+2-2")])) == ["correct"]
 
 
 def test_half_a_character_is_a_question_mark(verifier):
@@ -192,7 +201,7 @@ def test_half_a_character_is_a_question_mark(verifier):
 
 
 @pytest.mark.parametrize(
-    ("name", "least", "most_false_correct"), [("cases", 0.97, 3), ("model_outputs", 0.998, 1)]
+    ("name", "least", "most_false_correct"), [("cases", 0.95, 3), ("model_outputs", 0.998, 1)]
 )
 def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
     path = CASES / f"{name}.jsonl.gz"
@@ -200,11 +209,13 @@ def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
         pytest.skip(f"needs {path}, which is not part of the repository")
     rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
     with Verifier(PARAMS.model_copy(update={"timeout_seconds": 8.0})) as verifier:
-        judged = verifier.judge([(row["gold"], row["pred"]) for row in rows])
+        allowed = [Leniency(decimals=True, expressions=True)] * len(rows)
+        judged = verifier.judge([(row["gold"], row["pred"]) for row in rows], allowed=allowed)
     said = [judgement.verdict is Verdict.CORRECT for judgement in judged]
     agreement = sum(mine == row["expected"] for mine, row in zip(said, rows, strict=True)) / len(rows)
     false_correct = sum(mine and not row["expected"] for mine, row in zip(said, rows, strict=True))
     print(f"{name}: agreement {agreement:.4f}, false correct {false_correct}")
     assert agreement >= least
-    # docs/verifier.md lists these rows: a list in another order (twice), an interval for its inequality, 10{,}000.
+    # docs/verifier.md lists these rows: a list in another order (twice), an interval for its inequality, 10{,}000; and
+    # the six in which a chain of equations that contradicts itself is labelled correct.
     assert false_correct <= most_false_correct

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from stages.algorithms.answers.leniency import Leniency
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 
 LINES = Path(__file__).with_name("verifier_cases.tsv").read_text(encoding="utf-8").splitlines()[1:]
 ROWS = [line.split("\t") for line in LINES]
 KINDS = sorted({row[0] for row in ROWS})
+GRADING = Leniency(decimals=True, expressions=True)
 PARAMS = VerifierParams(timeout_seconds=30, memory_mib=768, workers=2, abort_undecided_fraction=1.0)
 
 
@@ -21,7 +23,8 @@ def verdicts():
     """The verdict of each row; `wrong` and no opinion are the same here: neither earns a reward."""
     pairs = [(gold, response.replace("⏎", "\n")) for _, _, gold, response in ROWS]
     with Verifier(PARAMS) as verifier:
-        judged = verifier.judge(pairs, truncated=[row[0] == "truncated" for row in ROWS])
+        truncated = [row[0] == "truncated" for row in ROWS]
+        judged = verifier.judge(pairs, truncated, allowed=[GRADING] * len(pairs))
     return [one.verdict.value for one in judged]
 
 

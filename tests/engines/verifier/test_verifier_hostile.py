@@ -4,23 +4,25 @@ import multiprocessing
 import resource
 import threading
 import time
+from unittest.mock import patch
 
 import psutil
 
 from stages.engines.distributed.ray_session import ray_session
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from tests.fakes import worker_functions
 from tests.fakes.hostile_answers import GOLDS, hostile_pairs
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
-SLOW = (r"\lfloor x \rfloor+1", r"1+\lfloor x \rfloor")
-HANG = r"\boxed{\lfloor 9^{9^{99}} \rfloor}"
+SLOW = (r"\sum_{k=1}^{5} k", "15")
+HANG = (SLOW[0], r"\boxed{7777}")
 
 
 def judge_hostile(count, directory, monkeypatch):
     monkeypatch.chdir(directory)
     with Verifier(PARAMS) as verifier:
-        verifier.judge([SLOW, (SLOW[0], SLOW[1] + "+0")])
+        verifier.judge([SLOW, (SLOW[0], "15+2-2")])
         judged = verifier.judge(hostile_pairs(count, seed=11))
         deadline = time.monotonic() + 20
         while len(verifier.worker_pids()) < PARAMS.workers and time.monotonic() < deadline:
@@ -45,9 +47,13 @@ def test_the_generator_draws_every_gold_answer():
     assert hostile_pairs(20, seed=3) == hostile_pairs(20, seed=3)
 
 
+def one_formula_hangs():
+    return patch("stages.engines.verifier.verifier.compare", worker_functions.compare_or_hang)
+
+
 def judge_elsewhere(answers):
-    with Verifier(PARAMS) as verifier:
-        answers.put([one.verdict.value for one in verifier.judge([("x+1", HANG), SLOW])])
+    with one_formula_hangs(), Verifier(PARAMS) as verifier:
+        answers.put([one.verdict.value for one in verifier.judge([HANG, SLOW])])
 
 
 def test_limits_hold_in_a_spawned_process_and_in_a_thread():
@@ -56,11 +62,11 @@ def test_limits_hold_in_a_spawned_process_and_in_a_thread():
     answers = context.Queue()
     process = context.Process(target=judge_elsewhere, args=(answers,))
     process.start()
-    assert answers.get(timeout=100) == ["timed_out", "correct"]
+    assert answers.get(timeout=100) == ["exhausted", "correct"]
     process.join()
     thread = threading.Thread(target=judge_elsewhere, args=(answers,))
     thread.start()
-    assert answers.get(timeout=60) == ["timed_out", "correct"]
+    assert answers.get(timeout=60) == ["exhausted", "correct"]
     thread.join()
 
 
@@ -68,7 +74,8 @@ class Grader:
     """What runs in the actor: a verifier, asked from the actor's own thread and from another."""
 
     def __init__(self):
-        self.verifier = Verifier(PARAMS)
+        with one_formula_hangs():
+            self.verifier = Verifier(PARAMS)
 
     def judge(self, pairs):
         found = [one.verdict.value for one in self.verifier.judge(pairs)]
@@ -88,7 +95,7 @@ def test_limits_hold_in_a_ray_actor():
         import ray
 
         grader = ray.remote(num_cpus=1)(Grader).remote()
-        assert ray.get(grader.judge.remote([("x+1", HANG), SLOW])) == ["timed_out", "correct"] * 2
+        assert ray.get(grader.judge.remote([HANG, SLOW])) == ["exhausted", "correct"] * 2
         deadline = time.monotonic() + 30
         while True:  # the worker in the place of the killed one confines itself before it takes a question
             workers = ray.get(grader.workers.remote())

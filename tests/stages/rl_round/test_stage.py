@@ -16,9 +16,9 @@ from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from stages.rl_round.rollouts import prompt_selection
+from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL
-from tests.stages.test_sft import kill_at_first_checkpoint
 
 
 def curve(out):
@@ -76,7 +76,7 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(is_stale, ta
         main(rl_flags(taught, params, undisturbed))
     command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, tmp_path)]
     environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
-    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
+    assert killed_at_first_checkpoint(command, environment, tmp_path / "state")
     assert not (tmp_path / "rl_1").exists()
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "going on from step" in done.stderr
@@ -163,7 +163,6 @@ def test_every_option_runs_and_repeats_and_tells_its_diagnostics(taught, tmp_pat
         "ratio/token_max",
         "reference_kl/k3",
         "repetition/token_fraction",
-        "variance_proxy/noise",
         "variance_proxy/power",
         "variance_proxy/signal",
     }

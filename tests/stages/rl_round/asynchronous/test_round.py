@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -137,7 +138,10 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
 
 @pytest.mark.slow
 def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
-    """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights."""
+    """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights.
+
+    The second kill comes when the outputs are written, while Ray's processes end.
+    """
     params = asynchronous_params(tmp_path / "params.yaml", window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
     wait_for(lambda: journal_bytes(tmp_path) > 60_000, process)
@@ -145,9 +149,14 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process.communicate()
     check_nothing_is_left(process)
     process = start(taught, params, tmp_path)
+    wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process)
+    process.kill()
+    _, said = process.communicate()
+    assert process.returncode == -signal.SIGKILL and "going on from step" in said
+    process = start(taught, params, tmp_path)
     _, said = process.communicate()
     assert process.returncode == 0, said
-    assert "going on from step" in said
+    assert f"going on from step {STEPS}, with" in said
     assert check_round(taught, tmp_path, window=0)["staleness/max"] == 0
 
 

@@ -64,6 +64,13 @@ def test_draws_go_on_until_the_batch_is_full_and_surplus_waits():
     assert state.cursor == 9 and state.signal_fraction == pytest.approx(4 / 6)
 
 
+def test_without_dynamic_sampling_the_share_with_signal_is_told_all_the_same():
+    draw, _ = scripted([group("a"), group("b", "cc"), group("c", "ww"), group("d", "ww")])
+    state = DrawState()
+    batch = draw_batch(NoDynamicSampling(kind="none"), 4, 0, state, draw)
+    assert batch.signal_fraction == 0.25 and len(batch.groups) == 4 and not batch.left_out
+
+
 def test_surplus_is_used_first_and_left_out_when_stale():
     state = DrawState(carried=[group("old", version=3), group("young", version=4)])
     draw, asked = scripted([group("new", version=5)])

@@ -21,9 +21,9 @@ from stages.foundations.tables.table import read_table, write_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.batch_source import SampledBatches
+from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, JUDGED, STALE
-from tests.stages.test_sft import kill_at_first_checkpoint
 
 SAME = ("rl_1", "rl_1.parquet", "schedules/rl_1")
 """Outputs of a replay that have the bytes of the recorded round."""
@@ -227,7 +227,7 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path):
     params = replay_params(tmp_path, {}, copied(recorded, tmp_path / "kept"))
     command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, tmp_path / "replayed")]
     environment = {**os.environ, "RETRACE_STATE": str(tmp_path / "state")}
-    assert kill_at_first_checkpoint(command, environment, tmp_path / "state")
+    assert killed_at_first_checkpoint(command, environment, tmp_path / "state")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "going on from step" in done.stderr
     for name in SAME:

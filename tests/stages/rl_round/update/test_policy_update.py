@@ -14,15 +14,19 @@ from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.rollouts.scoring import make_rollout
 from stages.rl_round.update.advantages import with_advantages
-from stages.rl_round.update.losses import policy_loss
+from stages.rl_round.update.losses import OVER_TOKENS, policy_loss
 from stages.rl_round.update.policy_update import summarise, update_policy
 from stages.rl_round.update.recompute_logprobs import with_proximal_statistics
 from stages.rl_round.update.training_samples import make_micro_batches, training_samples
+from tests.fakes.host_waits import HostWaits
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RL = RlParams.model_validate(PARAMS["rl"])
 TRAINER = TorchTrainerParams.model_validate(PARAMS["trainer"])
+
+
+GSPO = {"kind": "gspo", "clip_low": 0.0003, "clip_high": 0.0004}
 
 
 def changed(**changes):
@@ -83,7 +87,8 @@ def test_recomputed_proximal_logprobs_start_with_ratio_one(trainer):
     # Every ratio is 1, so the loss is -sum(advantage x tokens) / tokens.
     expected = -float(trained.advantages.sum()) / sum(trained.response_tokens)
     assert update.loss == pytest.approx(expected, abs=1e-5)
-    assert update.diagnostics["clip_fraction/low"] == update.diagnostics["clip_fraction/high"] == 0
+    for end in ("low", "high"):
+        assert update.diagnostics[f"{OVER_TOKENS}clip_fraction/{end}"] == 0
 
 
 @pytest.mark.parametrize(
@@ -124,6 +129,20 @@ def test_filtering_truncated_responses_does_not_up_weight_the_rest(trainer):
     assert without[2].abs().sum() == 0 < all_in[2].abs().sum()
 
 
+def test_tokens_without_gradient_do_not_pull_means_to_zero(trainer):
+    """Half of the tokens are filtered out: ratios are still 1, and the entropy is that of all that was drawn."""
+    cut = rollout([8, 9, 10], Verdict.UNPARSED, -1.0, StopReason.MAX_TOKENS)
+    groups = [Group("a", [3, 4], (*GROUPS[0].rollouts[:2], cut))]
+    shown = []
+    for is_filtered in (False, True):
+        params = changed(overlong_filtering=is_filtered, minibatches=1)
+        trained = recomputed(prepared(groups, params), trainer, params)
+        shown.append(summarise(update_policy(trained, params, 512, 1e-9, trainer, 0)))
+    plain, filtered = shown
+    assert filtered["ratio/mean"] == pytest.approx(1.0, abs=1e-4) == plain["ratio/mean"]
+    assert filtered["entropy/mean"] == pytest.approx(plain["entropy/mean"], rel=1e-4)
+
+
 def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
     trained = recomputed(prepared(GROUPS, RL), trainer)
     agreeing = replace(trained, rollout_logprobs=trained.proximal_logprobs)
@@ -139,9 +158,25 @@ def test_a_step_reports_the_gap_of_its_first_update_only(trainer):
         (Verdict.CORRECT, 11, 0.5),  # limit 12, buffer 2: (10 - 11) / 2
         (Verdict.WRONG, 12, -2.0),
         (Verdict.UNPARSED, 1, -1.0),
+        (Verdict.EXHAUSTED, 1, -1.0),
         (Verdict.CRASHED, 12, 0.0),
     ],
 )
 def test_rewards_follow_verdict_and_length(verdict, tokens, reward):
     sample = Sample([5] * tokens, [0.0] * tokens, StopReason.END_OF_SEQUENCE, 0)
     assert make_rollout(sample, "", verdict, RL).reward == pytest.approx(reward)
+
+
+@pytest.mark.parametrize("loss", [PARAMS["rl"]["policy_loss"], GSPO], ids=["clipped_surrogate", "gspo"])
+def test_a_micro_batch_makes_the_host_wait_at_most_twice(trainer, loss):
+    """Each wait leaves a GPU without work; what grows with the micro-batches is what counts."""
+    params = changed(minibatches=1, policy_loss=loss)
+    trained = recomputed(prepared(GROUPS, params), trainer)
+    counts = []
+    for repeats in (1, 3):
+        batches = make_micro_batches(trained, params, 512, trainer) * repeats
+        with HostWaits() as waits:
+            trainer.update(batches, policy_loss(trained, params), 0.0)
+        counts.append(waits.count)
+    per_micro_batch = (counts[1] - counts[0]) / 2
+    assert 0 < per_micro_batch <= 2

@@ -1,0 +1,70 @@
+r"""Whether an answer leaves work to the reader: `2+2`, `3 \cdot 4`, an integral. Restating a problem is not solving it.
+
+The one rule: numbers in it have been added and multiplied. Fractions, powers, roots, logarithms, factorials and
+binomials are notation for a number, and so is scientific notation; integrals, limits, sums, remainders are not.
+"""
+
+from __future__ import annotations
+
+from stages.algorithms.answers.latex_tree import Node, is_whole, number
+from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several
+
+_OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
+_NOTATIONS = frozenset(["factorial", "binom"])
+
+
+def leaves_work(shape) -> bool:
+    """True for a shape (see `shapes.shape_of`) in which rational numbers stand to be added or multiplied."""
+    if isinstance(shape, Named):
+        return leaves_work(shape.answer)
+    if isinstance(shape, Several | Relation):
+        return any(map(leaves_work, shape.items))
+    if isinstance(shape, Numbers):
+        return any(leaves_work(piece.low) or leaves_work(piece.high) for piece in shape.pieces)
+    return _leaves_work(shape)
+
+
+def _leaves_work(node: Node) -> bool:
+    if node.head == "operator" or (node.head == "call" and _is_operation(node)):
+        return True
+    if node.head == "add" and sum(map(_is_rational, node.parts)) > 1:
+        return True
+    if node.head == "multiply" and not _is_scientific(node):
+        factors = [part for part in node.parts if part != number(-1) and not _is_reciprocal(part)]
+        if sum(map(_is_rational, factors)) > 1:
+            return True
+    return any(_leaves_work(part) for part in _parts(node))
+
+
+def _parts(node: Node) -> list[Node]:
+    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+    return [part for part in flat if isinstance(part, Node)]
+
+
+def _is_operation(node: Node) -> bool:
+    name = node.first
+    if name in _OPERATIONS or name == "abs":
+        return all(map(_is_rational, node.parts[1:]))
+    return name.startswith(("sum over", "prod over"))
+
+
+def _is_rational(node: Node) -> bool:
+    """True for a number written with digits, fractions, whole powers, factorials and binomials alone."""
+    if node.head == "number":
+        return True
+    if node.head in ("add", "multiply", "percent", "degree"):
+        return all(map(_is_rational, node.parts))
+    if node.head == "power":
+        return _is_rational(node.first) and is_whole(node.parts[1])
+    return node.head == "call" and node.first in _NOTATIONS and all(map(_is_rational, node.parts[1:]))
+
+
+def _is_reciprocal(node: Node) -> bool:
+    return node.head == "power" and node.parts[1] == number(-1)
+
+
+def _is_scientific(node: Node) -> bool:
+    """True for 3 times a power of ten."""
+    if len(node.parts) != 2 or node.first.head != "number" or node.parts[1].head != "power":
+        return False
+    return node.parts[1].first == number(10)

@@ -1,0 +1,100 @@
+"""`python -m stages.<stage>` in forks of one process that has imported torch and transformers already.
+
+A stage of a miniature spends four of its five seconds of CPU time on these imports. For tests of what stages compute
+and leave on the disk; not for those of killed processes or edited code, nor for the first run of a graph: a stage is a
+process of its own here too, but no child of the one that asked for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import socket
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.fakes.miniature import environment
+
+REAL = str(Path(sys.executable).parent / "python")
+CLIENT = """#!{python} -SE
+import json, os, socket, sys
+if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("stages."):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+with socket.socket(socket.AF_UNIX) as server:
+    server.connect({address!r})
+    told = json.dumps([os.getcwd(), dict(os.environ), sys.argv[2:]]).encode()
+    socket.send_fds(server, [len(told).to_bytes(4, "big")], [1, 2])
+    server.sendall(told)
+    sys.exit(int(server.makefile().read() or 1))
+"""
+
+
+@contextmanager
+def warm_stages(project: Path, folder: Path) -> Iterator[Path]:
+    """A folder for the front of PATH, in which `python` runs the stages of `project` in forks."""
+    python, address = folder / "python", folder / "socket"
+    python.write_text(CLIENT.format(python=REAL, address=str(address)))
+    python.chmod(0o755)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(address))
+        listening.listen()
+        number = listening.fileno()
+        code = f"from tests.fakes.warm_stages import serve; serve({number})"
+        server = subprocess.Popen([REAL, "-c", code], cwd=project, env=environment(), pass_fds=[number])
+    with server:
+        yield folder
+        server.kill()
+
+
+def serve(listening: int) -> None:
+    """Runs what it is asked for, one after the other; the stages are those of the current folder."""
+    from stages.observe.quick_imports import quick_imports
+
+    with quick_imports():
+        import stages.base.sources
+        import stages.engines.samplers.torch_sampler
+        import stages.engines.trainers.torch_trainer
+        import stages.rl_round.loop.in_process
+        import stages.sft.stage
+    import stages.report.page  # noqa: F401
+
+    gc.freeze()  # to look through what is shared would copy it
+    with socket.socket(fileno=listening) as asked:
+        while True:
+            client, _ = asked.accept()
+            with client:
+                length, outputs, _, _ = socket.recv_fds(client, 4, 2)
+                told = client.makefile("rb").read(int.from_bytes(length, "big"))
+                child = os.fork()
+                if not child:
+                    _run(*json.loads(told), outputs)
+                for output in outputs:
+                    os.close(output)
+                client.sendall(b"%d" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[int]) -> None:
+    for number, output in enumerate(outputs, start=1):
+        os.dup2(output, number)
+    os.environ.clear()
+    os.environ.update(own)
+    os.chdir(folder)
+    sys.argv = list(arguments)
+    code = 0
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    os._exit(code)  # to take down all that is imported takes longer than most stages

@@ -1,0 +1,217 @@
+"""The long stages of the text-to-image branch, one miniature for all: killed by SIGKILL at seeded moments, on ranks of
+DeepSpeed, in mixed precision, and on a folder as diffusers writes Stable Diffusion's."""
+
+import csv
+import json
+import random
+
+import numpy
+import pandas
+import pytest
+import torch
+import yaml
+from diffusers import DDIMScheduler
+from safetensors.torch import load_file
+
+from stages.engines.generators.generator_folders import load_generator
+from stages.engines.images.shards import pixels_of, read_shards
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.prompt import PROMPT
+from stages.foundations.tables.rating import RATING
+from stages.foundations.tables.table import read_table, write_table
+from stages.generate.__main__ import main as generate
+from stages.refl.__main__ import main as refl
+from stages.reward_model.__main__ import main as reward_model
+from stages.scorer_base.__main__ import main as scorer_base
+from stages.t2i_base.__main__ import main as t2i_base
+from tests.fakes.forks import changes_of, killed_at, on_ranks
+from tests.fakes.shape_recipe import mini_shapes, shape_prompts
+from tests.fakes.stable_diffusion import write_stable_diffusion
+
+PROMPTS = {"prompts": "prompts.parquet"}
+TRAINED = {"curves": "curve.csv", "metrics": "metrics.json", "headline": "headline.json"}
+RANKED = {"pairs": "preferences", "pool": "generate/images"}
+STAGES = {
+    "t2i_base": (t2i_base, [], PROMPTS, {"out": "model", **TRAINED}),
+    "generate": (
+        generate,
+        ["--name", "main"],
+        {**PROMPTS, "generator": "t2i_base/model"},
+        {"images": "images", "metrics": "metrics.json"},
+    ),
+    "scorer_base": (scorer_base, [], PROMPTS, {"out": "model", **TRAINED}),
+    "reward_model": (
+        reward_model,
+        ["--round", "round_1"],
+        {**RANKED, "earlier-pool": "generate/images", "scorer": "scorer_base/model"},
+        {"out": "model", **TRAINED},
+    ),
+    "refl": (
+        refl,
+        ["--round", "refl_1"],
+        {
+            **PROMPTS,
+            **RANKED,
+            "generator": "t2i_base/model",
+            "scorer": "reward_model/model",
+            "held-out": "scorer_base/model",
+        },
+        {"out": "model", "pictures": "pictures.parquet", **TRAINED},
+    ),
+}
+"""Command, options, inputs below the miniature's folder and outputs, in the order in which they are made."""
+
+
+def work(stage, miniature, folder, params=None, **changed):
+    """The stage's command with outputs in `folder`; `changed` are inputs that lie elsewhere."""
+    main, options, inputs, outputs = STAGES[stage]
+    flags = [*options, "--params", str(params or miniature / "params.yaml")]
+    inputs = {**inputs, **changed}
+    for root, places in ((miniature, inputs), (folder, outputs)):
+        flags += [part for name, place in places.items() for part in (f"--{name}", str(root / place))]
+    return lambda: main(flags)
+
+
+@pytest.fixture(scope="module")
+def miniature(tmp_path_factory):
+    """The recipe's miniature, its five stages run undisturbed; and how often each of them changes a file."""
+    folder, changes = tmp_path_factory.mktemp("miniature"), {}
+    shape_prompts(folder / "prompts.parquet")
+    write_params(folder / "params.yaml")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RETRACE_STATE", str(folder / "state"))
+        for stage in STAGES:
+            if stage == "reward_model":
+                prefer_the_first(folder)
+            (folder / stage).mkdir()
+            changes[stage] = changes_of(work(stage, folder, folder / stage), folder)
+    return folder, changes
+
+
+def write_params(path, **changes):
+    """The miniature's parameters; of a section that is named, these keys."""
+    params = mini_shapes()
+    params["generators"]["main"]["images_per_prompt"] = 2
+    params["reward_model"]["head"]["dropouts"] = []  # drawn for each micro-batch, which ranks cut differently
+    for section, own in changes.items():
+        params[section] |= own
+    path.write_text(yaml.safe_dump(params))
+    return path
+
+
+def curve_of(folder):
+    rows = list(csv.DictReader((folder / "curve.csv").open()))
+    return [{name: float(value) for name, value in row.items() if value} for row in rows]
+
+
+def prefer_the_first(folder):
+    """Pairs of the two pictures of each prompt, which tell nothing but where they stand."""
+    images = pandas.concat(read_shards(folder / "generate/images"), ignore_index=True)
+    prompts = read_table(folder / "prompts.parquet", PROMPT).set_index("prompt_id")
+    pairs = [
+        {
+            "prompt_id": prompt_id,
+            "annotator_id": "one",
+            "better_image_id": own["image_id"].iloc[0],
+            "worse_image_id": own["image_id"].iloc[1],
+            "weight": 1.0,
+            "split": prompts.loc[prompt_id, "split"],
+        }
+        for prompt_id, own in images.groupby("prompt_id")
+        if own["image_id"].nunique() == 2
+    ]
+    write_table(pairs, folder / "preferences/pairs.parquet", PAIR)
+    write_table([], folder / "preferences/ratings.parquet", RATING)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniature, tmp_path, capfd):
+    whole, changes = miniature
+    command, moments, most = work(stage, whole, tmp_path), random.Random(f"killed {stage}"), changes[stage]
+    assert killed_at(command, tmp_path, moments.randrange(most // 3, 2 * most // 3))
+    assert list((tmp_path / "state").glob("scratch/*/*")), "there is something to go on from"
+    if killed_at(
+        command, tmp_path, moments.randrange(most)
+    ):  # there is less left to do, so it may end before
+        command()
+    assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
+    for name in STAGES[stage][3].values():
+        assert dvc_md5(tmp_path / name) == dvc_md5(whole / stage / name), name
+    assert not list((tmp_path / "state").glob("scratch/*/*"))
+
+
+def deepspeed(dtype):
+    own = {"zero_stage": 2, "dtype": dtype, "offload_optimizer": False, "threads": 1}
+    return own | {"kind": "deepspeed", "micro_batch_tokens": 64, "gradient_checkpointing": False}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stage", ["reward_model", "refl"])
+def test_deepspeed_learns_what_the_torch_trainer_does(stage, ranks, miniature, tmp_path):
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    params = write_whole(tmp_path / "params.yaml", trainer=deepspeed("float32"))
+    on_ranks(work(stage, miniature[0], tmp_path, params), ranks)
+    curve, expected = curve_of(tmp_path), curve_of(miniature[0] / stage)
+    assert len(curve) == len(expected)
+    for row, other in zip(curve, expected, strict=True):
+        for name in other.keys() & {"loss/train", "loss/total", "loss/feedback", "loss/validation"}:
+            assert row[name] == pytest.approx(other[name], rel=2e-3), (name, row["step"])
+    assert not list((tmp_path / "state").glob("scratch/*/*"))
+
+
+@pytest.mark.parametrize("stage", ["t2i_base", "scorer_base", "reward_model", "refl"])
+def test_mixed_precision_learns_and_what_is_saved_is_float32(stage, miniature, tmp_path):
+    """Told by the first losses, which differ by rounding from those in float32, and differ."""
+    trainer = mini_shapes()["trainer"] | {"dtype": "mixed"}
+    work(stage, miniature[0], tmp_path, write_whole(tmp_path / "params.yaml", trainer=trainer))()
+    name = "loss/total" if stage == "refl" else "loss/train"
+    first, expected = (
+        next(row[name] for row in curve_of(folder) if name in row)
+        for folder in (tmp_path, miniature[0] / stage)
+    )
+    assert first == pytest.approx(expected, rel=0.05) and first != expected
+    weights = [load_file(path) for path in (tmp_path / "model").rglob("*.safetensors")]
+    assert {weight.dtype for own in weights for weight in own.values()} == {torch.float32}
+
+
+def test_deepspeed_learns_in_mixed_precision(miniature, tmp_path):
+    pytest.importorskip("deepspeed", reason="DeepSpeed is not installed")
+    params = write_whole(tmp_path / "params.yaml", trainer=deepspeed("mixed"))
+    on_ranks(work("refl", miniature[0], tmp_path, params), 1)
+    first, expected = (curve_of(folder)[1]["loss/total"] for folder in (tmp_path, miniature[0] / "refl"))
+    assert first == pytest.approx(expected, rel=0.05) and first != expected
+
+
+def write_whole(path, trainer, **changes):
+    """As `write_params` with another section `trainer`."""
+    params = yaml.safe_load(write_params(path, **changes).read_text()) | {"trainer": trainer}
+    path.write_text(yaml.safe_dump(params))
+    return path
+
+
+def test_a_folder_of_stable_diffusion_is_drawn_as_diffusers_draws_it_and_learns(miniature, tmp_path):
+    pipeline = write_stable_diffusion(tmp_path / "sd")
+    generator = load_generator(tmp_path / "sd", torch.device("cpu"))
+    pipeline.scheduler = DDIMScheduler.from_config(generator.scheduler.config)
+    pipeline.set_progress_bar_config(disable=True)
+    asked = {"num_inference_steps": 3, "guidance_scale": 5.0, "output_type": "np"}
+    theirs = pipeline(["a red circle"], latents=generator.noise([7]), **asked).images[0]
+    ours = generator.draw(["a red circle"], [7], steps=3, guidance=5.0)[0]
+    assert numpy.abs(255 * theirs - ours).max() <= 1
+    assert generator.scheduler.config.prediction_type == "epsilon"
+
+    source = {"generator": tmp_path / "sd"}
+    for stage in ("generate", "refl"):
+        (tmp_path / stage).mkdir()
+        work(stage, miniature[0], tmp_path / stage, **source)()
+    drawn = next(read_shards(tmp_path / "generate/images"))
+    assert pixels_of(drawn["png"].iloc[0]).shape == (16, 16, 3)
+    before, after = (
+        load_file(folder / "unet/diffusion_pytorch_model.safetensors")
+        for folder in (tmp_path / "sd", tmp_path / "refl/model")
+    )
+    assert json.loads((tmp_path / "refl/metrics.json").read_text())["refl/updates"] == 3
+    assert before.keys() == after.keys()
+    for row in curve_of(tmp_path / "refl")[1:]:
+        assert row["optim/gradient_norm_feedback"] > 0 and row["optim/gradient_norm_pretraining"] > 0
