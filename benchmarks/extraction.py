@@ -1,7 +1,6 @@
 """Recall, precision and speed of extract_web on pages and documents with gold pairs.
 
-    python -m benchmarks.extraction --data ../shared/data [--part books|styles|documents|speed] [--every N]
-        [--problems N] [--group GROUP]
+    python -m benchmarks.extraction --data ../shared/data [--part books|documents|confidence|speed] [--every N]
 
 A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
 of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second
@@ -17,15 +16,11 @@ import re
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.blind_layouts.groups import BLIND
-from benchmarks.extraction_held_out import FIRST, SECOND
-from benchmarks.extraction_sites import FOURTH, THIRD
-from benchmarks.extraction_styles import STYLES, Gold, render
-from stages.extract_web.extraction import extract_page
+from stages.extract_web.running.extraction import extract_page
 
 BOOKS = ("algebra_trigonometry", "statistics")
 DOCUMENTS = {
@@ -35,17 +30,7 @@ DOCUMENTS = {
     "walkccc_clrs": "markdown",
     "discrete_book": "pretext",
 }
-GROUPS = {
-    "developed on": STYLES,
-    "held out 1": FIRST,
-    "held out 2": SECOND,
-    "held out 3": THIRD,
-    "held out 4": FOURTH,
-    **BLIND,
-}
 MINIMUM_SIMILARITY = 90.0
-SAMPLED_EXERCISES = 24
-"""Exercises taken of each page when only a sample of the problems is asked for."""
 IMAGES = re.compile(r"(?:\s*!\[[^\n]*?\]\([^()\n]*\))+\s*")
 """Solutions that are pictures only: the documents' gold, which is text, does not have them."""
 UNSEEN = frozenset(
@@ -68,7 +53,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def normalized(text: str | None) -> str:
     """Lower-case letters and digits, LaTeX commands dropped."""
-    text = re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text or "")
+    text = (text or "").replace("[link]", " ")
+    text = re.sub(r"\\(?:begin|end)\{[a-z*]+\}|\\[A-Za-z]+", " ", text)
     return re.sub(r"[^0-9a-z]", "", text.lower())
 
 
@@ -156,46 +142,6 @@ def books(data: Path, every: int) -> None:
         report(book, pairs(gold), ((page["page"], page["html"], "html") for page in pages))
 
 
-def styles(data: Path, every: int, problems: int, groups: Collection[str]) -> None:
-    """The same gold in other label styles; pooled are the pairs of all styles of a group."""
-    for book in BOOKS:
-        by_page: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in rows(data / "pages" / f"{book}.gold.jsonl.gz"):
-            by_page[row["page"]].append(row)
-        kept = sample(dict(list(by_page.items())[::every]), problems)
-        gold = pairs(row for page in kept.values() for row in page)
-        for group in (group for group in GROUPS if group in groups):
-            total = (0, 0, 0)
-            for name, style in GROUPS[group].items():
-                pages = [
-                    (
-                        page,
-                        render(style, [Gold(r["number"], r["problem"], r["solution"]) for r in found], page),
-                        "html",
-                    )
-                    for page, found in kept.items()
-                ]
-                counts = report(f"{book[:10]} {group}: {name}", gold, pages)
-                total = tuple(map(sum, zip(total, counts, strict=True)))
-            print(f"{f'{book[:10]} {group}: pooled':48} {told(*total)}", flush=True)
-
-
-def sample(pages: dict[str, list[dict[str, Any]]], problems: int) -> dict[str, list[dict[str, Any]]]:
-    """The beginnings of the pages, until they hold so many solved exercises; all of them for 0.
-
-    Unsolved exercises stay, so that a page still has to be told apart from its neighbours.
-    """
-    if not problems:
-        return pages
-    kept: dict[str, list[dict[str, Any]]] = {}
-    for page, found in pages.items():
-        if problems <= 0:
-            break
-        kept[page] = found[:SAMPLED_EXERCISES]
-        problems -= sum(bool(row["solution"]) for row in kept[page])
-    return kept
-
-
 def documents(data: Path, every: int) -> None:
     """Documents whose source marks exercises and solutions; their gold is read by the plain parsers below."""
     for name, form in DOCUMENTS.items():
@@ -263,6 +209,32 @@ def _without_layout(latex: str) -> str:
     return re.sub(r"\\(?:label|index|vspace|hspace|begin|end|ref|vref|footfullcite)\{[^{}]*\}", " ", latex)
 
 
+def reliability(data: Path, every: int) -> None:
+    """Precision of the books' rows by rule and failed checks, beside the confidence that they say they have."""
+    from rapidfuzz import fuzz
+
+    counts: dict[tuple[str, float], list[int]] = defaultdict(lambda: [0, 0])
+    for book in BOOKS:
+        gold = pairs(rows(data / "pages" / f"{book}.gold.jsonl.gz"))
+        for page in rows(data / "pages" / f"{book}.pages.jsonl.gz")[::every]:
+            left = list(gold.get(page["page"], []))
+            for row in extracted(page["page"], page["html"], "html"):
+                if not row["solution"]:
+                    continue
+                own = normalized(row["problem"]), normalized(row["solution"])
+                least = MINIMUM_SIMILARITY
+                alike = (p for p in left if min(map(fuzz.ratio, own, p)) >= least)
+                right = next(alike, None)
+                if right:
+                    left.remove(right)
+                rule, _, checks = re.sub(r":[^;]*", "", row["evidence"]).partition("; ")
+                count = counts[f"{rule} {checks}".strip(), row["confidence"]]
+                count[0] += 1
+                count[1] += right is not None
+    for (evidence, confidence), (total, right) in sorted(counts.items()):
+        print(f"{evidence:40} confidence {confidence:.2f} right {right / total:.3f} of {total}")
+
+
 def speed(data: Path, every: int) -> None:
     """CPU seconds of one core on the books' pages, beside trafilatura on the same pages, taking turns."""
     import trafilatura
@@ -283,7 +255,7 @@ def speed(data: Path, every: int) -> None:
     print(f"ratio ours / trafilatura: {seconds['trafilatura'] / seconds['ours']:.2f}")
 
 
-PARTS = {"books": books, "styles": styles, "documents": documents, "speed": speed}
+PARTS = {"books": books, "confidence": reliability, "documents": documents, "speed": speed}
 
 
 def main() -> None:
@@ -294,15 +266,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--part", choices=list(PARTS), action="append")
     parser.add_argument("--every", type=int, default=1, help="take every Nth page")
-    parser.add_argument(
-        "--problems", type=int, default=0, help="styles: take so many solved exercises of a book"
-    )
-    parser.add_argument("--group", choices=list(GROUPS), action="append", help="styles: only these groups")
     given = parser.parse_args()
     require_pages(parser, given.data)
     for part in given.part or PARTS:
-        chosen = (given.problems, given.group or list(GROUPS)) if part == "styles" else ()
-        PARTS[part](given.data, given.every, *chosen)
+        PARTS[part](given.data, given.every)
 
 
 if __name__ == "__main__":

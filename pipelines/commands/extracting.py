@@ -1,4 +1,4 @@
-"""`retrace extract FILE...`: the candidates of any pages as JSON lines.
+"""`retrace extract PATH...`: the candidates of any pages as JSON lines.
 
 Formats are told by the file's ending, else by its content: HTML, Markdown, plain text, CNXML, PreTeXt, LaTeX, WARC
 archives, and JSON lines that hold a page each (fields `html`, `content` or `text`; `page`, `page_id`, `doc_id`).
@@ -11,6 +11,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +20,10 @@ import typer
 
 from stages.collect_web.params import WarcPages
 from stages.collect_web.sources import FORMATS, decode, read_warc
-from stages.extract_web.extraction import MAX_CHARACTERS, READERS, extract_page
+from stages.extract_web.running.extraction import MAX_CHARACTERS, READERS, Outcome, extract_page
+from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
+from stages.observe.progress import progress
 
 MAX_ANSWER_CHARACTERS = 60
 MAX_BYTES = 64 << 20
@@ -32,35 +36,88 @@ _HTML = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE
 )
 
+HINTS = {
+    "no_exercise": "no label of an exercise or a solution was recognised; --format names another reader",
+    "not_html": "it has no element of HTML; --format names another reader",
+    "not_xml": "it is not XML; --format names another reader",
+    "no_row_left": "every row is below --min-confidence or has no solution",
+    "format_not_read": f"--format is one of {', '.join(READERS)}",
+}
+BATCH = 256
+"""Pages that are held at once where several are read at a time."""
+LIMITS = PageLimits(MAX_ANSWER_CHARACTERS, seconds=60.0, memory_mib=4096)
+FIELDS = ("problem", "solution", "answer", "instructions", "number", "evidence", "confidence")
+
 Found = tuple[str, str, str | None, str]
 """Name, format, content or None, and why there is none."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of the pages is wanted, and how they are read."""
+
+    format: str = ""
+    """The reader of every page; empty where each page tells its own."""
+    solved_only: bool = False
+    min_confidence: float = 0.0
+    jobs: int = 1
+
+
 def extract_files(
-    paths: Sequence[Path], write: Callable[[str], None], warn: Callable[[str], None]
+    paths: Sequence[Path],
+    write: Callable[[str], None],
+    warn: Callable[[str], None],
+    wanted: Wanted = Wanted(),
 ) -> Counter[str]:
     """Writes one JSON object a candidate and warns of each page without any; returns pages by outcome.
 
-    UserError when a file does not exist, before anything is written.
+    Folders stand for the files in them whose ending names a format. UserError when a path does not exist or the format
+    is unknown, before anything is written.
     """
-    missing = [str(path) for path in paths if not path.is_file()]
+    missing = [str(path) for path in paths if not path.exists()]
     if missing:
-        raise UserError(f"no such file: {', '.join(missing)}: name files, not folders")
+        raise UserError(f"no such file: {', '.join(missing)}")
+    if wanted.format and wanted.format not in READERS:
+        raise UserError(f"--format {wanted.format!r} is unknown: {HINTS['format_not_read']}")
+    files = [file for path in paths for file in _files(path)]
     counts: Counter[str] = Counter()
-    for path in paths:
-        for name, form, content, reason in _pages(path):
-            candidates: list[dict[str, Any]] = []
-            if content is not None:
-                page = {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
-                candidates, reason, _ = extract_page(page, MAX_ANSWER_CHARACTERS)
-            for candidate in candidates:
-                fields = ("problem", "solution", "answer", "instructions")
-                row = {"page": name, "format": form, **{field: candidate[field] for field in fields}}
-                write(json.dumps(row, ensure_ascii=False))
-            if reason:
-                warn(f"{name}: {reason}")
-            counts[reason or "read"] += 1
+    pages = (found for file in files for found in _pages(file))
+    for (name, form, content, missed), (found, reason, _) in _read(pages, wanted):
+        rows = [row for row in found if row["confidence"] >= wanted.min_confidence]
+        rows = [row for row in rows if row["solution"] or not wanted.solved_only]
+        for row in rows:
+            fields = {field: row[field] for field in FIELDS}
+            write(json.dumps({"page": name, "format": form, **fields}, ensure_ascii=False))
+        reason = missed if content is None else reason or ("" if rows else "no_row_left")
+        if reason:
+            warn(f"{name}: {reason}{f' ({HINTS[reason]})' if reason in HINTS else ''}")
+        counts[reason or "read"] += 1
     return counts
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    known = (*FORMATS, ".jsonl", ".warc")
+    files = (file for file in path.rglob("*") if file.is_file())
+    return sorted(file for file in files if any(end in known for end in map(str.lower, file.suffixes[-2:])))
+
+
+def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
+    """Each page with its outcome, in order; several at a time in processes that can be killed."""
+    while batch := list(islice(pages, BATCH if wanted.jobs > 1 else 1)):
+        told = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
+        asked = [
+            {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
+            for name, form, content, _ in told
+            if content is not None
+        ]
+        if wanted.jobs > 1 and asked:
+            outcomes = progress(read_pages(asked, LIMITS, wanted.jobs), len(asked), "extracting", "pages")
+        else:
+            outcomes = (extract_page(page, MAX_ANSWER_CHARACTERS) for page in asked)
+        for found in told:
+            yield found, ([], "", "") if found[2] is None else next(outcomes)
 
 
 def _pages(path: Path) -> Iterator[Found]:
@@ -133,12 +190,18 @@ def told_by_content(text: str) -> str:
 
 def extract(
     files: Annotated[
-        list[Path], typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files")
+        list[Path],
+        typer.Argument(help="HTML, Markdown, CNXML, PreTeXt, LaTeX, WARC or JSONL files, or folders"),
     ],
+    form: Annotated[str, typer.Option("--format", help="reader of every page, whatever its name says")] = "",
+    solved_only: Annotated[bool, typer.Option(help="leave out exercises without a solution")] = False,
+    min_confidence: Annotated[float, typer.Option(min=0, max=1, help="leave out rows of less")] = 0.0,
+    jobs: Annotated[int, typer.Option(min=1, help="pages read at once, each in a process with limits")] = 1,
 ) -> None:
-    """Print the exercises of pages as JSON lines: page, format, problem, solution, answer, instructions."""
+    """Print the exercises of pages as JSON lines, each with the evidence it stands on and a confidence."""
+    wanted = Wanted(form, solved_only, min_confidence, jobs)
     try:
-        counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True))
+        counts = extract_files(files, typer.echo, lambda line: typer.echo(line, err=True), wanted)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error

@@ -26,6 +26,7 @@ FORMATS = {
     ".tex": "latex",
     ".ptx": "pretext",
     ".pretext": "pretext",
+    ".xml": "pretext",
     ".cnxml": "cnxml",
 }
 CONTENT_TYPES = {

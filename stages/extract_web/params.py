@@ -34,6 +34,9 @@ class ExtractWebParams(StrictParams):
     """Characters up to which a text counts as a short final answer."""
     shared_instructions: Literal["prepended", "left_out"]
     """What becomes of "For the following exercises, solve for x": put in front of each problem, or left out."""
+    min_confidence: float = Field(ge=0, le=1)
+    """Candidates below it are the drop `low_confidence` and go no further: docs/extraction.md has what rows of which
+    evidence are worth."""
     page_timeout_seconds: float = Field(gt=0)
     """Wall-clock seconds that one page may take (a usual one takes 0.05); a slower one is the drop `timed_out`."""
     page_memory_mib: int = Field(ge=256)

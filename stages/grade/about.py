@@ -12,6 +12,7 @@ DESCRIPTIONS = (
     "responses",
     "undecided_fraction",
     "unparsed_fraction",
+    "exhausted_fraction",
     "verifier_failed_fraction",
     "response_tokens_mean",
     "truncated_fraction",

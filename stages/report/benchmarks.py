@@ -27,7 +27,13 @@ _TITLES = {
     "pass": "Any of the samples",
     "maj": "Majority of samples",
 }
-_OTHER = ("unparsed_fraction", "verifier_failed_fraction", "branching_frequency", "coding_rate")
+_OTHER = (
+    "unparsed_fraction",
+    "exhausted_fraction",
+    "verifier_failed_fraction",
+    "branching_frequency",
+    "coding_rate",
+)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,11 @@ def test_pages_of_many_formats(tmp_path):
         "Compute 2+2.",
         "Compute 1+2.",
     ]
-    assert set(rows[0]) == {"page", "format", "problem", "solution", "answer", "instructions"}
+    assert set(rows[0]) == {"page", "format", "problem", "solution", "answer", "instructions"} | {
+        "number",
+        "evidence",
+        "confidence",
+    }
     assert rows[3]["page"] == "site/1" and rows[0]["answer"] == "3"
     assert result.stderr.count("row_malformed") >= 2
 
@@ -71,3 +75,20 @@ def test_a_missing_file_is_the_users_mistake(tmp_path):
 )
 def test_formats_are_told_by_content(text, form):
     assert told_by_content(text) == form
+
+
+def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.html").write_text(HTML + "<h3>Exercise 2</h3><p>Compute 2+2.</p>")
+    (tmp_path / "b.md").write_text(
+        "Compute 9.\n\n<details>\n<summary>Solution</summary>\n\n9\n\n</details>\n"
+    )
+    (tmp_path / "c.html").write_text("<p>Nothing here.</p>")
+    (tmp_path / "d.png").write_bytes(b"x")
+    result = run(tmp_path, "--jobs", "2", "--solved-only", "--min-confidence", "0.8")
+    [row] = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (row["number"], row["confidence"]) == ("1", 0.97)
+    assert row["evidence"] == "words+words: Exercise 1 | Solution"
+    assert "b.md: no_row_left (every row is below" in result.stderr
+    assert "c.html: no_exercise (no label" in result.stderr and "d.png" not in result.stderr
+    assert run(tmp_path, "--format", "word").exit_code == 2

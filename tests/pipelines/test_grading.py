@@ -94,6 +94,7 @@ SOUND = '{"gold": "1", "prediction": "1"}'
         ('{"gold": true, "prediction": "1"}', "gold_is_no_text"),
         ('{"gold": "1", "prediction": "1", "truncated": "yes"}', "truncated_is_no_boolean"),
         ('{"gold": "1", "prediction": "1", "tolerance": -1}', "tolerance_is_no_number"),
+        ('{"gold": "1", "prediction": "1", "decimals": 1}', "decimals_is_no_boolean"),
         ('{"gold": "1", "prediction": "1", "tolerance": NaN}', "tolerance_is_no_number"),
         ('{"gold": "1", "prediction": "1", "tolerance": 1e999999999}', "tolerance_is_no_number"),
         ('{"gold": "1", "prediction": "1", "tolerance": 1e-999999999}', "tolerance_is_no_number"),

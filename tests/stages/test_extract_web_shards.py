@@ -15,8 +15,8 @@ import yaml
 
 from stages.extract_web.__main__ import main
 from stages.extract_web.params import ExtractWebParams, LocalEngine
-from stages.extract_web.shard_processes import ShardLimits
-from stages.extract_web.shards import extract_shards, find_shards, rows_of
+from stages.extract_web.running.shard_processes import ShardLimits
+from stages.extract_web.running.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
@@ -26,6 +26,7 @@ from stages.foundations.tables.table import read_table, write_table
 PARAMS = ExtractWebParams(
     max_answer_characters=40,
     shared_instructions="prepended",
+    min_confidence=0.0,
     page_timeout_seconds=60,
     page_memory_mib=1024,
     engine={"kind": "local", "processes": 2},

@@ -161,6 +161,7 @@ def test_a_response_that_exhausts_its_limits_is_counted_and_stops_nothing(grade,
     monkeypatch.setattr("stages.engines.verifier.verifier.compare", worker_functions.compare_without_memory)
     metrics, verdicts = grade([response("p3", r"\boxed{10}", "greedy", answer=r"\sum_{k=1}^{4} k"), *ROWS])
     assert verdicts["verdict"][0] == "exhausted"
+    assert metrics["sums/exhausted_fraction"] == pytest.approx(1 / 11)
     assert metrics["sums/verifier_failed_fraction"] == 0
 
 

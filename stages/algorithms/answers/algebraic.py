@@ -30,6 +30,7 @@ _TEMPERATURE = re.compile(
     r"(?:\\(?:text|mathrm) ?\{ ?)?(?:\^\\circ|(?<=[0-9 }])degrees?) ?(?:\\(?:text|mathrm) ?\{ ?)?"
     r"(?:(C(?:elsius)?)|F(?:ahrenheit)?) ?\}?\Z"
 )
+_INCHES = re.compile(r"(?<=[0-9]) ?(?:''|\")\Z")
 _CURRENCY = re.compile(r"\\text ?\{ ?(\\\$|[€£¥₹]) ?\}")
 _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
@@ -66,12 +67,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         is_same = agree(shapes[0], _times(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
-    if (
-        is_same is not False
-        and not allowed.expressions
-        and leaves_work(shapes[1])
-        and not leaves_work(shapes[0])
-    ):
+    if is_same is not False and not allowed.expressions and leaves_work(shapes[1], shapes[0]):
         return Verdict.WRONG, "not_worked_out"
     if is_same is None:
         return None
@@ -94,6 +90,7 @@ def _prepared(answer: str) -> str:
     answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", answer)
     text = _PERCENT.sub(r"\\%", one_spelling(answer)).removesuffix(".")
     text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
+    text = _INCHES.sub(r"\\text{ in}", text)
     text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]

@@ -194,8 +194,8 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
         if not lower:
             return gamma(upper + 1)
         return gamma(upper + 1) / (gamma(lower[0] + 1) * gamma(upper - lower[0] + 1))
-    if name in ("floor", "ceil") and library is not cmath:
-        return getattr(library, name)(values[0])
+    if name in ("floor", "ceil") and not _is_complex(values[0]):
+        return getattr(math if library is cmath else library, name)(values[0])
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
     raise KeyError(name)

@@ -1,11 +1,15 @@
 r"""Whether an answer leaves work to the reader: `2+2`, `3 \cdot 4`, an integral. Restating a problem is not solving it.
 
-The one rule: numbers in it have been added and multiplied. Fractions, powers, roots, logarithms, factorials and
-binomials are notation for a number, and so is scientific notation; integrals, limits, sums, remainders are not.
+The one rule: beside a number, numbers have been added and multiplied. Fractions, powers, roots, logarithms, factorials
+and binomials are notation for a number, and so is scientific notation; integrals, limits, sums, remainders are not,
+whatever they stand beside.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.latex_tree import Node, is_whole, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several
 
@@ -13,27 +17,40 @@ _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
 _NOTATIONS = frozenset(["factorial", "binom"])
 
 
-def leaves_work(shape) -> bool:
-    """True for a shape (see `shapes.shape_of`) in which rational numbers stand to be added or multiplied."""
+def leaves_work(prediction, gold) -> bool:
+    """True for a shape (see `shapes.shape_of`) with operations, or beside a number with arithmetic, still to be done.
+
+    A gold answer that leaves work itself asks for none.
+    """
+    is_number = not any(map(symbols_of, _nodes(gold)))
+    return any(_leaves_work(node, is_number) for node in _nodes(prediction)) and not any(
+        _leaves_work(node, is_number) for node in _nodes(gold)
+    )
+
+
+def _nodes(shape) -> Iterator[Node]:
     if isinstance(shape, Named):
-        return leaves_work(shape.answer)
-    if isinstance(shape, Several | Relation):
-        return any(map(leaves_work, shape.items))
-    if isinstance(shape, Numbers):
-        return any(leaves_work(piece.low) or leaves_work(piece.high) for piece in shape.pieces)
-    return _leaves_work(shape)
+        yield from _nodes(shape.answer)
+    elif isinstance(shape, Several | Relation):
+        for item in shape.items:
+            yield from _nodes(item)
+    elif isinstance(shape, Numbers):
+        for piece in shape.pieces:
+            yield from (piece.low, piece.high)
+    else:
+        yield shape
 
 
-def _leaves_work(node: Node) -> bool:
+def _leaves_work(node: Node, is_number: bool) -> bool:
     if node.head == "operator" or (node.head == "call" and _is_operation(node)):
         return True
-    if node.head == "add" and sum(map(_is_rational, node.parts)) > 1:
+    if is_number and node.head == "add" and sum(map(_is_rational, node.parts)) > 1:
         return True
-    if node.head == "multiply" and not _is_scientific(node):
+    if is_number and node.head == "multiply" and not _is_scientific(node):
         factors = [part for part in node.parts if part != number(-1) and not _is_reciprocal(part)]
         if sum(map(_is_rational, factors)) > 1:
             return True
-    return any(_leaves_work(part) for part in _parts(node))
+    return any(_leaves_work(part, is_number) for part in _parts(node))
 
 
 def _parts(node: Node) -> list[Node]:

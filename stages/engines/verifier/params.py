@@ -11,7 +11,7 @@ class VerifierParams(StrictParams):
     """Section `verifier`."""
 
     timeout_seconds: float = Field(gt=0)
-    """Seconds of a worker's computing that one comparison may take; wall clock at most 8 times as many."""
+    """Seconds of a worker's computing that one comparison may take; wall clock at most 20 times as many."""
     memory_mib: int = Field(ge=256)
     """Address space of one worker, in MiB; math-verify itself needs about 100."""
     workers: int = Field(ge=1)

@@ -23,7 +23,7 @@ from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
-_PATIENCE = 8.0
+_PATIENCE = 20.0
 """Wall clock over computing time that a comparison may take: a busy machine must not turn verdicts."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 """All that a worker gets to see of the environment, beside PYTHONPATH."""

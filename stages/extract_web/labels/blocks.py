@@ -1,0 +1,102 @@
+"""A page as a list of text blocks: what every reader makes and what pairing works on.
+
+A block is a paragraph, heading, list item, table or line. The page's nesting survives as spans: `Page.spans[i]`
+holds the ends of the containers that begin with block i, so that "everything in the box that this label opens" is
+arithmetic on indices, whatever the source format was.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_SPACE = r"[ \t\r\f\v\u00a0\u2000-\u200b\u202f\u205f\u3000]"
+INNER_SPACE = re.compile(rf"{_SPACE}*\n\s*|{_SPACE}+")
+STARS = re.compile(r"(?:\s*\*){3,}")
+_DECLARATION = re.compile(r"\A[\s\ufeff]*<\?xml\b[^<>]{0,500}\?>")
+_HALF_PAIRS = re.compile("[\ud800-\udfff]")
+HIDDEN_SPACE = re.compile(r"[\u200b\u200c\u200d\u2060\ufeff\u00ad]")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of text."""
+
+    text: str
+    """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
+    kind: str
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, vote, code."""
+    level: int = 0
+    """Rank of a heading, 1 the highest; the score of a vote; 0 for other blocks."""
+    lead: str = ""
+    """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
+    number: str = ""
+    """Ordinal of an item in an ordered list, empty elsewhere."""
+    depth: int = 0
+    """Nesting of the element that the block is the beginning of: siblings have the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a container's markup (class, id, microdata, environment) says about it."""
+
+    part: str
+    """problem, solution, answer or aside; of a post of a thread: post or reply."""
+    end: int
+    """The block after the container."""
+    is_accepted: bool = False
+    """True for the answer that a thread's author or readers chose."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Blocks in reading order with the containers they stand in."""
+
+    blocks: list[Block] = field(default_factory=list)
+    spans: dict[int, list[int]] = field(default_factory=dict)
+    """First block of a container -> ends (exclusive) of the containers that begin there, innermost first."""
+    outer_end: list[int] = field(default_factory=list)
+    """For each block, the end of the innermost container that holds it and begins before it."""
+    marks: dict[int, Mark] = field(default_factory=dict)
+    """First block of a container -> what its markup says."""
+    posts: dict[int, list[Mark]] = field(default_factory=dict)
+    """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
+    quoted: set[int] = field(default_factory=set)
+    """Blocks inside a quotation."""
+
+    def box(self, start: int, limit: int) -> int | None:
+        """End of the largest container that begins at `start`, holds more than that block and ends by `limit`."""
+        return next((end for end in reversed(self.spans.get(start, [])) if start + 1 < end <= limit), None)
+
+    def close_container(self, start: int) -> None:
+        """Records a container that began at block `start` and ends before the next block to come."""
+        end = len(self.blocks)
+        if end > start:
+            ends = self.spans.setdefault(start, [])
+            if not ends or ends[-1] != end:
+                ends.append(end)
+
+    def finish(self) -> Page:
+        """Computes `outer_end` once all blocks are there."""
+        total = len(self.blocks)
+        self.outer_end = [total] * total
+        longest_first = sorted(
+            ((start, end) for start, ends in self.spans.items() for end in ends),
+            key=lambda span: span[0] - span[1],
+        )
+        for start, end in longest_first:
+            self.outer_end[start + 1 : end] = [end] * (end - start - 1)
+        return self
+
+
+def tidy(text: str) -> str:
+    """Spaces collapsed, invisible characters and lines of stars removed, one newline between lines."""
+    text = HIDDEN_SPACE.sub("", text) if not text.isascii() else text
+    text = STARS.sub(" ", text) if "*" in text else text
+    return INNER_SPACE.sub(lambda found: "\n" if "\n" in found[0] else " ", text).strip()
+
+
+def decoded(content: str) -> str:
+    """The text without what belongs to bytes: the XML declaration of their encoding, which is no longer true, halves
+    of surrogate pairs, NUL."""
+    return _HALF_PAIRS.sub("\ufffd", _DECLARATION.sub("", content, count=1)).replace("\x00", "")

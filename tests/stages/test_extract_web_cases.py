@@ -1,0 +1,124 @@
+"""Reduced cases of held-out pages: what an author marked, run-in answers, keys by section, nothing at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stages.extract_web.running.extraction import extract_page
+
+CASES = Path(__file__).parents[2].parent / "shared" / "data" / "extraction_cases"
+FORMS = {".html": "html", ".md": "markdown", ".tex": "latex"}
+RUN_IN = [
+    "(a) 12.5 m/s\n(b) 750 m",
+    "(a) 19.6 m/s\n(b) 19.6 m",
+    None,
+    "We use Newton's second law.\nThe acceleration is a = 50/20 = 2.5 m/s^2.\nAfter 3 s its speed is 7.5 m/s.",
+    "E = P t = 60 W x 7200 s\n= 432 kJ",
+    "2.0 s",
+]
+TWO = ["v = s/t = 100/8.0 = 12.5 m/s.", "s = g t^2 / 2 = 19.6 m"]
+KEY = ["12.5 m/s", None, "2.5 m/s^2", None]
+SOLUTIONS = {
+    **{f"{name}_{form}.html": RUN_IN for name in ("qa", "ex", "pb", "n", "exa") for form in ("flat", "box")},
+    **dict.fromkeys(("qa.md", "ex.md", "pb.md"), RUN_IN),
+    **dict.fromkeys(("divs.md", "quarto.md", "mkdocs.md"), TWO),
+    "myst.md": [*TWO, "T = 2.0 s"],
+    "details.md": [TWO[0] + "\nSo the answer is 12.5 m/s.", TWO[1], "T = 2.0 s"],
+    **dict.fromkeys(("key_a.html", "key_b.html"), [None] * 3 + KEY),
+    "key3.html": ["It stays the same.", "At the lowest point.", *[None] * 3, *KEY],
+    "hint.tex": [
+        "The numbers are $25 = 5^2$, $26 = 2 \\cdot 13$ and $27 = 3^3$, and none of them is prime.",
+        "The answer is $2$.",
+        "$2$",
+    ],
+    "noisy.html": [],
+}
+
+
+def found(content, form):
+    row = {"page_id": "p", "url": "", "format": form, "content": content, "licence": ""}
+    return extract_page(row, 40)[0]
+
+
+@pytest.mark.skipif(not CASES.is_dir(), reason="shared/data/extraction_cases is not there")
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_case_of_a_held_out_page(name):
+    rows = found((CASES / name).read_text(), FORMS[Path(name).suffix])
+    assert [row["solution"] for row in rows] == SOLUTIONS[name]
+
+
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        "on page 12.",
+        "see the back of the book",
+        '<a href="s.pdf">PDF</a>',
+        "Log in to see the solution.",
+        "Show",
+    ],
+)
+def test_a_solution_that_stands_elsewhere_is_none(pointer):
+    page = "".join(
+        f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> {pointer}</p>" for n in range(1, 5)
+    )
+    assert not any(row["solution"] for row in found(page, "html"))
+
+
+def test_references_keep_their_place_in_the_sentence():
+    page = (
+        '<p><b>Exercise 1.</b> Let x=1.</p><p><b>Solution.</b> By <a href="#s">Solution 1</a>, we have 2.</p>'
+    )
+    assert found(page, "html")[0]["solution"] == "By Solution 1, we have 2."
+    latex = (
+        r"\begin{exercise}Go.\end{exercise}\begin{solution}So by \cref{a}, \href{u}{it} holds.\end{solution}"
+    )
+    assert found(latex, "latex")[0]["solution"] == "So by [link], it holds."
+    xml = '<exercise><statement><p>Go.</p></statement><solution><p>So by <xref ref="a"/>, 2.</p></solution></exercise>'
+    assert found(f"<section>{xml}</section>", "pretext")[0]["solution"] == "So by [link], 2."
+
+
+def test_a_mathml_row_without_cells_is_kept():
+    rows = "<mtable><mtr><mi>x</mi><mo>=</mo><mn>1</mn></mtr><mtr><mtd><mn>2</mn></mtd></mtr></mtable>"
+    page = f"<p>Q1: Go.</p><p>Answer: <math>{rows}</math></p>"
+    assert r"x=1 \\ 2" in found(page, "html")[0]["solution"]
+
+
+def test_environments_and_commands_of_the_preamble():
+    latex = (
+        r"\newtheorem{aufg}{Exercise}\newenvironment{lsg}{\par\textbf{Solution.}}{}"
+        r"\newcommand{\rk}[1]{\emph{Answer:} #1}"
+        r"\begin{document}\begin{aufg}Find $1+1$.\end{aufg}\begin{lsg}It is 2.\end{lsg}"
+        r"\begin{aufg}Find $2+1$.\end{aufg}\rk{3}\end{document}"
+    )
+    assert [(row["problem"], row["solution"]) for row in found(latex, "latex")] == [
+        ("Find $1+1$.", "It is 2."),
+        ("Find $2+1$.", "3"),
+    ]
+
+
+def test_a_question_in_json_ld_has_its_accepted_answer():
+    question = {
+        "@type": "Question",
+        "text": "What is 1+1?",
+        "acceptedAnswer": {"@type": "Answer", "text": "<p>It is <b>2</b>.</p>"},
+        "suggestedAnswer": [{"@type": "Answer", "text": "3", "upvoteCount": 9}],
+    }
+    data = json.dumps({"@context": "https://schema.org", "@type": "QAPage", "mainEntity": question})
+    [row] = found(f"<script type='application/ld+json'>{data}</script><p>What is 1+1?</p>", "html")
+    assert (row["problem"], row["solution"]) == ("What is 1+1?", "It is 2.")
+
+
+def test_posts_named_by_their_class_are_a_thread_of_little_confidence():
+    posts = "<div class='post'><p>How do I compute 1+1?</p></div>" + "".join(
+        f"<div class='reply'><p>It is {n}.</p><span class='votes'>{n} votes</span></div>" for n in (3, 9)
+    )
+    [row] = found(f"<h1>Sums</h1>{posts}", "html")
+    assert row["solution"] == "It is 9." and row["confidence"] < 0.8
+
+
+def test_a_solution_of_most_problems_is_doubted():
+    page = "".join(
+        f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3)
+    )
+    assert all(row["confidence"] < 0.3 and "same_solution" in row["evidence"] for row in found(page, "html"))
