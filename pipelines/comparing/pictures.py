@@ -42,9 +42,18 @@ class PictureComparison:
 
 
 def find_pictures(arguments: Sequence[str], root: Path) -> dict[str, Path] | None:
-    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where one has no pictures of feedback."""
-    found = {argument: _table(argument, root) for argument in arguments}
-    return {name: path for name, path in found.items() if path} if all(found.values()) else None
+    """The table of each argument (NAME, REV:NAME, FOLDER:NAME); None where none has pictures of feedback.
+
+    UserError where some have and some have not, such as the generator that a round started from.
+    """
+    tables = {argument: _table(argument, root) for argument in arguments}
+    found = {name: path for name, path in tables.items() if path}
+    if found and (lacking := [name for name in tables if name not in found]):
+        raise UserError(
+            f"{', '.join(lacking)} has no pictures of feedback, {', '.join(found)} has: compare rounds of feedback "
+            "with each other; a round beside its own start stands in its metrics, refl/*/gain"
+        )
+    return found or None
 
 
 def compare_pictures(tables: dict[str, Path]) -> list[PictureComparison]:

@@ -23,7 +23,7 @@ def main(argv: list[str] | None = None) -> None:
         outputs=["candidates", "dropped", "metrics", "headline"],
     )
     from stages.extract_web.params import ExtractWebParams
-    from stages.extract_web.stage import run
+    from stages.extract_web.running.stage import run
     from stages.foundations.attempt import attempt_at
     from stages.foundations.metrics import write_metrics
     from stages.foundations.params import load_section

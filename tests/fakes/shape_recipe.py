@@ -37,7 +37,7 @@ def mini_shapes() -> dict[str, Any]:
     params["scorer_base"] |= {"vision": encoder, "text": encoder, "patch_size": 8, "projection_size": 8}
     params["scorer_base"] |= {"pictures_per_caption": 2, "steps": 4, "batch_captions": 6, "warmup_steps": 1}
     params["scorer_base"] |= every_two
-    params["reward_model"] |= {"head": {"widths": [8], "dropouts": [0.1]}, "epochs": 2, "warmup_steps": 1}
+    params["reward_model"] |= {"epochs": 2, "warmup_steps": 1}
     params["reward_model"] |= {"checkpoint_every_steps": 2}
     params["refl"] |= {"feedback": {"kind": "refl", "window": [1, 3], "bound": 50.0}, "sampling_steps": 4}
     params["refl"] |= {"batch_images": 4, "micro_batch_images": 2}

@@ -103,7 +103,7 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
     trained = {"sft", "rl_round", "reward_model", "refl"}
     add_line(project, memory, "stages/engines/trainers/torch_trainer.py")
     assert changed() == {"paint", *trained}, "what is chosen counts"
-    add_line(project, memory, "stages/foundations/tables/rollout.py", "stages/extract_web/mathml.py")
+    add_line(project, memory, "stages/foundations/tables/rollout.py", "stages/extract_web/readers/mathml.py")
     assert changed() == {"paint", *trained, "extract_web"}
 
 
@@ -336,7 +336,7 @@ def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one():
     worker = "stages/engines/workers/worker.py"
     for starter, runs in (
         ("engines/verifier/verifier.py", {worker, "stages/engines/verifier/math_verify_worker.py"}),
-        ("extract_web/page_readers.py", {worker, "stages/extract_web/extraction.py"}),
+        ("extract_web/running/page_readers.py", {worker, "stages/extract_web/running/extraction.py"}),
     ):
         starting = [closure for closure in found if f"stages/{starter}" in closure]
         assert starting and all(runs <= closure for closure in starting)

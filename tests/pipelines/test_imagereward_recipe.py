@@ -113,4 +113,6 @@ def test_generators_are_compared_by_pictures_from_the_same_noise(made):
     metrics = json.loads((made / "data/metrics/refl_control/refl_1.json").read_text())
     assert found["reward"].difference.estimate == pytest.approx(metrics["gain_over_control/reward/mean"])
     assert found["reward"].pictures == 8 and "refl_1 less control_1" in picture_table(list(found.values()))
-    assert find_pictures(["control_1", "nobody"], made) is None
+    assert find_pictures(["somebody", "nobody"], made) is None
+    with pytest.raises(UserError, match="base has no pictures of feedback, refl_1 has"):
+        find_pictures(["base", "refl_1"], made)

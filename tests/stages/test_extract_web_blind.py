@@ -2,14 +2,14 @@
 
 import pytest
 
-from stages.extract_web.extraction import extract_page
-from stages.extract_web.furniture import (
+from stages.extract_web.labels.furniture import (
     is_about_problem,
     is_placeholder,
     repeated_first_lines,
     repeated_last_line,
 )
-from stages.extract_web.line_labels import labelled_lines
+from stages.extract_web.labels.line_labels import labelled_lines
+from stages.extract_web.running.extraction import extract_page
 
 SUMS = (
     (1, "Find the sum of 11 and 12.", "It is 23, as 1+2=3."),

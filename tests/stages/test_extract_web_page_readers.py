@@ -6,8 +6,8 @@ import time
 import psutil
 import pytest
 
-from stages.extract_web.extraction import extract_page
-from stages.extract_web.page_readers import PageLimits, read_pages
+from stages.extract_web.running.extraction import extract_page
+from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
 
 LIMITS = PageLimits(max_answer_characters=40, seconds=60, memory_mib=1024)

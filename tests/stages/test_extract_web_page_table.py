@@ -2,8 +2,8 @@
 
 import pandas
 
-from stages.extract_web.page_table import extract
 from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.running.page_table import extract
 
 PARAMS = ExtractWebParams(
     max_answer_characters=40,

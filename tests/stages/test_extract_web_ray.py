@@ -12,7 +12,7 @@ import yaml
 
 from stages.extract_web.__main__ import main
 from stages.extract_web.params import ExtractWebParams
-from stages.extract_web.shards import extract_shards, find_shards
+from stages.extract_web.running.shards import extract_shards, find_shards
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table

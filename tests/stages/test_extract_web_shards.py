@@ -15,8 +15,8 @@ import yaml
 
 from stages.extract_web.__main__ import main
 from stages.extract_web.params import ExtractWebParams, LocalEngine
-from stages.extract_web.shard_processes import ShardLimits
-from stages.extract_web.shards import extract_shards, find_shards, rows_of
+from stages.extract_web.running.shard_processes import ShardLimits
+from stages.extract_web.running.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED

@@ -1,0 +1,282 @@
+"""The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
+
+Weak words need company (`A.` after `Q.`), bare numbers need solutions on the page, the markup's own words (a box of
+class "answer") stand in where there is no text, and a numbered heading with a word nobody foresaw ("Drill 7") is an
+exercise's label when solutions follow most of its kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stages.extract_web.labels.blocks import Mark, Page
+from stages.extract_web.labels.furniture import MIN_REPEATED, are_facts, tag_lines
+from stages.extract_web.labels.instructions import instruction_blocks
+from stages.extract_web.labels.label_words import PLURAL_PROBLEMS
+from stages.extract_web.labels.labels import Label, Part, answer_after_letter, find_label
+from stages.extract_web.labels.numbering import Numbered, numbered_blocks, runs, strip_number
+from stages.extract_web.labels.threads import add_threads
+
+_QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
+_PLURAL = re.compile(
+    rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*",
+    re.IGNORECASE,
+)
+_ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
+_FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
+_GOES_ON = re.compile(
+    r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE
+)
+"""Words of what opens the rest of a text."""
+_BARE_NUMBER = re.compile(r"\W*\d{1,6}\W*")
+"""What a field "Question no." holds."""
+MAX_RUNS = 50
+"""Numbered runs of a page that are tried, the longest first."""
+SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
+MIN_SOLVED_SHARE = 0.25
+NEAR = 3
+"""Blocks from a container's beginning in which a text label stands for the container's markup."""
+
+
+def page_labels(page: Page) -> list[Label | None]:
+    """One entry for each block: the label that it is or begins with, or None."""
+    labels = [find_label(block) for block in page.blocks]
+    _judge_weak_letters(page, labels)
+    _add_fields(page, labels)
+    _drop_lone_feedback(page, labels)
+    _drop_titles_of_posts(page, labels)
+    _restore_values(page, labels)
+    if page.marks:
+        _add_marks(page, labels)
+    add_threads(page, labels)
+    if any(label and label.part in SOLVES for label in labels):
+        _add_numbered_run(page, labels)
+    else:
+        _drop_stray_numbers(page, labels)
+    _drop_tags(page, labels)
+    for index in instruction_blocks(page, labels):
+        labels[index] = Label(Part.BOUNDARY, "", "")
+    return labels
+
+
+def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
+    """`A.` answers a `Q.`; anywhere else, and before a `B.`, it is a choice."""
+    last_question = False
+    for index, label in enumerate(labels):
+        if label is None:
+            following = page.blocks[index + 1].text if index + 1 < len(labels) else ""
+            rest = answer_after_letter(page.blocks[index].text, following) if last_question else None
+            if rest:
+                labels[index] = Label(Part.ANSWER, rest, "")
+                last_question = False
+            continue
+        if label.is_weak and not last_question:
+            labels[index] = None
+        elif label.part is Part.PROBLEM:
+            last_question = bool(_QUESTION_WORD.match(page.blocks[index].text))
+        elif label.part in SOLVES:
+            last_question = False
+
+
+def _names_of_fields(page: Page) -> list[int]:
+    """Terms, and heads of rows of two cells."""
+    return [
+        index
+        for index, block in enumerate(page.blocks[:-1])
+        if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))
+    ]
+
+
+def _add_fields(page: Page, labels: list[Label | None]) -> None:
+    """Where terms or the heads of rows label the exercises, those that give facts about each ("Marks") are asides."""
+    names = _names_of_fields(page)
+    if sum(bool(label := labels[index]) and label.part is Part.PROBLEM for index in names) < MIN_REPEATED:
+        return
+    fields: dict[str, list[int]] = defaultdict(list)
+    for index in names:
+        if labels[index] is None and page.blocks[index + 1].kind != "term":
+            fields[page.blocks[index].text].append(index)
+    for name, places in fields.items():
+        if are_facts(name, [page.blocks[index + 1].text for index in places]):
+            for index in places:
+                labels[index] = Label(Part.ASIDE, "", "")
+
+
+def _drop_tags(page: Page, labels: list[Label | None]) -> None:
+    """`Question 1: Core`, when the text stands below: what most labels go on with in the same words is no problem."""
+    places = [
+        index
+        for index, label in enumerate(labels[:-1])
+        if label and label.part is Part.PROBLEM and label.rest and labels[index + 1] is None
+    ]
+    tags = tag_lines([labels[index].rest for index in places], len(places))  # type: ignore[union-attr]
+    for index in places if tags else ():
+        label = labels[index]
+        if label and label.rest in tags:
+            labels[index] = replace(label, rest="")
+
+
+def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
+    """A quiz has feedback on every question; once on a page it is a form for the site's visitors."""
+    found = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)
+    ]
+    if len(found) == 1:
+        labels[found[0]] = Label(Part.BOUNDARY, "", "")
+
+
+def _drop_titles_of_posts(page: Page, labels: list[Label | None]) -> None:
+    """ "Answers" over boxes that are posts, or are marked as answers themselves, is the title of their list."""
+    for index, label in enumerate(labels):
+        if label and label.part in SOLVES and not label.rest and page.blocks[index].kind == "heading":
+            mark = page.marks.get(index + 1)
+            is_box = bool(mark) and Part(mark.part) in SOLVES
+            if (is_box or index + 1 in page.posts) and _ANSWERS.fullmatch(page.blocks[index].text):
+                labels[index] = Label(Part.ASIDE, "", "")
+
+
+def _restore_values(page: Page, labels: list[Label | None]) -> None:
+    """`Ans. 12` may be the answer to exercise 12, or 12: a value where most answers of the page have no number, or
+    where nothing follows and the exercise before has another number."""
+    plain = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part in SOLVES and page.blocks[index].kind not in ("heading", "toggle", "term")
+    ]
+    answers = [labels[index] for index in plain if labels[index].part is Part.ANSWER]  # type: ignore[union-attr]
+    are_few = 2 * sum(bool(label and label.number) for label in answers) < len(answers)
+    places = set(plain)
+    own = ""
+    for index, label in enumerate(labels):
+        if label is None:
+            continue
+        if label.part is Part.PROBLEM:
+            own = label.number
+        elif index in places and label.number:
+            after = labels[index + 1] if index + 1 < len(labels) else label
+            is_all = not label.rest and after is not None and (after is label or after.part is Part.PROBLEM)
+            is_few = are_few and label.part is Part.ANSWER
+            if (is_few and is_all) or (label.number != own and (is_few or (own and is_all))):
+                text = page.blocks[index].text
+                labels[index] = replace(label, number="", rest=text[text.find(label.number) :])
+
+
+def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
+    """Headings that are bare numbers count only on pages where solutions or answers are labelled or quoted."""
+    if page.quoted:
+        return
+    for index, label in enumerate(labels):
+        if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
+            labels[index] = None
+
+
+def _add_marks(page: Page, labels: list[Label | None]) -> None:
+    kept: list[tuple[int, Mark]] = []
+    boxed = {mark.part for start, mark in page.marks.items() if mark.end > start + 1}
+    for start, mark in sorted(page.marks.items()):
+        part = Part(mark.part)
+        while kept and kept[-1][1].end <= start:
+            kept.pop()
+        label = labels[start]
+        if label and part in SOLVES and mark.end > start + 1 and _is_bare_number(page, label, start):
+            label = labels[start] = Label(part, "", label.number)
+        if label:
+            is_title = mark.end == start + 1 and not label.rest
+            is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
+            if not is_title and (label.part is part or {label.part, part} <= SOLVES):
+                labels[start] = replace(label, end=mark.end)
+                kept.append((start, mark))
+            continue
+        if _is_named_by_text(page, labels, start, mark, part):
+            continue
+        if any(
+            Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
+            for first, outer in kept
+        ):
+            continue
+        labels[start] = _marked_label(page, labels, start, mark, part)
+        kept.append((start, mark))
+
+
+def _is_bare_number(page: Page, label: Label, index: int) -> bool:
+    """True for a number in a block of its own: in a box of a solution it is the number of what is solved."""
+    return label.part is Part.PROBLEM and strip_number(page.blocks[index].text) == (label.number or None, "")
+
+
+def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> bool:
+    """True when a label in words, right before or in the container, already says what it is."""
+    before = labels[start - 1] if start else None
+    if before and not before.rest and (before.part is part or {before.part, part} <= SOLVES):
+        return page.blocks[start - 1].kind != "vote"
+    inside = [label.part for label in labels[start + 1 : min(start + 1 + NEAR, mark.end)] if label]
+    if not inside:
+        return False
+    return inside[0] is part or (part in SOLVES and inside[0] in SOLVES)
+
+
+def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> Label:
+    block = page.blocks[start]
+    is_title = block.kind == "heading" and mark.end - start > 1 and labels[start + 1] is None
+    following = page.marks.get(start + 1)
+    is_title = is_title and not (following and part is Part.PROBLEM and Part(following.part) in SOLVES)
+    number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
+    return Label(part, "" if is_title else rest, number or block.number, end=mark.end, rule="markup")
+
+
+def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
+    """Blocks that are merely numbered are exercises when most solutions of the page follow one of them each."""
+    solved = [
+        index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number
+    ]
+    groups = group_headings(page, labels)
+    if sum(bool(label) and label.part is Part.PROBLEM for label in labels) > len(groups):
+        return
+    free = [one for one in numbered_blocks(page, 0, len(page.blocks)) if labels[one.index] is None]
+    longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
+    for run in longest[:MAX_RUNS]:
+        places = [one.index for one in run]
+        followed = followed_by_solution(labels, places)
+        if followed >= 2 and followed >= MIN_SOLVED_SHARE * len(run) and 2 * followed >= len(solved):
+            label_run(labels, run)
+            for index in groups:
+                labels[index] = Label(Part.BOUNDARY, "", "")
+            return
+
+
+def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
+    """Makes every block of the run an exercise's label."""
+    for one in run:
+        labels[one.index] = Label(Part.PROBLEM, one.rest, one.number, rule="number")
+
+
+def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
+    """Problem labels that stand over several exercises: in the plural ("Practice Problems"), or unnumbered headings of
+    which at most one is followed by a solution."""
+    plain = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.PROBLEM and not label.rest and not label.number and label.end is None
+    ]
+    plural = [index for index in plain if _PLURAL.fullmatch(page.blocks[index].text)]
+    headings = [index for index in plain if index not in plural and page.blocks[index].kind == "heading"]
+    solved = [index for index in headings if followed_by_solution(labels, [index])]
+    others = len(plain) - len(plural) - len(headings)
+    unsolved = [index for index in headings if index not in solved]
+    return plural + unsolved + (solved if len(solved) == 1 and not others else [])
+
+
+def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) -> int:
+    """How many of the places have a solution, and no other exercise's label, before the next."""
+    ends = [*places[1:], len(labels)]
+    count = 0
+    for place, end in zip(places, ends, strict=True):
+        first = next(
+            (label.part for label in labels[place + 1 : end] if label and label.part is not Part.ASIDE), None
+        )
+        count += first in SOLVES
+    return count

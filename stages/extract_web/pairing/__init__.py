@@ -1,0 +1,1 @@
+"""Labels to exercises, and how far to trust them."""

@@ -1,0 +1,362 @@
+"""Blocks to exercises: which solution, answer and instruction belongs to which problem.
+
+A solution belongs to the exercise in whose box it stands, or that it follows without a gap, or whose number it names.
+Of several answers in a thread the accepted one counts, else the one with most votes, else the first. An exercise
+without a label is what stands between the last boundary and a toggle that shows a solution, or a quotation that the
+rest of its section works out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from stages.extract_web.labels.blocks import Page
+from stages.extract_web.labels.furniture import is_furniture, written_vote
+from stages.extract_web.labels.instructions import ASKS, instruction_scope
+from stages.extract_web.labels.labels import Label, Part
+from stages.extract_web.labels.numbering import strip_number
+from stages.extract_web.labels.page_labels import SOLVES, page_labels
+from stages.extract_web.labels.threads import NEAR, accepts
+from stages.extract_web.pairing.answer_keys import Keyed, KeyedAnswers, apply_keys
+from stages.extract_web.pairing.sections import Section, find_sections, section_text
+
+_ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
+_QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
+_NAMES_TEXT = re.compile(r"\W*\w+\s+(?:text|statement)\W*", re.IGNORECASE)
+_NO_WORD = re.compile(r"\W+")
+MAX_LABEL_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """What a page says about one exercise; None where it says nothing."""
+
+    problem: str
+    solution: str | None
+    answer: str | None
+    number: str
+    instructions: str = ""
+    """What the page tells to do in this exercise and its neighbours, where that stands before them."""
+    rule: str = "marked"
+    """How problem and solution were found and joined: see `confidence.py`."""
+    labels: tuple[str, ...] = ()
+    """The labels of problem and solution as the page has them."""
+    doubts: tuple[str, ...] = ()
+    """Checks that the pair did not pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    head: Section
+    own: list[Section]
+
+
+def find_exercises(page: Page) -> list[Exercise]:
+    """Every exercise of the page in reading order, those without a solution included."""
+    labels = page_labels(page)
+    keyed = apply_keys(page, labels)
+    sections = find_sections(page, labels)
+    sections, keyed = _move_by_number(sections, keyed)
+    pairs = _pairs(page, sections)
+    if page.quoted:
+        pairs = _quoted(page, pairs)
+    starts = [*(pair.head.start for pair in pairs[1:]), len(page.blocks)]
+    exercises = [
+        _exercise(page, pair, keyed, following) for pair, following in zip(pairs, starts, strict=False)
+    ]
+    shared = _instructions(page, labels, pairs)
+    return [
+        replace(exercise, instructions=shared.get(index, ""))
+        for index, exercise in enumerate(exercises)
+        if exercise.problem
+    ]
+
+
+def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[Section], KeyedAnswers]:
+    """Solutions that name another exercise than the one they follow go to the exercise they name."""
+    numbered: dict[str, Section] = {}
+    for section in sections:
+        if section.part is Part.PROBLEM and section.label.number:
+            numbered.setdefault(section.label.number, section)
+    if _count_solutions(sections):
+        return sections, keyed
+    kept: list[Section] = []
+    moved: KeyedAnswers = {}
+    owner = ""
+    for section in sections:
+        number = section.label.number
+        if section.part is Part.PROBLEM:
+            owner = number
+        elif section.part in SOLVES and number and number != owner and number in numbered:
+            owner = ""
+            if section.text:
+                moved.setdefault(numbered[number].start, Keyed(section.part, section.text, "moved"))
+            kept.append(replace(section, part=Part.BOUNDARY))
+            continue
+        kept.append(section)
+    return kept, moved | keyed
+
+
+def _count_solutions(sections: list[Section]) -> bool:
+    """True where the numbers of solutions count those of one exercise: more are "1" than there are exercises 1."""
+    firsts = Counter(section.part in SOLVES for section in sections if section.label.number == "1")
+    return firsts[True] > max(1, firsts[False])
+
+
+def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
+    pairs: list[_Pair] = []
+    index = 0
+    last_end = 0
+    while index < len(sections):
+        section = sections[index]
+        count = 1
+        if section.part is Part.PROBLEM:
+            own = _owned(page, sections, index)
+            following = sections[index + 1] if index + 1 < len(sections) else None
+            if not own and following is not None and _is_title(page, section, following):
+                label = replace(following.label, number=section.label.number)
+                sections[index + 1] = replace(following, label=label)
+            else:
+                pairs.append(_Pair(section, own))
+            count += len(own)
+        elif section.part in SOLVES:
+            own = _adjoining(sections, index)
+            problem = _unlabelled_problem(page, section, last_end)
+            if problem:
+                pairs.append(_Pair(problem, own))
+            count = len(own)
+        last_end = max(last_end, *(one.end for one in sections[index : index + count]))
+        index += count
+    return pairs
+
+
+def _is_title(page: Page, section: Section, following: Section) -> bool:
+    """True for a label whose exercise has a second one, without a number, over its text.
+
+    What stands between the two is left out when the second says that it labels the text ("Question text").
+    """
+    if following.part is not Part.PROBLEM or following.label.number:
+        return False
+    if not section.text:
+        return following.start == section.start + 1
+    return bool(section.label.number and _NAMES_TEXT.fullmatch(page.blocks[following.start].text))
+
+
+def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
+    """The solutions, answers and asides that follow the section `head` before the next exercise.
+
+    They must follow without a gap: prose between an exercise and a solution means that they are strangers; code, a
+    line on who wrote it does not.
+    """
+    own: list[Section] = []
+    end = sections[head].end
+    for section in map(sections.__getitem__, range(head + 1, len(sections))):
+        if section.part in (Part.PROBLEM, Part.BOUNDARY):
+            break
+        between = page.blocks[end : section.start]
+        if any(block.kind != "code" and block.text and not is_furniture(block.text) for block in between):
+            break
+        own.append(section)
+        end = max(end, section.end)
+    return own
+
+
+def _adjoining(sections: list[Section], first: int) -> list[Section]:
+    """The section `first` and those that follow it without a block between, each part once."""
+    own = [sections[first]]
+    for section in map(sections.__getitem__, range(first + 1, len(sections))):
+        taken = {Part.PROBLEM, Part.BOUNDARY, *(earlier.part for earlier in own)}
+        if section.start != own[-1].end or section.part in taken:
+            break
+        own.append(section)
+    return own
+
+
+def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section | None:
+    """Text right before a solution that no labelled exercise owns: back to a heading, a rule or the last section.
+
+    A heading right before the solution is itself the problem, when nothing stands between.
+    """
+    start = section.start
+    while start > last_end and page.blocks[start - 1].kind not in ("heading", "rule"):
+        start -= 1
+        if page.blocks[start].kind == "paragraph" and page.outer_end[start] != page.outer_end[start + 1]:
+            break
+    if start == section.start and start > last_end and page.blocks[start - 1].kind == "heading":
+        start -= 1
+    text = section_text(page, Label(Part.PROBLEM, "", ""), start - 1, section.start)
+    if not text:
+        return None
+    number, text = strip_number(text) if page.blocks[start].kind == "heading" else ("", text)
+    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", number, rule="none"), start, section.start, text)
+
+
+def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
+    """Sections that begin with a quotation: the quotation is the problem, the rest works it out.
+
+    Only where most exercises of the page do so and none of them labels its solution; on a page without exercises
+    where the page itself begins with a quotation that asks.
+    """
+    blank = Label(Part.PROBLEM, "", "", rule="none")
+    if not pairs:
+        whole = Section(Part.PROBLEM, blank, -1, len(page.blocks), "")
+        split = _split_at_quote(page, _Pair(whole, []), "none")
+        return [split] if split and split.own and ASKS.search(split.head.text) else pairs
+    splits = [_split_at_quote(page, pair) for pair in pairs]
+    if 2 * sum(split is not None for split in splits) < len(pairs):
+        return pairs
+    return [split or pair for split, pair in zip(splits, pairs, strict=True)]
+
+
+def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | None:
+    head = pair.head
+    limit = max([head.end, *(section.end for section in pair.own)])
+    first = head.start + 1
+    while first < limit and page.blocks[first].kind == "heading":
+        first += 1
+    end = first
+    while end < limit and end in page.quoted:
+        end += 1
+    if end == first or head.label.rest or (pair.own and pair.own[0].start == end):
+        return None
+    rule = "none" if head.label.rule == "none" else rule
+    blank = Label(Part.PROBLEM, "", head.label.number, rule=rule)
+    problem = section_text(page, blank, first - 1, end)
+    worked = section_text(page, blank, end - 1, limit)
+    solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", "", rule="quote"), end, limit, worked)
+    return _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
+
+
+def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
+    """A lone answer stands for the solution too, as sites use the words freely."""
+    head = pair.head
+    solution = _chosen(page, head, [section for section in pair.own if section.part is Part.SOLUTION])
+    answer = _chosen(page, head, [section for section in pair.own if section.part is Part.ANSWER])
+    found = keyed.get(head.start)
+    is_keyed = bool(found) and solution is None and answer is None
+    if found and found.part is Part.SOLUTION:
+        solution = solution or found.text
+    elif found:
+        answer = answer or found.text
+    solves = [section for section in pair.own if section.part in SOLVES]
+    if found and is_keyed:
+        rule, labels, doubts = found.rule, (found.title,), found.doubts
+    else:
+        rule = solves[0].label.rule if solves else "none"
+        labels = tuple(_label_text(page, section) for section in solves)
+        doubts = ("text_after",) if solves and _has_text_after(page, pair, following) else ()
+    labels = tuple(label[:MAX_LABEL_CHARACTERS] for label in (_label_text(page, head), *labels))
+    solution = solution if solution is not None else answer
+    return Exercise(
+        head.text, solution, answer, head.label.number, "", f"{head.label.rule}+{rule}", labels, doubts
+    )
+
+
+def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
+    """True where the exercise's own box goes on in text after its last part."""
+    start, end = pair.head.start, max(section.end for section in pair.own)
+    boxes = [page.outer_end[start], *page.spans.get(start, ())] if start >= 0 else []
+    if not any(end < box <= following and box < len(page.blocks) for box in boxes):
+        return False
+    block = page.blocks[end]
+    return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
+
+
+def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
+    """The text of the accepted section, else of the one with most votes, else of the first; None for rejected ones."""
+    best: tuple[tuple[bool, int], str] | None = None
+    for section in sections:
+        text = _without_quotes(page, head, section)
+        if not text:
+            continue
+        votes = _votes(page, section)
+        accepted = section.label.is_accepted or bool(_ACCEPTED.search(_label_text(page, section)))
+        accepted = accepted or any(
+            mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items()
+        )
+        near = {*range(section.start, section.start + NEAR), *range(section.end - NEAR, section.end)}
+        accepted = accepted or any(section.start <= i < section.end and accepts(page, i) for i in near)
+        rank = (accepted, votes if votes is not None else 0)
+        if (accepted or rank[1] >= 0) and (best is None or rank > best[0]):
+            best = rank, text
+    return best[1] if best else None
+
+
+def _label_text(page: Page, section: Section) -> str:
+    if section.label.rule in ("none", "thread") or section.start < 0:
+        return ""
+    text = page.blocks[section.start].text
+    rest = section.label.rest.partition("\n")[0]
+    return (text[: text.find(rest)] if rest and rest in text else text).strip()
+
+
+def _votes(page: Page, section: Section) -> int | None:
+    """The score that stands in the section or in its label ("Answer by ann (12 votes)")."""
+    for block in page.blocks[section.start : section.end]:
+        if block.kind == "vote":
+            return block.level
+        written = written_vote(block.text)
+        if written is not None:
+            return written
+    named = re.search(
+        r"[(\[]\s*([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)", _label_text(page, section), re.I
+    )
+    return int(named[1].replace("−", "-")) if named else None
+
+
+def _without_quotes(page: Page, head: Section, section: Section) -> str:
+    """The section's text without the question that a reply repeats."""
+    quoted = [index for index in range(section.start + 1, section.end) if index in page.quoted]
+    if not quoted:
+        return section.text
+    said = _NO_WORD.sub("", head.text)
+    repeated = {
+        index
+        for index in quoted
+        if _QUOTE.match(page.blocks[index].text) or _NO_WORD.sub("", page.blocks[index].text) in said
+    }
+    if not repeated:
+        return section.text
+    lines = [section.label.rest] if section.label.rest else []
+    kept = [index for index in range(section.start + 1, section.end) if index not in repeated]
+    blank = Label(section.part, "", "")
+    lines += [section_text(page, blank, index - 1, index + 1) for index in kept]
+    return "\n".join(filter(None, lines))
+
+
+def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:
+    """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
+    shared: dict[int, str] = {}
+    places = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.BOUNDARY and label.end is None
+    ]
+    if not places:
+        return shared
+    pair = 0
+    for place, following in zip(places, [*places[1:], len(page.blocks)], strict=True):
+        end = next(
+            (i for i in range(place + 1, following) if page.blocks[i].kind == "heading" and not labels[i]),
+            following,
+        )
+        while pair < len(pairs) and pairs[pair].head.start < place:
+            pair += 1
+        first = pairs[pair].head.start if pair < len(pairs) else place
+        if first >= end:
+            continue
+        text = section_text(page, Label(Part.BOUNDARY, "", ""), place - 1, first)
+        count, numbers = instruction_scope(text)
+        number = 0
+        while pair < len(pairs) and pairs[pair].head.start < end and (count is None or number < count):
+            if numbers is None or _is_between(pairs[pair].head.label.number, numbers):
+                shared[pair] = text
+            number += 1
+            pair += 1
+    return shared
+
+
+def _is_between(number: str, numbers: tuple[int, int]) -> bool:
+    return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]

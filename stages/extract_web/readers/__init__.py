@@ -1,0 +1,1 @@
+"""Page formats to blocks, or to exercises where the author marked them."""

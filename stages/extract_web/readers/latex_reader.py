@@ -1,0 +1,213 @@
+r"""LaTeX to exercises: environments and commands that name exercises, solutions and answers, read by a scanner of ours.
+
+No macro is run. Environments are known by their names' beginnings (`exercise`, `nexercise`, `prob`, `soln`), commands
+by theirs (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are left out, and
+argument-free `\newcommand`s of the file are put in, once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stages.extract_web.pairing.exercises import Exercise
+from stages.extract_web.readers.latex_text import brace_ends, braced, plain
+
+_COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
+_THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
+_DEFINED = re.compile(
+    r"\\(?:re)?new(?:environment|command)\*?\s*\{?\\?([A-Za-z]+)\}?\s*(?:\[[^\]]*\]){0,2}\s*(?=\{)"
+)
+_TITLE = re.compile(r"\b(exercise|problem|question|solution|answer|hint)s?\b", re.I)
+"""What a definition of the preamble writes before its text, or what environment it begins."""
+MAX_DEFINITION_CHARACTERS = 300
+_MACRO = re.compile(r"\\(?:re)?newcommand\*?\s*\{?\\([A-Za-z]+)\}?\s*\{([^{}\\]{0,200})\}")
+_EVENT = re.compile(
+    r"\\(?P<which>begin|end)\s*\{(?P<name>[A-Za-z]+\*?)\}"
+    r"|\\(?P<command>[A-Za-z]*(?:exercise|problem|question|solution|answer|ans|sol|hint|footnotetext))\b\*?\s*"
+)
+_PROBLEM = re.compile(
+    r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
+)
+_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionorbox)\*?", re.I)
+_ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
+_ASIDE = re.compile(r"hints?\*?", re.I)
+_BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")
+_OPENS = re.compile(r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?|\n\s*\n")
+MAX_EVENTS = 200_000
+MIN_STATED_CHARACTERS = 20
+"""An environment's argument at least so long is the problem, a shorter one its title."""
+
+
+class TooManyCommands(Exception):
+    """The file has more environments and commands than any written text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    part: str
+    start: int
+    inner: int
+    inner_end: int
+    end: int
+
+
+def read_latex(content: str) -> list[Exercise]:
+    """The exercises in order, those without a solution included; TooManyCommands for hostile files."""
+    source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
+    pieces = _pieces(source, _defined(source))
+    problems = [piece for piece in pieces if piece.part == "problem"]
+    solves = [piece for piece in pieces if piece.part != "problem"]
+    found: list[tuple[int, Exercise]] = []
+    place = 0
+    for index, problem in enumerate(problems):
+        limit = problems[index + 1].start if index + 1 < len(problems) else len(source)
+        while place < len(solves) and solves[place].start < problem.start:
+            orphan = _unlabelled(source, solves[place], found)
+            if orphan:
+                found.append(orphan)
+            place += 1
+        own: list[_Piece] = []
+        end = problem.end
+        while place < len(solves) and solves[place].start < limit:
+            if solves[place].start >= problem.end and _BETWEEN.sub("", source[end : solves[place].start]):
+                break
+            own.append(solves[place])
+            end = max(end, solves[place].end)
+            place += 1
+        found.append((end, _exercise(source, problem, own)))
+    for piece in solves[place:]:
+        orphan = _unlabelled(source, piece, found)
+        if orphan:
+            found.append(orphan)
+    return [exercise for _, exercise in found if exercise.problem]
+
+
+def _with_macros(source: str) -> str:
+    macros = dict(_MACRO.findall(source)[:500])
+    if not macros:
+        return source
+    used = re.compile(
+        r"\\(" + "|".join(map(re.escape, sorted(macros, key=len, reverse=True))) + r")(?![A-Za-z])(?:\{\})?"
+    )
+    limit = 4 * len(source) + 10_000
+    replaced = used.sub(lambda macro: macros[macro[1]], source)
+    return replaced if len(replaced) <= limit else source
+
+
+def _defined(source: str) -> dict[str, str]:
+    """Names that the preamble defines -> the part that their title or their first words name."""
+    preamble = source[: max(source.find(r"\begin{document}"), 0)]
+    found = {name: title for name, title in _THEOREM.findall(preamble)}
+    ends = brace_ends(preamble)
+    for one in _DEFINED.finditer(preamble):
+        inner = braced(preamble, one.end(), ends)
+        if inner and inner[1] - inner[0] <= MAX_DEFINITION_CHARACTERS:
+            found[one[1]] = preamble[inner[0] : inner[1]]
+    titles = {name: _TITLE.search(text) for name, text in found.items() if not _part_of(name)}
+    parts = {"exercise": "problem", "question": "problem", "hint": "aside"}
+    return {
+        name: parts.get(title[1].lower(), title[1].lower())
+        for name, title in titles.items()
+        if title is not None
+    }
+
+
+def _part_of(name: str) -> str:
+    for part, pattern in (
+        ("problem", _PROBLEM),
+        ("solution", _SOLUTION),
+        ("answer", _ANSWER),
+        ("aside", _ASIDE),
+    ):
+        if pattern.fullmatch(name):
+            return part
+    return ""
+
+
+def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
+    """Environments and commands that are parts, in order; parts inside a part of the same kind are left to it."""
+    found: list[_Piece] = []
+    open_ones: list[tuple[str, int, int]] = []
+    ends = brace_ends(source)
+    begin = max(source.find(r"\begin{document}"), 0) if named else 0
+    own = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
+    events = re.compile(_EVENT.pattern.replace("footnotetext)", f"footnotetext|{own})")) if own else _EVENT
+    for count, event in enumerate(events.finditer(source, begin)):
+        if count > MAX_EVENTS:
+            raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
+        if event["command"]:
+            piece = _command(source, ends, event["command"], event.start(), event.end(), named)
+            if piece:
+                found.append(piece)
+        elif named.get(event["name"]) or _part_of(event["name"]):
+            if event["which"] == "begin":
+                open_ones.append((event["name"], event.start(), event.end()))
+            elif open_ones and open_ones[-1][0] == event["name"]:
+                name, start, inner = open_ones.pop()
+                found.append(
+                    _Piece(named.get(name) or _part_of(name), start, inner, event.start(), event.end())
+                )
+    found.sort(key=lambda piece: (piece.start, -piece.end))
+    kept: list[_Piece] = []
+    last: dict[str, int] = {}
+    for piece in found:
+        if piece.start >= last.get(piece.part, 0):
+            kept.append(piece)
+            last[piece.part] = piece.end
+    return kept
+
+
+def _command(
+    source: str, ends: dict[int, int], name: str, start: int, after: int, named: dict[str, str]
+) -> _Piece | None:
+    inner = braced(source, after, ends)
+    if inner is None:
+        return None
+    kind = "footnote" if name == "footnotetext" else named.get(name) or _part_of(name)
+    return _Piece(kind, start, inner[0], inner[1], inner[1] + 1) if kind else None
+
+
+def _exercise(source: str, problem: _Piece, own: list[_Piece]) -> Exercise:
+    inside = [piece for piece in own if piece.start < problem.end]
+    body = source[problem.inner : min((piece.start for piece in inside), default=problem.inner_end)]
+    texts: dict[str, str] = {}
+    asked, worked = _argument(body)
+    for piece in own:
+        part = piece.part
+        if part == "footnote":
+            if r"\footnotemark" not in body or worked:
+                continue
+            part = "solution"
+        texts.setdefault(part, plain(source[piece.inner : piece.inner_end]))
+    if worked and "solution" not in texts:
+        texts["solution"] = worked
+    elif worked:
+        asked = f"{asked}\n{worked}"
+    answer = texts.get("answer") or None
+    return Exercise(asked, texts.get("solution") or answer, answer, "")
+
+
+def _argument(body: str) -> tuple[str, str]:
+    """(problem, worked solution): an argument that asks, then the environment's body works it out."""
+    start = len(body) - len(body.lstrip())
+    if body[start : start + 1] == "[":
+        start = body.find("]", start) + 1
+    inner = braced(body, start, brace_ends(body))
+    if inner is None or inner[1] - inner[0] < MIN_STATED_CHARACTERS:
+        return plain(body[start:] if inner is None else body[inner[1] + 1 :]), ""
+    return plain(body[inner[0] : inner[1]]), plain(body[inner[1] + 1 :])
+
+
+def _unlabelled(source: str, piece: _Piece, found: list[tuple[int, Exercise]]) -> tuple[int, Exercise] | None:
+    r"""The text back to an `\item`, a `\question` or a blank line before a solution that no exercise owns."""
+    if piece.part in ("footnote", "aside"):
+        return None
+    first = max(found[-1][0] if found else 0, piece.start - 20_000)
+    before = source[first : piece.start].rstrip()
+    opened = [place.end() for place in _OPENS.finditer(before)]
+    problem = plain(before[opened[-1] :] if opened else before)
+    solution = plain(source[piece.inner : piece.inner_end])
+    if not problem or not solution:
+        return None
+    return piece.end, Exercise(problem, solution, solution if piece.part == "answer" else None, "")

@@ -1,0 +1,151 @@
+"""Markdown and plain text to blocks: headings, lists, quotations, tables, code and boxes, by their lines' marks."""
+
+from __future__ import annotations
+
+import re
+
+from stages.extract_web.labels.blocks import Block, Page, tidy
+from stages.extract_web.labels.labels import is_whole_label, is_worded_label, prefix_label
+
+_HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*$")
+_ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
+_RULE = re.compile(r"(?:[-*_]\s*){3,}")
+_UNDERLINE = re.compile(r"={3,}|-{3,}")
+_LEAD = re.compile(r"(?:\*\*|__)(.+?)(?:\*\*|__)")
+_LIGHT_LEAD = re.compile(r"[*_](?![*_\s])([^*_\n]{1,60})[*_](?![*_])")
+_DELIMITERS = re.compile(r"\\\((.{1,4000}?)\\\)|\\\[(.{1,4000}?)\\\]", re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
+_FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
+_QUOTE = re.compile(r"\s{0,3}>!?\s?")
+_FENCE = re.compile(r"\s*(?:```|~~~)")
+_BOX = re.compile(r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*\{?\.?([\w-]*)\}?\s*[\"“]?([^\"”{}]*)[\"”]?\s*")
+_SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,500}?)</summary>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(
+    r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE
+)
+_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\([^()\s]*\)")
+_CELL_RULE = re.compile(r"\|?[\s:|-]+\|[\s:|-]*")
+
+
+def read_text(content: str) -> Page:
+    """Blocks of a Markdown or plain text page; a flat page, since such text shows no boxes."""
+    reader = _Lines()
+    content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
+    content = _SUMMARY.sub(lambda found: f"\n\n\0{tidy(_TAG.sub('', found[1]))}\n\n", content)
+    for line in [*_DELIMITERS.sub(_with_dollars, content).splitlines(), ""]:
+        reader.line(line)
+    reader.end()
+    return reader.page.finish()
+
+
+class _Lines:
+    """Gathers the lines of a block; `is_verbatim` within code and displayed formulas."""
+
+    def __init__(self) -> None:
+        self.page = Page()
+        self.lines: list[str] = []
+        self.is_quoted = False
+        self.is_code = self.is_formula = False
+
+    def line(self, line: str) -> None:
+        """One line of the page."""
+        quote = _QUOTE.match(line) if not self.is_code or self.is_quoted else None
+        if bool(quote) != self.is_quoted and (quote or not self.lines or not line.strip() or self.is_code):
+            self.end()
+            self.is_quoted = bool(quote)
+        line = line[quote.end() :] if quote else line
+        if _FENCE.match(line) and not self.is_formula:
+            self.is_code = not self.is_code
+        elif not self.is_code and line.count("$$") % 2:
+            self.is_formula = not self.is_formula
+        elif not self.is_code and not self.is_formula:
+            self.plain_line(line)
+            return
+        if line.strip() or self.lines:
+            self.lines.append(line)
+
+    def plain_line(self, line: str) -> None:
+        """A line outside code and displayed formulas."""
+        stripped = line.strip()
+        heading = _HEADING.fullmatch(stripped)
+        box = _BOX.fullmatch(line) if stripped[:3] in ("???", "!!!", ":::") else None
+        if _UNDERLINE.fullmatch(stripped) and len(self.lines) == 1:
+            text = tidy(self.lines.pop())
+            self.add(Block(_plain(text), "heading", 1 if stripped[0] == "=" else 2))
+        elif heading:
+            self.end()
+            self.add(Block(_plain(heading[2]), "heading", len(heading[1])))
+        elif _RULE.fullmatch(stripped):
+            self.end()
+            self.page.blocks.append(Block("", "rule"))
+        elif box or stripped.startswith("\0"):
+            self.end()
+            title = (box[2] or box[1]).strip() if box else stripped[1:].strip()
+            if title:
+                self.add(Block(_plain(title), "toggle", 0, _plain(title)))
+        elif not stripped:
+            self.end()
+        else:
+            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped)):
+                self.end()
+            self.lines.append(line)
+
+    def add(self, block: Block) -> None:
+        """Records a block, within the quotation when there is one."""
+        if block.text:
+            if self.is_quoted:
+                self.page.quoted.add(len(self.page.blocks))
+            self.page.blocks.append(block)
+
+    def end(self) -> None:
+        """Ends the block in progress."""
+        lines, self.lines = self.lines, []
+        self.is_code = self.is_formula = False
+        if not lines:
+            return
+        if len(lines) > 1 and lines[0].lstrip().startswith("|") and _CELL_RULE.fullmatch(lines[1].strip()):
+            self.table([_cells(line) for line in [lines[0], *lines[2:]]])
+            return
+        text = tidy(_TAG.sub("", "\n".join(lines)))
+        if not text:
+            return
+        item = _ITEM.match(text)
+        if item and text[0] in "-*+":
+            self.add(Block(_plain(text[item.end() :]), "item"))
+            return
+        lead = _LEAD.match(text) or _LIGHT_LEAD.match(text)
+        is_lead = lead and (text[0] != text[1:2] or _LEAD.match(text)) and len(lead[1]) <= 60
+        if lead and is_lead and not _LEAD.match(text) and not is_whole_label(lead[1]):
+            is_lead = False
+        text = text if not is_lead or _LEAD.match(text) else lead[1] + text[lead.end() :]
+        self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
+
+    def table(self, rows: list[list[str]]) -> None:
+        """Under columns that name parts each cell follows its column's name; any other table is one block."""
+        names = [_plain(cell) for cell in rows[0]]
+        if sum(map(is_worded_label, names)) < 2:
+            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
+            return
+        for row in rows[1:]:
+            start = len(self.page.blocks)
+            for name, cell in zip(names, row, strict=False):
+                if is_worded_label(name) and cell:
+                    self.add(Block(name, "cell", 0, name))
+                    self.add(Block(_plain(cell), "paragraph"))
+            self.page.close_container(start)
+
+
+def _begins_part(line: str) -> bool:
+    return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))]
+
+
+def _with_dollars(found: re.Match[str]) -> str:
+    return f"${(found[1] or found[2]).strip()}$"
+
+
+def _plain(text: str) -> str:
+    return _LEAD.sub(r"\1", _LINK.sub(r"\1", text) if "](" in text else text).strip()

@@ -1,0 +1,178 @@
+"""CNXML and PreTeXt to exercises: both mark problems and solutions, so nothing needs to be guessed.
+
+The parser resolves no entities, loads no DTD, opens no connection, and recovers from broken markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lxml import etree
+from lxml.etree import _Element
+
+from stages.extract_web.labels.blocks import decoded, tidy
+from stages.extract_web.labels.instructions import is_instruction
+from stages.extract_web.pairing.exercises import Exercise
+from stages.extract_web.pairing.sections import without_descriptions
+from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
+
+EXERCISES = names("exercise example question problem task activity investigation exploration project webwork")
+PROBLEMS = names("problem statement")
+APART = names(
+    "problem statement solution answer hint title label commentary task webwork feedback response shortdescription"
+)
+BLOCKS = names(
+    "para p list item li ol ul dl row line note figure table tabular sidebyside equation section quote blockquote "
+    "statement problem solution answer introduction caption title program pre me men md mdn conclusion"
+)
+DROPPED = names(
+    "idx index notation latex-image metadata shortdescription description setup colspec source asymptote sage"
+)
+_TASKS = names("task webwork")
+_SOLVES = names("solution answer")
+FORMULAS = names("m me men")
+REFERENCES = names("xref link url cite")
+"""Without words of their own they show the number or title of what they refer to."""
+MAX_DEPTH = 100
+
+
+class NotXml(Exception):
+    """The text is not XML, or has no element."""
+
+
+def read_xml(content: str) -> list[Exercise]:
+    """The exercises in document order, those without a solution included; NotXml when nothing can be parsed."""
+    parser = etree.XMLParser(
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        huge_tree=False,
+        recover=True,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    try:
+        root = etree.fromstring(decoded(content).encode("utf-8"), parser)
+    except (etree.XMLSyntaxError, ValueError) as error:
+        raise NotXml(str(error)) from error
+    if root is None:
+        raise NotXml("no element")
+    found: list[Exercise] = []
+    _collect(root, "", 0, found)
+    return found
+
+
+def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
+    """Exercises under `element`; `shared` are the instructions that hold there."""
+    if depth > MAX_DEPTH:
+        return
+    for child in element:
+        name = name_of(child)
+        if name in ("para", "p") and is_instruction(text := _text(child)):
+            shared = text
+        elif name == "introduction" and name_of(element) == "exercisegroup":
+            shared = _text(child)
+        elif name in EXERCISES and _is_exercise(child):
+            found += _exercises(child, shared)
+            continue
+        _collect(child, shared, depth + 1, found)
+
+
+def _is_exercise(element: _Element) -> bool:
+    """True when its parts are marked, or it consists of tasks."""
+    return _part(element, PROBLEMS | _TASKS | _SOLVES) is not None
+
+
+def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
+    """One exercise; or one for each task, the common beginning before its own text."""
+    tasks = [child for child in element if name_of(child) in ("task", "webwork")]
+    if not tasks:
+        yield _exercise(element, "", shared)
+        return
+    before = [child for child in element if name_of(child) in ("introduction", "statement")]
+    beginning = "\n".join(filter(None, map(_text, before)))
+    for task in tasks:
+        inner = next((child for child in task if name_of(child) == "webwork"), task)
+        exercise = _exercise(inner, beginning, shared)
+        if exercise.problem:
+            yield exercise
+
+
+def _exercise(element: _Element, beginning: str, shared: str) -> Exercise:
+    stated = _part(element, PROBLEMS)
+    if stated is None:
+        problem = "\n".join(
+            filter(None, (_text(child) for child in element if name_of(child) not in APART))
+        ) or tidy(element.text or "")
+    else:
+        problem = _text(stated)
+    solution = _first_text(element, "solution")
+    answer = _first_text(element, "answer")
+    return Exercise("\n".join(filter(None, (beginning, problem))), solution or answer, answer, "", shared)
+
+
+def _part(element: _Element, wanted: frozenset[str]) -> _Element | None:
+    return next((child for child in element if name_of(child) in wanted), None)
+
+
+def _first_text(element: _Element, name: str) -> str | None:
+    texts = (_text(child) for child in element if name_of(child) == name)
+    return next((text for text in texts if text), None)
+
+
+def _text(element: _Element) -> str:
+    pieces: list[str] = []
+    _render(element, pieces, 0)
+    lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
+    return without_descriptions("\n".join(line for line in lines if line not in ("", "-")))
+
+
+def _render(element: _Element, pieces: list[str], depth: int) -> None:
+    """Appends the element's text: blocks on lines of their own, formulas between dollar signs."""
+    name = name_of(element)
+    if not name or depth > MAX_DEPTH or name in DROPPED:
+        return
+    if name == "math":
+        latex, after = mathml_to_latex(element)
+        pieces.append((f" ${latex}$" if latex else " ") + after)
+    elif name in FORMULAS or name in ("md", "mdn"):
+        pieces.append(_formula(element, name))
+    elif name in REFERENCES and not "".join(element.itertext()).strip():
+        pieces.append("[link]")
+    elif name in ("media", "image"):
+        pieces.append(f" {_image(element)} ")
+    elif name in ("newline", "br"):
+        pieces.append("\n")
+    else:
+        _render_children(element, name, pieces, depth)
+
+
+def _render_children(element: _Element, name: str, pieces: list[str], depth: int) -> None:
+    is_block = name in BLOCKS
+    if is_block:
+        pieces.append("\n- " if name in ("item", "li") else "\n")
+    opening, closing = {"q": ("“", "”"), "sup": ("^", ""), "sub": ("_", "")}.get(name, ("", ""))
+    pieces.append(opening + (element.text or "").replace("\n", " "))
+    is_row = name == "row"
+    for child in element:
+        if isinstance(child.tag, str) and name_of(child) not in ("title", "label", "caption"):
+            if is_row and child.getprevious() is not None:
+                pieces.append(" | ")
+            _render(child, pieces, depth + 1)
+        pieces.append((child.tail or "").replace("\n", " "))
+    pieces.append(closing + ("\n" if is_block else ""))
+
+
+def _formula(element: _Element, name: str) -> str:
+    rows = ["".join(row.itertext()) for row in element if name_of(row) == "mrow"]
+    if rows and name in ("md", "mdn"):
+        body = r"\begin{aligned} " + r" \\ ".join(" ".join(row.split()) for row in rows) + r" \end{aligned}"
+    else:
+        body = " ".join("".join(element.itertext()).split())
+    body = body.replace("\\amp", "&").replace("\\lt", "<").replace("\\gt", ">")
+    return f"${body}$" if name == "m" else f"\n${body}$\n"
+
+
+def _image(element: _Element) -> str:
+    source = next((image.get("src") or image.get("source") or "" for image in element.iter("{*}image")), "")
+    return f"![{' '.join((element.get('alt') or '').split())}]({source})"

@@ -1,0 +1,1 @@
+"""Pages to tables: processes, shards, metrics."""

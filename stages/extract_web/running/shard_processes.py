@@ -1,0 +1,91 @@
+"""Shards in processes of this machine: one each, with limits of time and memory.
+
+A process is started anew for each shard, not forked: a fork would inherit the locks that this process's threads hold,
+and its address space would count against the limit before the first page is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from stages.extract_web.params import ExtractWebParams
+from stages.extract_web.running.page_readers import environment
+from stages.extract_web.running.page_table import extract
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import read_table, write_table
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A shard and the files to make of it; `metrics` is written last, so that its presence means success."""
+
+    shard: Path
+    candidates: Path
+    dropped: Path
+    metrics: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLimits:
+    """What holds for the process of one shard, its pages' processes aside."""
+
+    seconds: float
+    memory_mib: int
+
+
+def run_in_processes(
+    tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits, processes: int
+) -> Iterator[tuple[int, str]]:
+    """The index of each task as it ends, with why it failed, or "". What still runs is killed when the caller stops."""
+    confined = WorkerLimits(
+        limits.memory_mib, wall_seconds=limits.seconds, may_write_files=True, is_reused=False
+    )
+    with WorkerPool(extract_shard, min(processes, len(tasks)), confined, environment()) as pool:
+        asked = {
+            pool.submit(
+                shard=str(task.shard),
+                outputs=[str(path) for path in (task.candidates, task.dropped, task.metrics)],
+                params=params.model_dump(),
+            ): index
+            for index, task in enumerate(tasks)
+        }
+        for answer in as_completed(asked):
+            yield asked[answer], _failure(answer, limits)
+
+
+def extract_shard(shard: str, outputs: Sequence[str], params: Mapping[str, Any]) -> str:
+    """Writes candidates, drops and metrics of a shard; why it cannot be read, or "" when it was."""
+    candidates, dropped, metrics = map(Path, outputs)
+    try:
+        frame = read_table(Path(shard), PAGE)
+        found, funnel, counts = extract(frame, ExtractWebParams.model_validate(params), processes=1)
+        write_table(found, candidates, CANDIDATE)
+        write_table(funnel.dropped_frame(), dropped, DROPPED)
+        write_json(metrics, counts)
+    except (UserError, MemoryError, ValueError, OSError) as error:
+        return f"{type(error).__name__}: {error}"[:500]
+    return ""
+
+
+def _failure(asked: Future[Answer], limits: ShardLimits) -> str:
+    try:
+        answer = asked.result()
+    except StartError as error:
+        return f"its process could not start: {error}"
+    match answer.failure:
+        case "":
+            return answer.value
+        case "timed_out":
+            return f"took more than {limits.seconds:g} s"
+        case "crashed":
+            return f"its process ended with {answer.ending}"
+    return f"needs more than {limits.memory_mib} MiB"

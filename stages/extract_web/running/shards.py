@@ -1,0 +1,164 @@
+"""Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
+
+A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
+parameters and of the code of this package and of its workers, so that a run that was killed goes on with the shards
+that are missing, with either engine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.engines.workers import pool
+from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
+from stages.extract_web.running.shard_processes import ShardLimits, ShardTask, run_in_processes
+from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
+from stages.foundations.hashing import stable_hash
+from stages.foundations.params import chosen
+from stages.foundations.tables.candidate import CANDIDATE
+from stages.foundations.tables.page import PAGE
+from stages.foundations.tables.table import TableSchema, read_table, require_rows, write_table
+from stages.observe.progress import progress
+
+LIMITS = ShardLimits(seconds=3_600, memory_mib=8_192)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What became of one shard; `failure` is empty when its tables are there."""
+
+    name: str
+    candidates: Path
+    dropped: Path
+    metrics: dict[str, int]
+    failure: str = ""
+    is_reused: bool = False
+
+
+def find_shards(folder: Path) -> list[Path]:
+    """The Parquet files of a folder by name; UserError when there is none."""
+    shards = sorted(folder.glob("*.parquet"))
+    if not shards:
+        raise UserError(
+            f"extract_web: {folder} holds no *.parquet: give a page table, or a folder of such shards"
+        )
+    return shards
+
+
+def cut_into_shards(pages: Path, folder: Path, pages_per_shard: int) -> list[Path]:
+    """Writes the page table as shards into `folder`, the same bytes each time; UserError when it has no rows."""
+    frame = require_rows(read_table(pages, PAGE), pages, "check the sources of `collect_web`")
+    shards = []
+    for number, start in enumerate(range(0, len(frame), pages_per_shard)):
+        shards.append(folder / f"{number:06}.parquet")
+        write_table(frame.iloc[start : start + pages_per_shard], shards[-1], PAGE)
+    return shards
+
+
+def extract_shards(
+    shards: Sequence[Path], work: Path, params: ExtractWebParams, limits: ShardLimits = LIMITS
+) -> list[ShardResult]:
+    """One result a shard, in order, `params.engine.processes` at a time. A shard that crashes its process, runs out of
+    time or memory, or cannot be read is reported in its result and tried again by the next run. `work` must be seen by
+    every node of a Ray cluster under the same name, as the shards must."""
+    work.mkdir(parents=True, exist_ok=True)
+    common = _common_key(params)
+    done: dict[int, ShardResult] = {}
+    tasks: dict[int, ShardTask] = {}
+    for index, shard in enumerate(shards):
+        if not shard.is_file():  # a pipe would never end
+            done[index] = _failed(_task(shard, work, ""), "it is no file")
+            continue
+        task = _task(shard, work, stable_hash([sha256_of(shard), common])[:16])
+        finished = _finished(task, is_reused=True)
+        if finished:
+            done[index] = finished
+        else:
+            tasks[index] = task
+    places = list(tasks)
+    ended = _run([*tasks.values()], params, limits) if tasks else iter(())
+    for place, failure in progress(ended, len(tasks), "extracting", "shards"):
+        index = places[place]
+        done[index] = _outcome(tasks[index], failure)
+    for index in tasks.keys() - done.keys():
+        done[index] = _failed(tasks[index], "Ray lost it: its log is above")
+    return [done[index] for index in range(len(shards))]
+
+
+def rows_of(results: Sequence[ShardResult], schema: TableSchema) -> Iterator[dict[str, Any]]:
+    """The rows of all shards that worked, in order; `schema` is candidate or dropped."""
+    for result in results:
+        if not result.failure:
+            path = result.candidates if schema is CANDIDATE else result.dropped
+            yield from read_table(path, schema).to_dict("records")
+
+
+def _run(
+    tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits
+) -> Iterator[tuple[int, str]]:
+    """The place of each task as it ends, with why it failed, or ""."""
+    match chosen("extract_web.engine", params.engine):
+        case LocalEngine(processes=processes):
+            return run_in_processes(tasks, params, limits, processes)
+        case RayEngine(processes=processes):
+            from stages.engines.distributed.ray_rows import map_with_ray
+
+            rows = [
+                {
+                    "place": place,
+                    "task": json.dumps(asdict(task), default=str),
+                    "params": params.model_dump_json(),
+                    "limits": json.dumps(asdict(limits)),
+                }
+                for place, task in enumerate(tasks)
+            ]
+            ended = map_with_ray(run_shard_row, rows, processes)
+            return ((row["place"], row["failure"]) for row in ended)
+
+
+def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A shard as Ray has it, in Ray's worker: `place`, and why it failed, or ""."""
+    task = ShardTask(**{name: Path(value) for name, value in json.loads(row["task"]).items()})
+    params = ExtractWebParams.model_validate_json(row["params"])
+    limits = ShardLimits(**json.loads(row["limits"]))
+    [(_, failure)] = run_in_processes([task], params, limits, processes=1)
+    return {"place": row["place"], "failure": failure}
+
+
+def _common_key(params: ExtractWebParams) -> str:
+    values = params.model_dump(exclude={"engine"})
+    folders = (Path(__file__).parents[1], Path(pool.__file__).parent)
+    code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
+    return stable_hash([values, code])
+
+
+def _task(shard: Path, work: Path, key: str) -> ShardTask:
+    beginning = f"{shard.stem}-{key}"
+    names = ("candidates.parquet", "dropped.parquet", "json")
+    return ShardTask(shard.absolute(), *(work.absolute() / f"{beginning}.{name}" for name in names))
+
+
+def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
+    if not all(path.is_file() for path in (task.metrics, task.candidates, task.dropped)):
+        return None
+    metrics = json.loads(task.metrics.read_text())
+    return ShardResult(task.shard.name, task.candidates, task.dropped, metrics, is_reused=is_reused)
+
+
+def _outcome(task: ShardTask, failure: str) -> ShardResult:
+    finished = None if failure else _finished(task, is_reused=False)
+    if finished is None:
+        return _failed(
+            task, failure or "its tables are not there: does every node of Ray see the same folder?"
+        )
+    return finished
+
+
+def _failed(task: ShardTask, failure: str) -> ShardResult:
+    task.metrics.unlink(missing_ok=True)
+    return ShardResult(task.shard.name, task.candidates, task.dropped, {}, failure)
