@@ -155,6 +155,7 @@ _MATHEMATICS = frozenset(
 )
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
+    r"th|st|nd|rd|depending|assuming|given|provided|supposing|"
     r"or|nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|"
     r"except|not|no|never|none|neither|cannot|without|than|greater|larger|smaller|bigger|"
     r"least|most|above|below|under|over|beyond|between|within|from|through|almost|nearly|"
