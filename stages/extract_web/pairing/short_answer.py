@@ -8,7 +8,7 @@ from stages.algorithms.answers.extraction import extract_answer, is_prose
 
 _FORMULA = re.compile(r"\$([^$]+)\$")
 _CONCLUDES = re.compile(
-    r"\b(?:so|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
+    r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _SUM = re.compile(r"[-\d+*/().,\s]*\d[-\d+*/().,\s]*=\s*([-+]?\d[\d,]*(?:\.\d+)?)")
@@ -27,7 +27,7 @@ _STATED = rf"(?P<answer>\$[^$]+\$(?:\s?%|(?:\s{_UNIT}){{1,3}})?|{_VALUE})"
 _CLOSES = re.compile(
     rf"(?:\b(?:is|are|was|equals|gives|get|obtain|find|makes)\b(?:\s+(?:then|just|simply|only|exactly|equal\s+to))?\s*[:,]?"
     rf"|[^<>≤≥!]=)\s*{_STATED}\s*[.!]?\Z"
-    rf"|\b(?:so|thus|hence|therefore)\b,?\s*(?P<equation>\$[^$]*[=<>≤≥\\][^$]*\$)\s*[.!]?\Z",
+    rf"|\b(?:so|then|thus|hence|therefore)\b,?\s*(?P<equation>\$[^$]*[=<>≤≥\\][^$]*\$)\s*[.!]?\Z",
     re.IGNORECASE,
 )
 """A sentence that ends in what it concludes: a formula, or a number with its unit."""
