@@ -4,6 +4,9 @@ PYTHON ?= python3
 RECIPE ?=
 VENV_PYTHON := .venv/bin/python
 
+# Where it is set, each of the hundreds of processes of a run compiles the project anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: repro test ui set-up
 
 repro:
