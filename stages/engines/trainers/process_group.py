@@ -1,14 +1,24 @@
-"""The ranks of `torchrun`, and how they talk: NCCL on GPUs, gloo on CPU. A process alone is a group of one."""
+"""The ranks of `torchrun`, and how they talk: tensors of a pass over NCCL on GPUs, all else over gloo.
+
+A rank that waits for an object waits on its CPU, for as long as it takes: over NCCL a kernel would spin on its GPU
+meanwhile, and the watchdog would end the run after ten minutes of drawing. A process alone is a group of one.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+PASS_TIMEOUT = timedelta(minutes=10)
+"""Of the collectives of a forward and backward pass: past it a rank has hung."""
+PATIENCE = timedelta(days=30)
+"""Of everything else: one rank may draw, verify or write for hours. One that dies ends the waiting at once."""
 
 _group_numbers = itertools.count()
 
@@ -25,35 +35,35 @@ class ProcessGroup:
         if self._is_own:
             _join(self.backend)
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
-        self._device = torch.device("cuda" if has_gpu else "cpu")
+        self._talk = dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank."""
         held = [value]
-        dist.broadcast_object_list(held, src=0)
+        dist.broadcast_object_list(held, src=0, group=self._talk)
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank."""
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._talk)
         return values
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Elementwise sum over the ranks, on the CPU."""
-        summed = values.to(self._device, copy=True)
-        dist.all_reduce(summed)
-        return summed.cpu()
+        summed = values.to("cpu", copy=True)
+        dist.all_reduce(summed, group=self._talk)
+        return summed
 
     def extremes(self, value: int) -> tuple[int, int]:
         """The smallest and the largest of the ranks' values."""
-        ends = torch.tensor([-value, value], device=self._device)
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+        ends = torch.tensor([-value, value])
+        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._talk)
         return -int(ends[0]), int(ends[1])
 
     def wait_for_all(self) -> None:
         """Returns when every rank has called it."""
-        dist.barrier()
+        dist.barrier(group=self._talk)
 
     def leave(self) -> None:
         """Ends the group, unless it was somebody else's."""
@@ -68,7 +78,9 @@ def _join(backend: str) -> None:
         # torchrun's store outlives a group: a second trainer would meet the addresses that the first one left.
         store, rank, world_size = next(dist.rendezvous("env://"))
         own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
-        dist.init_process_group(backend, store=own_keys, rank=rank, world_size=world_size)
+        dist.init_process_group(
+            backend, store=own_keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT
+        )
     else:
         os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed asserts that a launcher has set it
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, timeout=PASS_TIMEOUT)

@@ -1,0 +1,43 @@
+"""How ranks talk to each other, on two of them."""
+
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+
+from stages.engines.trainers import process_group
+from stages.engines.trainers.process_group import ProcessGroup
+from tests.fakes.forks import on_ranks
+
+
+def test_a_draw_that_outlasts_the_timeout_of_a_pass_ends_no_run(monkeypatch):
+    """One rank draws for longer than a pass may take; the other waits, and then both go on."""
+    monkeypatch.setattr(process_group, "PASS_TIMEOUT", timedelta(seconds=1))
+
+    def work():
+        group = ProcessGroup()
+        if group.rank == 0:
+            time.sleep(3.0)
+        assert group.broadcast({"drawn": 5} if group.rank == 0 else None) == {"drawn": 5}
+        assert group.gather(group.rank) == [0, 1]
+        assert group.sum_over_ranks(torch.tensor([1.0, group.rank])).tolist() == [2.0, 1.0]
+        assert group.extremes(7 - group.rank) == (6, 7)
+        group.wait_for_all()
+
+    on_ranks(work, 2)
+
+
+def test_the_wait_for_another_rank_has_an_end(monkeypatch):
+    """Else the test above could not fail."""
+    monkeypatch.setattr(process_group, "PATIENCE", timedelta(seconds=1))
+
+    def work():
+        group = ProcessGroup()
+        if group.rank == 0:
+            time.sleep(3.0)
+            return
+        with pytest.raises(RuntimeError, match=r"[Tt]imed out|closed"):
+            group.broadcast(None)
+
+    on_ranks(work, 2)
