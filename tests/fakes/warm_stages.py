@@ -92,7 +92,7 @@ def _run(folder: str, own: dict[str, str], arguments: list[str], outputs: list[i
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code or 0
-    except BaseException:
+    except BaseException:  # shown and told as exit code 1, as the interpreter would: the fork must end here
         traceback.print_exc()
         code = 1
     atexit._run_exitfuncs()

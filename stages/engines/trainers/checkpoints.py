@@ -47,7 +47,7 @@ class Checkpoints:
     def clear(self) -> None:
         """Removes them all, and what a killed run had half written: the outputs are written. Any rank may, or all."""
         for folder in (*self.scratch.glob("step-*"), *self.scratch.glob(".step-*")):
-            shutil.rmtree(folder, ignore_errors=True)  # another rank may have been faster
+            shutil.rmtree(folder, onerror=_unless_gone)
 
 
 def _hashes(folder: Path) -> dict[str, str]:
@@ -64,3 +64,9 @@ def _damage(folder: Path) -> str:
     found = _hashes(folder)
     changed = sorted(name for name in {*written, *found} if written.get(name) != found.get(name))
     return f"{', '.join(changed)} changed since it was written" if changed else ""
+
+
+def _unless_gone(_function: object, _path: str, error: tuple) -> None:
+    """Passes over what another rank has removed sooner; what cannot be removed is told."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]

@@ -195,9 +195,8 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         weights = {}
         for name, weight in self.learned_weights():
             if self.rank == 0:
-                weights[name] = weight.to(
-                    "cpu", torch.float32, copy=True
-                )  # ZeRO keeps all weights in one buffer
+                # A copy: ZeRO keeps all weights in one buffer.
+                weights[name] = weight.to("cpu", torch.float32, copy=True)
         if self.rank == 0:
             self.model.save(weights, folder)
         self._group.wait_for_all()
