@@ -14,7 +14,7 @@ from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
-from tests.fakes.running_ui import wait_until
+from tests.fakes.processes import wait_until
 
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 
