@@ -322,7 +322,9 @@ def test_only_selects_rows(tmp_path):
 
 def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
     origin = local(tmp_path, lines([{"problem": "p", "answer": "1"}]))
-    with pytest.raises(UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"):
+    with pytest.raises(
+        UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"
+    ):
         collect(tmp_path, {**origin, "sha256": "1" * 64})
     with pytest.raises(UserError, match="does not exist"):
         collect(tmp_path, {**origin, "path": str(tmp_path / "elsewhere")})

@@ -17,7 +17,9 @@ from stages.extract_web.readers.text_reader import read_text
 
 _BOX = re.compile(r"^\s{0,3}<(?:div|section)\b([^<>]*)>", re.IGNORECASE | re.MULTILINE)
 _NOT_RENDERED = re.compile(r"<(div|section)\b(?![^<>]*\bmarkdown=)", re.IGNORECASE)
-EXTENSIONS = ("md_in_html", "attr_list", "tables", "fenced_code")
+_INDENTED_TAG = re.compile(r"^[ \t]+(?=</?[a-z])", re.IGNORECASE | re.MULTILINE)
+_ATTRIBUTES = re.compile(r"\{:[^{}\n]{0,300}\}")
+EXTENSIONS = ("md_in_html", "tables", "fenced_code")
 
 
 def read_markdown(content: str) -> list[Exercise]:
@@ -28,6 +30,6 @@ def read_markdown(content: str) -> list[Exercise]:
     parts = {part_of_attributes(box[1]) for box in _BOX.finditer(content)}
     if parts.isdisjoint(("solution", "answer")):
         return find_exercises(read_text(content))
-    # A box inside one that is not rendered would stay raw, whatever it says of itself.
-    whole = _NOT_RENDERED.sub(r'<\1 markdown="1"', content)
+    # An indented tag would be code, and a box inside one that is not rendered would stay raw, whatever it says.
+    whole = _NOT_RENDERED.sub(r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", content)))
     return find_exercises(read_html(markdown.markdown(whole, extensions=EXTENSIONS)))
