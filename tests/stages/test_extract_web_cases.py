@@ -122,3 +122,11 @@ def test_a_solution_of_most_problems_is_doubted():
         f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3)
     )
     assert all(row["confidence"] < 0.3 and "same_solution" in row["evidence"] for row in found(page, "html"))
+
+
+def test_a_problem_that_holds_its_solution_is_doubted():
+    worked = "Add one to both sides, then halve both, and find 4."
+    solution = f"<solution><para>{worked}</para></solution>"
+    page = f"<d><exercise><problem><para>Solve 2x-1=7. {{}}</para></problem>{solution}</exercise></d>"
+    assert found(page.format(""), "cnxml")[0]["confidence"] > 0.9
+    assert "problem_holds_part" in found(page.format(worked), "cnxml")[0]["evidence"]
