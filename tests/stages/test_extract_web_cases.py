@@ -158,3 +158,11 @@ def test_boxes_of_html_in_markdown_are_read_as_the_page_that_they_make():
     ]
     assert {row["instructions"] for row in rows} == {"For the following exercises, evaluate each function."}
     assert all("markup" in row["evidence"] and row["confidence"] >= 0.8 for row in rows[:1])
+
+
+def test_a_problem_that_holds_its_solution_is_doubted():
+    worked = "Add one to both sides, then halve both, and find 4."
+    solution = f"<solution><para>{worked}</para></solution>"
+    page = f"<d><exercise><problem><para>Solve 2x-1=7. {{}}</para></problem>{solution}</exercise></d>"
+    assert found(page.format(""), "cnxml")[0]["confidence"] > 0.9
+    assert "problem_holds_part" in found(page.format(worked), "cnxml")[0]["evidence"]
