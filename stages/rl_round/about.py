@@ -23,7 +23,7 @@ def _contradictions(sections: Sections) -> list[str]:
     from stages.rl_round.params.rl import sampler_contradictions
 
     rl, sampler = sections["rl"], sections["sampler"]
-    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
     return [*sampler_contradictions(rl, sampler), *own]
 
 

@@ -147,7 +147,10 @@ def test_every_section_is_read_by_a_stage():
             "which no other stage of this recipe makes",
         ),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
-        (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),
+        (
+            lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2),
+            "set trainer.kind deepspeed",
+        ),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
     ],
