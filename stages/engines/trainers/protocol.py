@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stages.engines.trainers.model import Batch, Outputs
+from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.foundations.files import replace_folder
 
 Diagnostics = dict[str, float]
@@ -86,6 +86,7 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
     """A model that learns, on one rank or many."""
 
     device: torch.device
+    model: TrainedModel[Batch, Outputs]
 
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float

@@ -12,7 +12,8 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
+from stages.engines.policies.balancing import groups_of_rank
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
@@ -136,9 +137,7 @@ def micro_batch_indices(
     """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
     # Prompt and response both cost a forward pass, so both count towards a micro-batch.
     lengths = [sequence.tokens for sequence in samples.sequences]
-    return split_by_tokens(lengths, micro_batch_tokens, trainer.world_size)[
-        trainer.rank :: trainer.world_size
-    ]
+    return groups_of_rank(lengths, micro_batch_tokens, trainer)
 
 
 def make_micro_batches(
