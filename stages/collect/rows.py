@@ -9,8 +9,15 @@ from typing import Any
 from stages.collect.downloads import locate_file
 from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
 from stages.collect.formats import BrokenRow, Row, read_rows
-from stages.collect.generators import arithmetic_rows, reasoning_gym_rows
-from stages.collect.params import ArithmeticSource, CollectParams, FieldMap, ReasoningGymSource, SourceParams
+from stages.collect.generators import arithmetic_rows, digit_rows, reasoning_gym_rows
+from stages.collect.params import (
+    ArithmeticSource,
+    CollectParams,
+    DigitSource,
+    FieldMap,
+    ReasoningGymSource,
+    SourceParams,
+)
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 
@@ -41,6 +48,8 @@ def _upstream(
     match source.origin:
         case ArithmeticSource() as origin:
             return list(arithmetic_rows(name, origin)), GENERATED, {}
+        case DigitSource() as origin:
+            return list(digit_rows(name, origin)), GENERATED, {}
         case ReasoningGymSource() as origin:
             return list(reasoning_gym_rows(name, origin)), GENERATED, {}
         case origin:
