@@ -166,7 +166,8 @@ def write_solution(
         return "\n".join((*lines, JUMP, answer_line(problem.answer))), problem.answer
     lines, found = _search(problem, rng, slip, retry, near_misses)
     if own is SolutionStyle.unfinished:
-        return "\n".join(lines[: rng.randint(1, len(lines))][:-1] or lines[:1]), None
+        kept = lines[: rng.randrange(len(lines))] or [lines[0].partition("=")[0]]
+        return "\n".join(kept), None
     if own is SolutionStyle.rambling:
         for _ in range(rng.choice(CHECKS)):
             again = rng.choices(problem.pairs(), k=rng.choice(MORE_TRIALS))
