@@ -27,7 +27,7 @@ from stages.algorithms.arithmetic_tasks import answer_line
 
 HELD_OUT_SHARE = 10
 """One in so many problems, up to the order of digits and letters, is held out."""
-LONGEST_RUN_OF_DUPLICATES = 20_000
+LONGEST_RUN_OF_DUPLICATES = 2_000
 FALSE_STARTS = (1, 2, 3, 4, 5)
 """Trials before a jump to the answer."""
 MORE_TRIALS = (2, 3, 4, 5, 6)
