@@ -9,8 +9,8 @@ from typing import Any
 from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
 from stages.collect.files import locate_file
 from stages.collect.formats import BrokenRow, Row, read_rows
-from stages.collect.generators import arithmetic_rows, reasoning_gym_rows
-from stages.collect.params import ArithmeticSource, FieldMap, ReasoningGymSource, SourceParams
+from stages.collect.generators import arithmetic_rows, digit_rows, reasoning_gym_rows
+from stages.collect.params import ArithmeticSource, DigitSource, FieldMap, ReasoningGymSource, SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 
@@ -39,6 +39,8 @@ def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Map
     match source.origin:
         case ArithmeticSource() as origin:
             return list(arithmetic_rows(name, origin)), GENERATED, {}
+        case DigitSource() as origin:
+            return list(digit_rows(name, origin)), GENERATED, {}
         case ReasoningGymSource() as origin:
             return list(reasoning_gym_rows(name, origin)), GENERATED, {}
         case origin:

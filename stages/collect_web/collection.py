@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stages.collect_web.arithmetic_pages import render_pages
+from stages.collect_web import arithmetic_pages, digit_pages
 from stages.collect_web.params import (
     ArithmeticPages,
     CollectWebParams,
+    DigitPages,
     FolderPages,
     JsonlPages,
     ListedPages,
@@ -57,4 +58,6 @@ def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[F
         case WarcPages():
             return read_warc(source, max_bytes)
         case ArithmeticPages():
-            return render_pages(source, seed)
+            return arithmetic_pages.render_pages(source, seed)
+        case DigitPages():
+            return digit_pages.render_pages(source, seed)

@@ -69,7 +69,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         with_default = {
             name: field.default for name, field in model.model_fields.items() if not field.is_required()
         }
-        allowed = set(with_default) if model is StudyParams else {"study", "replicas"}
+        allowed = set(with_default) if model is StudyParams else {"study", "replicas", "reward"}
         assert set(with_default) <= allowed and not any(with_default.values()), (
             f"{model.__name__}: {with_default}"
         )
@@ -137,6 +137,13 @@ def test_every_section_is_read_by_a_stage():
         (
             lambda p: p["policies"].append("rl_9"),
             "respond@rl_9 needs data/policies/rl_9, .* there are base, sft, rl_1, rl_2, rl_3",
+        ),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(
+                reward={"kind": "cosine", "r0_correct": 2.0, "rL_correct": 1.0, "r0_wrong": -10.0}
+                | {"rL_wrong": 0.0, "exceeded": -10.0}
+            ),
+            r"rl_rounds\.rl_1\.reward: reward\.kind cosine has its own value for long responses",
         ),
         (
             lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"),
