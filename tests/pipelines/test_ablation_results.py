@@ -14,7 +14,7 @@ from pipelines.ablating.results import (
     difference,
     judge_claims,
     rows_of,
-    tokens_to_reach,
+    spent_to_reach,
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference
@@ -93,10 +93,10 @@ def test_verdicts(claimed, own, expected):
 def test_tokens_to_reach_an_accuracy():
     accuracies, tokens = [0.2, 0.6, 0.4, 0.8, 0.9], [100, 90, 80, 70, 60]
     # Means of two steps: .4, .5, .6, .85: the third pair ends with step 4, after 340 tokens.
-    assert tokens_to_reach(accuracies, tokens, 0.55, 2) == 340
-    assert tokens_to_reach(accuracies, tokens, 0.5, 1) == 190
-    assert tokens_to_reach(accuracies, tokens, 0.99, 2) is None
-    assert tokens_to_reach([0.9], [1], 0.5, 2) is None
+    assert spent_to_reach(accuracies, tokens, 0.55, 2) == 340
+    assert spent_to_reach(accuracies, tokens, 0.5, 1) == 190
+    assert spent_to_reach(accuracies, tokens, 0.99, 2) is None
+    assert spent_to_reach([0.9], [1], 0.5, 2) is None
 
 
 def test_rows_claims_and_wording():

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from stages.algorithms.digit_tasks import read_problem
 from stages.collect.__main__ import main
 from stages.collect.params import SourceParams
 from stages.foundations.errors import UserError
@@ -350,6 +351,17 @@ def test_generated_arithmetic(tmp_path):
     with pytest.raises(
         UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"
     ):
+        collect(tmp_path, too_many)
+
+
+def test_generated_digits(tmp_path):
+    origin = {"kind": "digits", "rows": 40, "seed": 1, "sizes": {3: 1, 5: 2}, "coefficients": [2, 3]}
+    problems, _, _ = collect(tmp_path, {**origin, "is_held_out": True})
+    row = problems.iloc[0]
+    assert row["solution"].endswith(f" yes\nThe answer is \\boxed{{{row['answer']}}}.")
+    assert all(read_problem(text).is_held_out for text in problems["problem"])
+    too_many = {**origin, "rows": 2000, "sizes": {2: 1}, "is_held_out": True}
+    with pytest.raises(UserError, match=r"hardly more than \d+ different problems, 2000 were .*lower `rows`"):
         collect(tmp_path, too_many)
 
 

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import random
+import re
 import zlib
 
 import brotli
@@ -12,8 +13,10 @@ import pytest
 import yaml
 
 from stages.algorithms.arithmetic_tasks import generate_problems
+from stages.algorithms.digit_tasks import read_problem
 from stages.collect_web.__main__ import main
-from stages.collect_web.arithmetic_pages import STYLES, render_pages
+from stages.collect_web.arithmetic_pages import render_pages
+from stages.collect_web.page_layouts import STYLES
 from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
 from stages.foundations.errors import UserError
@@ -32,6 +35,26 @@ ARITHMETIC = {
     "unfinished": 0.05,
     "rambling_without_end": 0.25,
     "step_error": 0.1,
+    "missing_solution": 0.05,
+    "missing_answer": 0.1,
+    "wrong_answer": 0.05,
+    "repeated": 0.1,
+    "licence": "generated",
+}
+DIGITS = {
+    "kind": "digit_pages",
+    "exercises": 90,
+    "exercises_per_page": 10,
+    "sizes": {3: 1.0, 6: 1.0},
+    "coefficients": [2, 3, 4],
+    "answer_only": 0.3,
+    "jump": 0.2,
+    "rambling": 0.1,
+    "unfinished": 0.05,
+    "rambling_without_end": 0.25,
+    "slip": 0.05,
+    "retry": 0.1,
+    "near_misses": 0.3,
     "missing_solution": 0.05,
     "missing_answer": 0.1,
     "wrong_answer": 0.05,
@@ -339,6 +362,23 @@ def test_arithmetic_pages_are_reproducible_and_complete(tmp_path):
     assert len({found.content for found in render_pages(source, seed=4)} & set(pages["content"])) == 0
     assert "Let me check." in text and "ad-slot" in text and len(STYLES) == 6
     assert len(generate_problems(0, 120)) == 120
+
+
+def test_digit_pages_are_reproducible_and_hold_no_held_out_problem(tmp_path):
+    pages, _, _ = collect(tmp_path, digits=DIGITS)
+    first = (tmp_path / "out" / "pages.parquet").read_bytes()
+    collect(tmp_path, digits=DIGITS)
+    assert (tmp_path / "out" / "pages.parquet").read_bytes() == first and len(pages) == 10
+    text = "\n".join(pages["content"])
+    found = [read_problem(match) for match in re.findall(r"Digits [^?]*\?", text)]
+    assert len({own.problem for own in found if own}) >= 85 and not any(
+        own.is_held_out for own in found if own
+    )
+    assert "I see it." in text and "Let me check." in text and " yes" in text
+    with pytest.raises(UserError, match=r"hardly more than .* lower `exercises`"):
+        collect(tmp_path, digits={**DIGITS, "sizes": {2: 1.0}, "coefficients": [2], "exercises": 5000})
+    with pytest.raises(UserError, match=r"answer_only \+ jump .* more than 1"):
+        collect(tmp_path, digits={**DIGITS, "jump": 0.7})
 
 
 def test_decode_tries_transport_then_page_then_cp1252():
