@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
@@ -53,7 +51,7 @@ class PolicyExtractor:
         self._sampler.close()
 
 
-def plain(tokenizer: PreTrainedTokenizerBase, text: str) -> str:
+def plain(tokenizer, text: str) -> str:
     """The text without the tokenizer's special tokens: a page that spells them would end its turn and begin another."""
     for token in sorted({*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}, key=len, reverse=True):
         if token.strip():
