@@ -214,6 +214,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
             yaml.safe_dump(
                 {
                     "extract_web": {
+                        "method": {"kind": "rules"},
                         "max_answer_characters": 40,
                         "shared_instructions": "prepended",
                         "min_confidence": 0.0,

@@ -19,6 +19,7 @@ from stages.foundations.tables.table import read_table, write_table
 from tests.fakes.processes import assert_all_end, those_with
 
 PARAMS = {
+    "method": {"kind": "rules"},
     "max_answer_characters": 40,
     "shared_instructions": "prepended",
     "min_confidence": 0.0,

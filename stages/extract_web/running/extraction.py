@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.extract_web.pairing.confidence import confidence, evidence, judged
+from stages.extract_web.pairing.candidates import candidate_rows
+from stages.extract_web.pairing.confidence import judged
 from stages.extract_web.pairing.exercises import Exercise, find_exercises
-from stages.extract_web.pairing.short_answer import short_answer
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.html_source import NotHtml
 from stages.extract_web.readers.latex_reader import TooManyCommands, read_latex
@@ -55,20 +55,5 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
         return [], "too_many_commands", str(error)
     except RecursionError:
         return [], "nested_too_deep", ""
-    candidates = [
-        {
-            "candidate_id": f"{page['page_id']}#{index}",
-            "page_id": page["page_id"],
-            "url": page["url"],
-            "problem": exercise.problem,
-            "solution": exercise.solution,
-            "answer": short_answer(exercise.solution, exercise.answer, max_answer_characters),
-            "instructions": exercise.instructions,
-            "number": exercise.number,
-            "evidence": evidence(exercise),
-            "confidence": confidence(exercise),
-            "licence": page["licence"],
-        }
-        for index, exercise in enumerate(exercises)
-    ]
+    candidates = candidate_rows(page, exercises, max_answer_characters)
     return candidates, "" if candidates else "no_exercise", ""
