@@ -75,8 +75,14 @@ class Ranks(Protocol):
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank (any picklable object); collective."""
 
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """This rank's element of rank 0's `values`, one (any picklable object) for each rank; collective."""
+
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value` (any picklable object) on every rank, by rank; collective."""
+
+    def gather_to_first(self, value: Any) -> list[Any]:
+        """Every rank's `value` (any picklable object) on rank 0, by rank; empty elsewhere; collective."""
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
         """Elementwise sum of a tensor over the ranks, on its own device; collective."""
