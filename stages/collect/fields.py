@@ -170,11 +170,7 @@ def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
                 text = re.sub(pattern, "", text)
             return _filled(text, params.field)
         case Matches():
-            found = re.finditer(params.pattern, _text(params.field, row))
-            pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
-            if not pieces:
-                raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")
-            return _filled(params.separator.join(pieces), params.field)
+            return _filled(params.separator.join(_pieces(params, row)), params.field)
         case Boxed():
             extraction = extract_answer(_text(params.field, row))
             if extraction.rule not in ("box", "boxes") or not extraction.text:
@@ -256,6 +252,14 @@ def _around_marker(params: AfterMarker | BeforeMarker, row: Mapping[str, Any]) -
     if not marker:
         raise UnusableField(f"`{params.field}` has no marker {params.marker!r}")
     return before, after
+
+
+def _pieces(params: Matches, row: Mapping[str, Any]) -> list[str]:
+    found = re.finditer(params.pattern, _text(params.field, row))
+    pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
+    if not pieces:
+        raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")
+    return pieces
 
 
 def _choices(name: str, row: Mapping[str, Any]) -> list[str]:
