@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stages.engines.samplers.params import RayReplicas, SamplerParams, VllmSamplerParams
-from stages.engines.trainers.protocol import Ranks
 from stages.foundations.errors import UserError
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop draws too, and has no torch
+    from stages.engines.trainers.protocol import Ranks
 
 Item = TypeVar("Item")
 Drawn = TypeVar("Drawn")

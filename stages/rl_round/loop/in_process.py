@@ -25,7 +25,7 @@ from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.loop import ReplayLoop, SynchronousLoop
 from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.params.verifier import ModelVerifier
-from stages.rl_round.rollouts.grouping import GroupDrawing
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.prompt_selection import (
     count_passes,
     forget_passes,

@@ -1,4 +1,4 @@
-"""A round on two ranks, for real over gloo: each draws half with its own engine, and together they are one rank."""
+"""A round on several ranks, for real over gloo: each draws a share with its own engine; together they are one rank."""
 
 import importlib.util
 import os
@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
+from stages.rl_round.loop import training_step
 from tests.fakes.forks import on_ranks
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.test_stage import EVERYTHING, curve
@@ -34,24 +35,39 @@ CHOICES = {
 
 @pytest.fixture(scope="module")
 def rounds(taught, tmp_path_factory):
-    """Folders of each choice's round, by number of ranks."""
+    """Folders of each choice's round on one rank and on several.
+
+    The plain one is stopped behind its checkpoint on two ranks, and ends on three.
+    """
     out = tmp_path_factory.mktemp("ranks")
     patch = pytest.MonkeyPatch()
     patch.setenv("RETRACE_TRACKING", "off")
     patch.setenv("RETRACE_STATE", str(out / "state"))
 
-    def run(ranks: int) -> None:
-        for name, choice in CHOICES.items():
-            folder = out / f"{name}-{ranks}"
-            folder.mkdir(exist_ok=True)
-            trainer = {"trainer": ZERO} if ranks > 1 else {}
-            params = write_params(
-                folder / f"params-{os.environ.get('RANK', '0')}.yaml", {**trainer, **choice}
-            )
-            main(rl_flags(taught, params, folder))
+    def run(name: str, kind: str, trainer: dict) -> None:
+        folder = out / f"{name}-{kind}"
+        folder.mkdir(exist_ok=True)
+        file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
+        main(rl_flags(taught, write_params(file, {**trainer, **CHOICES[name]}), folder))
 
-    run(1)
-    on_ranks(lambda: run(2), 2)
+    def on_two() -> None:
+        run("everything", "several", {"trainer": ZERO})
+        update = training_step.update_policy
+
+        def stopped(samples, params, tokens, scale, trainer, *seed_parts):
+            if seed_parts[-1] == 2:
+                raise KeyboardInterrupt
+            return update(samples, params, tokens, scale, trainer, *seed_parts)
+
+        training_step.update_policy = stopped
+        with pytest.raises(KeyboardInterrupt):
+            run("plain", "several", {"trainer": ZERO})
+
+    for name in CHOICES:
+        run(name, "one", {})
+    on_ranks(on_two, 2)
+    assert list((out / "state").glob("scratch/*/step-*/rank-00001.safetensors"))
+    on_ranks(lambda: run("plain", "several", {"trainer": ZERO}), 3)
     patch.undo()
     return out
 
@@ -63,9 +79,9 @@ def weights(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_two_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
-    one, two = (rounds / f"{choice}-{ranks}" for ranks in (1, 2))
-    alone, together = (read_table(folder / "rl_1.parquet", ROLLOUT) for folder in (one, two))
+def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
+    one, several = (rounds / f"{choice}-{kind}" for kind in ("one", "several"))
+    alone, together = (read_table(folder / "rl_1.parquet", ROLLOUT) for folder in (one, several))
     exact = [
         "problem_id",
         "step",
@@ -81,11 +97,11 @@ def test_two_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
         assert first.tolist() == second.tolist()
     for first, second in zip(alone["rollout_logprobs"], together["rollout_logprobs"], strict=True):
         assert second == pytest.approx(first, abs=1e-4)
-    gaps = (weights(two) - weights(one)).abs()
+    gaps = (weights(several) - weights(one)).abs()
     # Adam turns the rounding of gradients that are all but zero into steps of some size: few, and small beside 2e-3.
     assert gaps.max() < 2e-4
     assert gaps.mean() < 1e-6
-    rows = list(zip(curve(one), curve(two), strict=True))
+    rows = list(zip(curve(one), curve(several), strict=True))
     assert rows
     for alone, together in rows:
         assert together == pytest.approx(alone, rel=1e-3, abs=1e-4)
