@@ -27,7 +27,7 @@ from stages.algorithms.arithmetic_tasks import answer_line
 
 HELD_OUT_SHARE = 10
 """One in so many problems, up to the order of digits and letters, is held out."""
-LONGEST_RUN_OF_DUPLICATES = 2_000
+LONGEST_RUN_IN_VAIN = 20_000
 FALSE_STARTS = (1, 2, 3, 4, 5)
 """Trials before a jump to the answer."""
 MORE_TRIALS = (2, 3, 4, 5, 6)
@@ -123,18 +123,21 @@ def generate_problems(
     wrong = sorted(size for size in sizes if not 2 <= size <= 9)
     if wrong:
         raise ValueError(f"{wrong} digits: a problem has 2 to 9 different ones")
-    rng, found, duplicates = random.Random(seed), {}, 0
+    rng, found, in_vain = random.Random(seed), dict[str, DigitProblem](), 0
+    size = None
     while len(found) < rows:
-        size, drawn = rng.choices(list(sizes), list(sizes.values()))[0], None
-        while drawn is None or drawn.is_held_out != is_held_out:  # the size keeps its share
-            drawn = _draw(rng, size, coefficients)
-        name = drawn.key if is_held_out else drawn.problem
-        duplicates = duplicates + 1 if name in found else 0
-        found.setdefault(name, drawn)
-        if duplicates > LONGEST_RUN_OF_DUPLICATES:
+        size = size or rng.choices(list(sizes), list(sizes.values()))[0]
+        drawn = _draw(rng, size, coefficients)
+        in_vain += 1
+        if in_vain > LONGEST_RUN_IN_VAIN:
             raise ValueError(
                 f"there are hardly more than {len(found)} different problems, {rows} were asked for"
             )
+        if drawn is None or drawn.is_held_out != is_held_out:
+            continue  # the size keeps its share
+        size, name = None, drawn.key if is_held_out else drawn.problem
+        if name not in found:
+            found[name], in_vain = drawn, 0
     return list(found.values())
 
 
