@@ -27,7 +27,8 @@ from stages.algorithms.arithmetic_tasks import answer_line
 
 HELD_OUT_SHARE = 10
 """One in so many problems, up to the order of digits and letters, is held out."""
-LONGEST_RUN_IN_VAIN = 20_000
+LONGEST_RUN_IN_VAIN = 2_000
+"""Draws without a new problem after which there are hardly more."""
 FALSE_STARTS = (1, 2, 3, 4, 5)
 """Trials before a jump to the answer."""
 MORE_TRIALS = (2, 3, 4, 5, 6)
@@ -123,21 +124,21 @@ def generate_problems(
     wrong = sorted(size for size in sizes if not 2 <= size <= 9)
     if wrong:
         raise ValueError(f"{wrong} digits: a problem has 2 to 9 different ones")
-    rng, found, in_vain = random.Random(seed), dict[str, DigitProblem](), 0
+    rng, found, in_vain = random.Random(seed), {}, 0
     size = None
     while len(found) < rows:
         size = size or rng.choices(list(sizes), list(sizes.values()))[0]
         drawn = _draw(rng, size, coefficients)
-        in_vain += 1
+        is_usable = drawn is not None and drawn.is_held_out == is_held_out
+        name = (drawn.key if is_held_out else drawn.problem) if is_usable else None
+        in_vain = in_vain + 1 if name is None or name in found else 0
+        if is_usable:
+            found.setdefault(name, drawn)
+            size = None  # kept until there is a problem of it, so that it has its share
         if in_vain > LONGEST_RUN_IN_VAIN:
             raise ValueError(
                 f"there are hardly more than {len(found)} different problems, {rows} were asked for"
             )
-        if drawn is None or drawn.is_held_out != is_held_out:
-            continue  # the size keeps its share
-        size, name = None, drawn.key if is_held_out else drawn.problem
-        if name not in found:
-            found[name], in_vain = drawn, 0
     return list(found.values())
 
 

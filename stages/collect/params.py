@@ -1,4 +1,4 @@
-"""Parameters of collect: the section `collect` (where files come from) and one entry of `sources`."""
+"""Parameters of collect: one entry of the section `sources`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,6 @@ from stages.foundations.params import StrictParams, load_value, validate_section
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")
-
-
-class CollectParams(StrictParams):
-    """The section `collect`."""
-
-    mirror: str | None
-    """Folder in which a file is named by its sha256, looked at before the network; may be absent. From the root."""
-    timeout_seconds: float = Field(gt=0)
-    """Longest silence of a server."""
 
 
 class FieldMap(StrictParams):

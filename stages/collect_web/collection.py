@@ -12,10 +12,11 @@ from stages.collect_web.params import (
     DigitPages,
     FolderPages,
     JsonlPages,
+    ListedPages,
     WarcPages,
     WebSource,
 )
-from stages.collect_web.sources import Found, read_folder, read_jsonl, read_warc
+from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
 from stages.foundations.funnel import Funnel
 from stages.observe.progress import progress
 
@@ -28,7 +29,7 @@ def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, s
     for name, source in params.sources.items():
         before, seen = len(rows), set[str]()
         for found in progress(
-            _read(source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
+            _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
         ):
             row = {"page_id": f"{name}/{found.name}", "url": found.url, "format": found.format}
             if found.content is None:
@@ -46,10 +47,12 @@ def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, s
     return rows, funnel, {**metrics, **funnel.metrics(len(rows))}
 
 
-def _read(source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
+def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
     match source:
         case FolderPages():
             return read_folder(source, max_bytes)
+        case ListedPages():
+            return read_listed(name, source, max_bytes)
         case JsonlPages():
             return read_jsonl(source, max_bytes)
         case WarcPages():

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from stages.foundations.params import StrictParams
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class FolderPages(StrictParams):
@@ -21,6 +22,19 @@ class FolderPages(StrictParams):
     """Which files, for example `**/*.html`."""
     licence: str
     """Licence of all of them."""
+
+
+class ListedPages(StrictParams):
+    """Pages behind pinned URLs, as many as a list in a file names; the URL's ending says the format."""
+
+    kind: Literal["listed"]
+    path: str
+    """The list, from the project's root: tab-separated, the header `url`, `sha256`, `bytes`, a page a line."""
+    sha256: Sha256
+    """Hash of the list: DVC reads the parameters and not the list, so a change of it has to stand here."""
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages fetched at most, from the beginning; null fetches all."""
 
 
 class JsonlPages(StrictParams):
@@ -117,7 +131,8 @@ class DigitPages(GeneratedPages):
 
 
 WebSource = Annotated[
-    FolderPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages, Field(discriminator="kind")
+    FolderPages | ListedPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages,
+    Field(discriminator="kind"),
 ]
 
 

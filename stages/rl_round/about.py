@@ -23,7 +23,7 @@ def _contradictions(sections: Sections) -> list[str]:
     from stages.rl_round.params.rl import reward_contradictions, sampler_contradictions
 
     rl, sampler = sections["rl"], sections["sampler"]
-    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
+    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
     of_rounds = [
         f"rl_rounds.{name}.reward: {told}"
         for name, this_round in sections["rl_rounds"].items()

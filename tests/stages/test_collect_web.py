@@ -1,6 +1,7 @@
 """collect_web: every kind of source, every reason for a drop, equal bytes on a second run."""
 
 import gzip
+import hashlib
 import json
 import random
 import re
@@ -19,9 +20,11 @@ from stages.collect_web.page_layouts import STYLES
 from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
 from stages.foundations.errors import UserError
+from stages.foundations.machine import MIRROR_VARIABLE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table
+from tests.fakes.file_server import serving
 
 ARITHMETIC = {
     "kind": "arithmetic_pages",
@@ -123,6 +126,51 @@ def test_folder(tmp_path):
         "site/picture.png": "format_not_known",
     }
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3 == metrics["pages/site"]
+
+
+def write_list(path, server, contents):
+    """A list of pages that the server has; returns the source that names it."""
+    rows = ["url\tsha256\tbytes"]
+    for name, content in contents.items():
+        sha256 = hashlib.sha256(content).hexdigest()
+        rows.append(f"http://127.0.0.1:{server.server_port}/book/{name}\t{sha256}\t{len(content)}")
+    path.write_text("\n".join(rows) + "\n")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"kind": "listed", "path": str(path), "sha256": sha256, "licence": "CC0", "max_pages": None}
+
+
+def test_listed_pages_are_fetched_once_and_never_other_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv(MIRROR_VARIABLE, "")
+    contents = {
+        "one/a.html": HTML.encode(),
+        "two/a.md": b"# Exercise 1\n2+2?",
+        "two/b.png": b"\x89PNG",
+        "two/c.html": b"<p>" + b"x" * 70_000,
+    }
+    site = tmp_path / "site"
+    for name, content in contents.items():
+        (site / "book" / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / "book" / name).write_bytes(content)
+    with serving(site) as server:
+        book = write_list(tmp_path / "list.tsv", server, contents)
+        pages, reasons, metrics = collect(tmp_path, book=book)
+        assert pages["page_id"].tolist() == ["book/one/a.html", "book/two/a.md"]
+        assert pages["format"].tolist() == ["html", "markdown"] and pages["content"][0] == HTML
+        assert reasons == {"book/two/b.png": "format_not_known", "book/two/c.html": "too_large"}
+        assert metrics["rows/in"] == 4
+        first = (tmp_path / "out" / "pages.parquet").read_bytes()
+        asked = server.handler.requests
+        collect(tmp_path, book=book)
+        assert server.handler.requests == asked and (tmp_path / "out" / "pages.parquet").read_bytes() == first
+        with pytest.raises(UserError, match=r"collect_web\.sources\.book\.sha256 says"):
+            collect(tmp_path, book=book | {"sha256": "0" * 64})
+        other = write_list(tmp_path / "list.tsv", server, {"one/a.html": b"<p>other</p>"})
+        with pytest.raises(UserError, match=r"one/a\.html has sha256 .*, but its sha256 in .*list\.tsv is"):
+            collect(tmp_path, book=other)
+        (tmp_path / "list.tsv").write_text("url\tsha256\nfile:///etc/passwd\t" + "0" * 64 + "\n")
+        sha256 = hashlib.sha256((tmp_path / "list.tsv").read_bytes()).hexdigest()
+        with pytest.raises(UserError, match=r"list\.tsv, line 2: no `url`"):
+            collect(tmp_path, book=other | {"sha256": sha256})
 
 
 def test_jsonl_counts_what_it_cannot_use(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.policies.policy_folders import load_policy, save_policy
@@ -32,4 +33,15 @@ def language_model(
         save_policy(model, tokenizer, folder, weights)
 
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    return TrainedModel(model, policy_statistics, save, pack([TokenSequence([0], [0])]), ends)
+    filler = pack([TokenSequence([0], [0])])
+    return TrainedModel(model, policy_statistics, save, filler, ends, _pair_cost(model))
+
+
+def _pair_cost(model: PreTrainedModel) -> float:
+    """Causal attention takes 6 x layers x width FLOPs for a pair of tokens, the rest 6 x parameters for a token.
+
+    Forward and backward pass; scores and weighted values are products over the heads' width, of half the pairs.
+    """
+    config = model.config.get_text_config()
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return config.num_hidden_layers * config.num_attention_heads * head_size / model.num_parameters()

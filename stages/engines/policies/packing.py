@@ -148,11 +148,10 @@ def _first_fit(lengths: Sequence[int], limit: int) -> list[list[int]]:
     return rows
 
 
-def split_by_tokens(lengths: Sequence[int], max_tokens: int, world_size: int = 1) -> list[list[int]]:
+def split_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Indices grouped into micro-batches of at most `max_tokens`, similar lengths together.
 
-    A longer single sequence gets a micro-batch of its own. The number of groups is a multiple of `world_size`:
-    rank r takes groups r, r + world_size, ...; groups added to fill up are empty.
+    A longer single sequence gets a micro-batch of its own.
     """
     order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
     groups: list[list[int]] = []
@@ -163,6 +162,4 @@ def split_by_tokens(lengths: Sequence[int], max_tokens: int, world_size: int = 1
             tokens = 0
         groups[-1].append(index)
         tokens += lengths[index]
-    while len(groups) % world_size:
-        groups.append([])
     return groups

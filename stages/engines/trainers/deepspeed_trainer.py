@@ -49,7 +49,12 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         torch.set_num_threads(params.threads)
         self._group = group = ProcessGroup()
         self.rank, self.world_size = group.rank, group.world_size
-        self.broadcast, self.gather, self.sum_over_ranks = group.broadcast, group.gather, group.sum_over_ranks
+        self.broadcast, self.scatter, self.sum_over_ranks = (
+            group.broadcast,
+            group.scatter,
+            group.sum_over_ranks,
+        )
+        self.gather, self.gather_to_first = group.gather, group.gather_to_first
         self.params, self.max_gradient_norm, self.peak_rate = params, max_gradient_norm, adamw.learning_rate
         self.model = model
         self.model.module.train()

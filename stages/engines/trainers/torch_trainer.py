@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from stages.engines.devices import pick_device
 from stages.engines.trainers.mixed_precision import MasterWeights
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
+from stages.engines.trainers.one_rank import OneRank
 from stages.engines.trainers.optimizers import allocate_state, build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import LossFunction, Update, add_up
 
 
-class TorchTrainer(Generic[Batch, Outputs]):
+class TorchTrainer(OneRank, Generic[Batch, Outputs]):
     """See `stages.engines.trainers.protocol.Trainer`."""
-
-    rank = 0
-    world_size = 1
 
     def __init__(
         self,
@@ -122,18 +120,6 @@ class TorchTrainer(Generic[Batch, Outputs]):
             _, number, name_and_key = path.split("/", 2)
             name, key = name_and_key.rsplit("/", 1)
             self.optimizers[int(number)].state[self.learned[name]][key] = value
-
-    def broadcast(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """The value alone."""
-        return [value]
-
-    def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """The values themselves."""
-        return values
 
     def close(self) -> None:
         """Frees the model."""

@@ -1,6 +1,6 @@
-"""Markdown in which the author marked the exercises: MyST's directives, Quarto's fences, HTML boxes.
+"""Markdown in which the author marked the exercises by fences: MyST's directives, Quarto's boxes.
 
-What a fence calls itself (`{exercise}`, `{#exr-one}`, `class="question"`, a title "Solution") says what it holds; no
+What a fence calls itself (`{exercise}`, `{#exr-one}`, a title "Solution") says what it holds; no
 label is read. A solution belongs to the exercise that it names, that it stands in, or that it follows.
 """
 
@@ -17,9 +17,8 @@ from stages.extract_web.readers.text_reader import read_text
 _FENCE = re.compile(
     r"\s{0,3}(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
-_BOX = re.compile(r"\s{0,3}<(?P<end>/)?(?:div|section)\b(?P<given>[^<>]*)>\s*", re.IGNORECASE)
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
-_CLASS = re.compile(r"class=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
+_CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
 _OPTION = re.compile(r":(\w[\w-]*):\s*(.*)")
 _SHORT = {"exr": "problem", "exm": "problem", "sol": "solution"}
 """How Quarto's references begin."""
@@ -66,21 +65,20 @@ def _with_text(box: _Box) -> _Box:
 
 def _open_or_close(line: str, stack: list[_Box], boxes: list[_Box]) -> bool:
     """True for a line that begins or ends a container."""
-    fence, box = _FENCE.fullmatch(line), _BOX.fullmatch(line)
-    if not fence and not box:
+    fence = _FENCE.fullmatch(line)
+    if not fence:
         return False
-    sign = fence["sign"] if fence else "<"
-    given = (fence["given"] or fence["word"] or "") if fence else box["given"]
+    sign, given = fence["sign"], fence["given"] or fence["word"] or ""
     is_verbatim = bool(stack) and stack[-1].sign[0] in "`~" and not stack[-1].part
-    if is_verbatim or (fence and not given.strip()) or (box and box["end"]):
+    if is_verbatim or not given.strip():
         return _close(sign, stack)
     if given.strip().endswith("-end"):
         return _close("start", stack)
     is_gated = given.strip().endswith("-start")
     if len(stack) >= MAX_DEPTH:
         return True
-    part = _part(given.strip().removesuffix("-start"))
-    opened = _Box(part, "start" if is_gated else sign, fence["name"] if fence and fence["name"] else "")
+    part = part_of_attributes(given.strip().removesuffix("-start"))
+    opened = _Box(part, "start" if is_gated else sign, fence["name"] or "")
     opened.outer = stack[-1] if stack else None
     stack.append(opened)
     if part:
@@ -102,7 +100,7 @@ def _close(sign: str, stack: list[_Box]) -> bool:
     return False
 
 
-def _part(given: str) -> str:
+def part_of_attributes(given: str) -> str:
     """What a container is by its name, classes, identifier or title; empty for others."""
     title = _TITLE.search(given)
     if title:
