@@ -51,7 +51,9 @@ def test_no_recipe_names_a_path_outside_the_project():
     named = {path.name: values_of(read_recipe(PROJECT, path.stem)) for path in RECIPES}
     assert all(named.values())
     outside = re.compile(r"(\.\./|/|~|file:|[A-Za-z]:\\).*")
-    assert not {name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])}
+    assert not {
+        name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])
+    }
 
 
 def test_no_value_for_another_machine_is_a_comment():

@@ -301,6 +301,12 @@ def test_csv_with_ragged_rows(tmp_path):
             "Which?\nA. u\nB. 2",
         ),
         ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
+        (
+            {"kind": "matches", "field": "x", "pattern": "<<([^<>]*)>>", "separator": "\n"},
+            {"x": "half: 48/2=<<48/2=24>>24.\nboth: <<48+24=72>>72 #### 72"},
+            "48/2=24\n48+24=72",
+        ),
+        ({"kind": "matches", "field": "x", "pattern": "[0-9]+", "separator": " "}, {"x": "a1b22"}, "1 22"),
     ],
 )
 def test_field_kinds(tmp_path, field, row, text):
@@ -309,6 +315,16 @@ def test_field_kinds(tmp_path, field, row, text):
         fields = {"problem": "q", "answer": "q", "solution": None, target: field}
         problems, _, _ = collect(tmp_path, local(tmp_path, lines([row]), fields=fields))
         assert problems[target].tolist() == [text]
+
+
+def test_a_solution_without_matches_is_none_and_a_pattern_must_be_one(tmp_path):
+    fields = {**PLAIN, "solution": {"kind": "matches", "field": "s", "pattern": "=(.*)", "separator": " "}}
+    rows = [{"problem": "1", "answer": "1", "s": "one"}, {"problem": "2", "answer": "2", "s": "x=2"}]
+    problems, _, _ = collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
+    assert problems["solution"].isna().tolist() == [True, False] and problems["solution"][1] == "2"
+    fields["solution"]["pattern"] = "("
+    with pytest.raises(UserError, match="not a regular expression"):
+        collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
 
 
 def test_only_selects_rows(tmp_path):
@@ -322,7 +338,9 @@ def test_only_selects_rows(tmp_path):
 
 def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
     origin = local(tmp_path, lines([{"problem": "p", "answer": "1"}]))
-    with pytest.raises(UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"):
+    with pytest.raises(
+        UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"
+    ):
         collect(tmp_path, {**origin, "sha256": "1" * 64})
     with pytest.raises(UserError, match="does not exist"):
         collect(tmp_path, {**origin, "path": str(tmp_path / "elsewhere")})
