@@ -30,15 +30,18 @@ from stages.foundations.seeds import derive_seed
 
 def keep_agreeing(
     rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path
-) -> Rows:
-    """Rows to whose answer at least one response of the policy is equivalent, in their order."""
+) -> tuple[Rows, dict[str, int]]:
+    """Rows to whose answer at least one response of the policy is equivalent, in their order.
+
+    Also what that cost and yielded: exercises asked for, tokens sampled, exercises kept.
+    """
     if not rows:
-        return rows
+        return rows, {}
     seed = load_value(params_path, "seed")
     rows, left_out = _draw(rows, params.max_candidates, seed)
     for row in left_out:
         funnel.drop(row, "not_sampled", "beyond max_candidates", row["candidate_id"])
-    judgements = _judge(rows, params, params_path, policy, seed)
+    judgements, sampled_tokens = _judge(rows, params, params_path, policy, seed)
     kept = []
     for row, verdicts in zip(rows, judgements, strict=True):
         if any(judgement.verdict is Verdict.CORRECT for judgement in verdicts):
@@ -46,7 +49,11 @@ def keep_agreeing(
         else:
             answers = ", ".join(str(judgement.extracted)[:40] for judgement in verdicts)
             funnel.drop(row, "no_agreement", f"responses gave: {answers}", row["candidate_id"])
-    return kept
+    return kept, {
+        "agreement/asked": len(rows),
+        "agreement/sampled_tokens": sampled_tokens,
+        "agreement/kept": len(kept),
+    }
 
 
 def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
@@ -60,8 +67,8 @@ def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
 
 def _judge(
     rows: Rows, params: PolicyAgreement, params_path: Path, policy: Path, seed: int
-) -> list[list[Judgement]]:
-    """One list of judgements per row; UserError when the verifier failed on too many of them."""
+) -> tuple[list[list[Judgement]], int]:
+    """One list of judgements per row, and the tokens sampled; UserError when the verifier failed on too many."""
     prompt = load_section(params_path, "prompt", PromptParams)
     verifier_params = load_section(params_path, "verifier", VerifierParams)
     tokenizer = load_tokenizer(policy)
@@ -85,4 +92,5 @@ def _judge(
             f"filter_web: the verifier failed on {failures} of {len(judgements)} responses: "
             "raise verifier.timeout_seconds or verifier.memory_mib"
         )
-    return [judgements[i : i + params.samples] for i in range(0, len(judgements), params.samples)]
+    by_row = [judgements[i : i + params.samples] for i in range(0, len(judgements), params.samples)]
+    return by_row, sum(len(sample.token_ids) for samples in sampled for sample in samples)
