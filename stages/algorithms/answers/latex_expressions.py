@@ -79,6 +79,10 @@ _SYMBOLS = frozenset(
         "triangle",
     ]
 )
+_FROM_BOTH_ENDS = {"angle": 3, "overline": 2, "widehat": 2, "overleftrightarrow": 2}
+"""Figures that are the same when read from the other end, with so many letters: an angle with its vertex in the middle,
+a segment, an arc, a line. Not a ray, not a triangle, whose vertices correspond to another one's."""
+_SAME_SIGNS = {"measuredangle": "angle"}
 _CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
 _STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
@@ -275,9 +279,7 @@ class ExpressionReader:
             return Node(_CONSTANTS[name], ())
         if name in FUNCTIONS:
             return self._function(name, depth)
-        if name in NAME_SIGNS and (
-            self.tokens.at("text") or self.tokens.at("letter") or name not in _SYMBOLS
-        ):
+        if name in NAME_SIGNS and (self._starts_name() or name not in _SYMBOLS):
             return self._figure(name)
         if name in _SYMBOLS:
             return self._symbol(name)
@@ -344,17 +346,25 @@ class ExpressionReader:
             raise UnreadableError("a series without an end")
         return Node("call", (f"{name} over {index}", low, self._argument(depth), self._product(depth + 1)))
 
-    def _figure(self, name: str) -> Node:
-        r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts."""
+    def _starts_name(self) -> bool:
+        """True before letters, or before a brace and letters."""
+        return self.tokens.peek(self.tokens.at("symbol", "{")).kind in ("text", "letter")
+
+    def _figure(self, sign: str) -> Node:
+        r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts, but for what is the same from both ends."""
         if not self.tokens.take("symbol", "{"):
-            if not (self.tokens.at("text") or self.tokens.at("letter")):
+            if not self._starts_name():
                 raise UnreadableError("a figure without a name")
-            return Node("text", (f"{name} {self._symbol(self.tokens.next().value).first}",))
-        letters = []
-        while self.tokens.at("letter") or self.tokens.at("text"):
-            letters.append(self.tokens.next().value)
-        self.tokens.close("}")
-        return Node("text", (f"{name} {''.join(letters)}",))
+            name = self._symbol(self.tokens.next().value).first
+        else:
+            name = ""
+            while self.tokens.at("letter") or self.tokens.at("text"):
+                name += self.tokens.next().value
+            self.tokens.close("}")
+        sign = _SAME_SIGNS.get(sign, sign)
+        if len(name) == _FROM_BOTH_ENDS.get(sign) and name.isalpha():
+            name = min(name, name[::-1])
+        return Node("text", (f"{sign} {name}",))
 
     def _operator(self, name: str, depth: int) -> Node:
         """An integral or limit: a function of its bounds and of what follows, of which only the notation is known."""
