@@ -109,14 +109,6 @@ def test_a_question_in_json_ld_has_its_accepted_answer():
     assert (row["problem"], row["solution"]) == ("What is 1+1?", "It is 2.")
 
 
-def test_posts_named_by_their_class_are_a_thread_of_little_confidence():
-    posts = "<div class='post'><p>How do I compute 1+1?</p></div>" + "".join(
-        f"<div class='reply'><p>It is {n}.</p><span class='votes'>{n} votes</span></div>" for n in (3, 9)
-    )
-    [row] = found(f"<h1>Sums</h1>{posts}", "html")
-    assert row["solution"] == "It is 9." and row["confidence"] < 0.8
-
-
 def test_a_solution_of_most_problems_is_doubted():
     page = "".join(
         f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3)
