@@ -6,14 +6,21 @@ kernel is torch's (`torch.nn.attention.varlen`, 16-bit numbers only), called as 
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, PreTrainedModel
 
 NAME = "retrace_varlen"
+_PARAMETERS = inspect.signature(varlen_attn).parameters
+CAUSAL = {"window_size": (-1, 0)} if "window_size" in _PARAMETERS else {"is_causal": True}
+"""By what torch 2.13 and torch 2.10 call it: a window without a right side."""
+KNOWS_GROUPS = "enable_gqa" in _PARAMETERS
+"""Whether fewer keys than queries may be given; torch 2.11 has no such argument."""
 
 
 def use_varlen_attention(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
