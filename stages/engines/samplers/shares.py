@@ -39,6 +39,10 @@ class DrawingShare:
         parts = self.ranks.gather_to_first(drawn if is_first else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
 
+    def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
+        """`assemble`, on every rank."""
+        return self.ranks.broadcast(self.assemble(drawn, of_prompts))
+
 
 def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:
     """Element i of part p stands at i x parts + p."""
