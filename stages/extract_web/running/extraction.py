@@ -11,14 +11,14 @@ from stages.extract_web.pairing.exercises import Exercise, find_exercises
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.html_source import NotHtml
 from stages.extract_web.readers.latex_reader import TooManyCommands, read_latex
-from stages.extract_web.readers.marked_text import read_marked_text
+from stages.extract_web.readers.markdown_reader import read_markdown
 from stages.extract_web.readers.structured_data import read_structured_data
 from stages.extract_web.readers.text_reader import read_text
 from stages.extract_web.readers.xml_reader import NotXml, read_xml
 
 READERS: dict[str, Callable[[str], list[Exercise]]] = {
     "html": lambda content: read_structured_data(content) or find_exercises(read_html(content)),
-    "markdown": lambda content: read_marked_text(content) or find_exercises(read_text(content)),
+    "markdown": read_markdown,
     "text": lambda content: find_exercises(read_text(content)),
     "cnxml": read_xml,
     "pretext": read_xml,
@@ -43,7 +43,7 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
     content = page["content"]
     if len(content) > MAX_CHARACTERS:
         return [], "too_large", f"{len(content)} characters"
-    if page["format"] in ("html", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
+    if page["format"] in ("html", "markdown", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
         return [], "too_many_tags", f"{content.count('<')} opening brackets"
     try:
         exercises = judged(reader(content))
