@@ -2,13 +2,7 @@
 
 import pytest
 
-from stages.extract_web.labels.furniture import (
-    is_about_problem,
-    is_placeholder,
-    repeated_first_lines,
-    repeated_last_line,
-)
-from stages.extract_web.labels.line_labels import labelled_lines
+from stages.extract_web.labels.furniture import is_placeholder
 from stages.extract_web.running.extraction import extract_page
 
 SUMS = (
@@ -54,14 +48,7 @@ AROUND = {
         for (n, p, s), level in zip(SUMS, ("basic", "challenge", "standard", "basic"), strict=True)
     ),
     "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
-    "points before": each("<h3>Problem {n}</h3><p>(3 points)</p><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
-    "level in a list after": "<ol>"
-    + each("<li><p>{p}</p><ul><li>Level: hard</li>", "<li>Solution. {s}</li>", "</ul></li>")
-    + "</ol>",
-    "the same words after each solution": each(
-        "<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p><p>Posted in Algebra</p>"
-    ),
     "edited": each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
     + "<div>This page was last edited on Mar 3, 2019.</div>",
     "words for screen readers": each(
@@ -84,15 +71,9 @@ REVIEWS = {
 }
 LINES = {
     "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
-    "numbers part exercises": "<div>" + each("{n}. {p}", "<br>Answer: {s}", "<br>") + "</div>",
-    "a letter answers": each("<p>Q{n}: {p}", "<br>A. {s}", "</p>"),
-    "a letter answers in its own paragraph": each("<p>Q{n}: {p}</p>", "<p>A. {s}</p>"),
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
     "a toggle at the paragraph's end": each(
         "<p>{n}. {p} [<a href='javascript:t()'>Answer</a>]</p>", "<div>{s}</div>"
-    ),
-    "openings nobody foresaw": each(
-        "<div><p>Task {n}</p><p>{p}</p></div>", "<details><summary>Show me how</summary>{s}</details>"
     ),
 }
 KEYS = {
@@ -153,35 +134,10 @@ def test_choices_are_no_answers():
     assert pairs(page)[0] == ("What is 1+1?\nA. 2\nB. 3", "A")
 
 
-def test_the_last_solution_ends_where_all_others_do():
-    page = each("<p><b>Problem {n}.</b> {p}</p>", "<p><b>Solution.</b> {s}</p>")
-    assert pairs(page + "<p>I hope these helped. See you next week!</p>") == SOLVED
-
-
 def test_a_form_of_controls_is_left_out():
     page = each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
     form = "<form><label>Your solution</label><input><p>Be kind.</p><button>Send</button></form>"
     assert pairs(page + form) == SOLVED
-
-
-def test_lines():
-    assert labelled_lines("1. a\n2. b\nand c\n3. d") == ["1. a", "2. b\nand c", "3. d"]
-    assert labelled_lines("1. a\n2. b") == ["1. a\n2. b"]
-
-
-def test_lines_that_repeat():
-    assert repeated_last_line(["a\nShare", "b\nShare", "c\nShare"]) == "Share"
-    assert repeated_last_line(["a\nso $x=1$", "b\nso $x=1$", "c\nso $x=1$"]) is None
-    assert repeated_first_lines(["Fluency\nFind a.", "Fluency\nFind b.", "Fluency\nFind c."]) == {"Fluency"}
-    assert repeated_first_lines(["Simplify\n$a$", "Simplify\n$b$", "Simplify\n$c$"]) == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("Mark 1.00 out of 1.00", True), ("Level: hard", True), ("★★", True), ("Hard work pays.", False)],
-)
-def test_what_stands_beside_a_problem(text, expected):
-    assert is_about_problem(text) is expected
 
 
 def test_no_solution_may_be_the_answer():

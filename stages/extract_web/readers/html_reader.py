@@ -11,11 +11,10 @@ import re
 from lxml.etree import _Element
 
 from stages.extract_web.labels.blocks import Block, Mark, Page, tidy
-from stages.extract_web.labels.labels import HIDES, find_label, is_toggle_label
-from stages.extract_web.labels.line_labels import labelled_lines
+from stages.extract_web.labels.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
 from stages.extract_web.readers.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.readers.html_source import parse_html
-from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
+from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, is_layout, rows_of
 from stages.extract_web.readers.markup import (
     first_ordinal,
     image_text,
@@ -69,7 +68,7 @@ class _Walk:
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            first, *others = labelled_lines(text) if "\n" in text else [text]
+            first, *others = _parted(text) if "\n" in text else [text]
             lead = lead if first.startswith(lead) else ""
             depth = self.number_depth if self.number else self.depth
             self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))
@@ -254,26 +253,11 @@ class _Walk:
             self.inline(element, depth + 1)
 
     def table(self, table: _Element) -> None:
-        """A table whose first row names the parts of exercises is read row by row; any other is one block of lines."""
-        rows = rows_of(table)
-        names = column_names(rows)
+        """A table of data is one block of lines."""
         start = len(self.page.blocks)
-        if names:
-            for row in rows[1:]:
-                self.labelled_row(names, row)
-        else:
-            lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows]
-            captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
-            self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
-        self.page.close_container(start)
-
-    def labelled_row(self, names: list[str], row: list[_Element]) -> None:
-        """Each cell after its column's name, as if the page had written the name there."""
-        start = len(self.page.blocks)
-        for name, cell in zip(names, row, strict=False):
-            if name:
-                self.page.blocks.append(Block(name, "cell", 0, name))
-                self.container(cell, 0)
+        lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows_of(table)]
+        captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
+        self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
         self.page.close_container(start)
 
 
@@ -283,3 +267,15 @@ def _cell_text(cell: _Element) -> str:
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
+
+
+def _parted(text: str) -> list[str]:
+    """The text, parted before each line that begins with a label: pages that break lines, not paragraphs."""
+    first, *lines = text.split("\n")
+    pieces = [first]
+    for line in lines:
+        if is_whole_label(line) or prefix_label(line):
+            pieces.append(line)
+        else:
+            pieces[-1] += f"\n{line}"
+    return pieces
