@@ -36,26 +36,10 @@ def key(problem, title, entry):
 
 
 AROUND = {
-    "badge in the label": each(
-        "<div><p>Exercise 2.{n} <span class=badge>stretch</span></p><p>{p}</p>",
-        "<details><summary>Solution</summary>{s}</details>",
-        "</div>",
-    ),
-    "badges of which one could be a label": "".join(
-        f"<div class=card><div>Task {n}\n<span class='badge small'>{level}</span></div><p>{p}</p>"
-        + (f"<details><summary>Show solution</summary>{s}</details>" if s else "")
-        + "</div>"
-        for (n, p, s), level in zip(SUMS, ("basic", "challenge", "standard", "basic"), strict=True)
-    ),
     "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
     "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
     "edited": each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
     + "<div>This page was last edited on Mar 3, 2019.</div>",
-    "words for screen readers": each(
-        "<div><p><span class=sr-only>Tip</span>Your turn {n}</p><p>{p}</p>",
-        "<details><summary>Answer</summary>{s}</details>",
-        "</div>",
-    ),
     "no solution yet": "".join(
         f"<h2>Problem {n}</h2><p>{p}</p><h3>Solution</h3><p>{s or 'This problem needs a solution. Add one.'}</p>"
         for n, p, s in SUMS
@@ -72,9 +56,6 @@ REVIEWS = {
 LINES = {
     "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
-    "a toggle at the paragraph's end": each(
-        "<p>{n}. {p} [<a href='javascript:t()'>Answer</a>]</p>", "<div>{s}</div>"
-    ),
 }
 KEYS = {
     "numbers alone": key(
@@ -82,12 +63,6 @@ KEYS = {
     ),
     "a link to the key": "<p><a href='#k'>Jump to the answers</a></p>"
     + key("<div><p><b>{n}.</b> {p}</p></div>", "<hr><h2 id=k>Answers</h2>", "<p><b>{n}.</b> {s}</p>"),
-    "mark scheme in a table of numbers and answers": key(
-        "<div><div>Question {n}</div><div>{p}</div></div>",
-        "<h2>Mark scheme</h2><table><tr><th>Question<th>Answer",
-        "<tr><td>{n}<td><p>{s}</p>",
-    )
-    + "</table>",
     "two lists before the page's foot": "<ol>"
     + key("<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>")
     + "</ol><p>Course home | PDF</p>",
@@ -101,14 +76,7 @@ KEYS = {
         "<hr><center><font size=+1>Answers to the Exercises</font></center>",
         "<p>{n}) {s}</p>",
     ),
-    "run in after the title": key("<p>{n}. {p}</p>", "<p><b>Answers:</b> ", " {n}. {s}"),
     "without a title": key("<p><b>{n}.</b> {p}</p>", "<hr>", "<p><b>Answer {n}.</b> {s}</p>"),
-    "links there and back": key(
-        "<p>{n}. {p}<br>[<a href='#a{n}'>see answer</a>]</p>",
-        "<hr><p><b>ANSWERS</b></p>",
-        "<p>{n}. {s} <a href='#q{n}'>Back</a></p>",
-    )
-    + "<hr><p>Written by hand.</p>",
     "numbers in bold": key(
         "<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"
     ),

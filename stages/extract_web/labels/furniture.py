@@ -52,7 +52,7 @@ _PLACEHOLDER = re.compile(
     r"|p(?:age|\.|p\.)? ?\d|appendix|answer key|solutions? (?:manual|section|page)|chapter \d|section \d)[^=$]{0,40}$",
     re.IGNORECASE,
 )
-_STROKES = frozenset(" -–—_.…*")
+_STROKES = frozenset(" -–—_.…*[]()")
 MAX_PLACEHOLDER_CHARACTERS = 160
 
 

@@ -8,7 +8,7 @@ the page's end, a list that is merely numbered) is decided in page_labels.py.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from stages.extract_web.labels.blocks import Block
@@ -60,10 +60,6 @@ _WHOLE = {
     )
     for part, words in _WORDS.items()
 }
-_NUMBER_FIRST = re.compile(
-    rf"[(\[]?(?P<number>\d{{1,3}}(?:\.\d{{1,3}}){{0,2}})[.):\]]*\s+(?!{PLURAL_PROBLEMS})(?:{WORDS['problem']})\s*[.:)]*"
-)
-"""`3. Exercise`."""
 _SEVERAL = re.compile(rf"(?:[\w-]+\s+)?(?:{PLURAL_PROBLEMS})\b", re.IGNORECASE)
 _PREFIX = {
     part: re.compile(
@@ -100,27 +96,7 @@ def find_label(block: Block) -> Label | None:
     """
     if block.kind in ("table", "rule") or not _FIRST_LETTERS.match(block.text):
         return None
-    return _first_line_label(block, block.text) or _other_label(block, block.text)
-
-
-def _first_line_label(block: Block, text: str) -> Label | None:
-    """The label that is the block's first line or emphasised beginning, or that stands with all else in brackets."""
-    first, _, others = text.partition("\n")
-    whole = _whole_label(first) if others and first == block.lead else None
-    if whole:
-        return replace(whole, rest=others)
-    if len(block.lead) < len(text) and block.lead[-1:] in (".", ":"):
-        leading = _whole_label(block.lead)  # of "**Sol.** 38" the number is what was found
-        if leading and leading.part in (Part.SOLUTION, Part.ANSWER) and not leading.number:
-            return replace(leading, rest=block.text[len(block.lead) :].lstrip(" .:)-–—\n"))
-    if text[:1] in ("[", "(") and text[-1] in ")]":
-        inner = prefix_label(text[1:-1])
-        return inner if inner and inner.part in (Part.SOLUTION, Part.ANSWER) else None
-    return None
-
-
-def _other_label(block: Block, text: str) -> Label | None:
-    whole = _whole_label(text)
+    whole = _whole_label(block.text)
     if whole:
         return whole
     if block.lead and len(block.lead) <= 60 and len(block.lead) < len(block.text):
@@ -163,8 +139,7 @@ def _worded_label(text: str) -> Label | None:
             number = _number(text, found)
             is_section = part is Part.PROBLEM and _DOTTED.match(number) and _SEVERAL.match(text)
             return Label(part, "", "" if is_section else number)
-    first = _NUMBER_FIRST.fullmatch(small) if small[:1] in _BEGIN_NUMBERS else None
-    return Label(Part.PROBLEM, "", first["number"]) if first else None
+    return None
 
 
 def _lowered(text: str) -> str:

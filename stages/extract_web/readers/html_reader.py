@@ -18,7 +18,6 @@ from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, is_layou
 from stages.extract_web.readers.markup import (
     first_ordinal,
     image_text,
-    is_beside_text,
     is_emphasis,
     is_marked_noise,
     is_rendering,
@@ -61,7 +60,6 @@ class _Walk:
         self.next_ordinal: int | None = None
         self.depth = self.number_depth = 0
         self.effort = effort
-        self.is_bracketed = False
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
@@ -82,8 +80,6 @@ class _Walk:
 
     def add(self, text: str) -> None:
         """Appends to the block in progress."""
-        if self.is_bracketed and text.strip():
-            text, self.is_bracketed = text.lstrip().removeprefix("]").removeprefix(")"), False
         self.pieces.append(text)
         self.is_blank = self.is_blank and not text.strip()
 
@@ -204,7 +200,7 @@ class _Walk:
 
     def is_noise(self, element: _Element, name: str) -> bool:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
-        if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
+        if name != "body" and is_marked_noise(element):
             return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
@@ -224,8 +220,6 @@ class _Walk:
         is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
         if not is_label and name != "button":
             return False
-        if is_label:
-            self.open_bracket()
         self.flush()
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
@@ -235,14 +229,6 @@ class _Walk:
         """True for a reference: the sentence begins before it and goes on after it."""
         before = next((piece.rstrip() for piece in reversed(self.pieces) if piece.strip()), "")
         return before[-1:].isalpha() and bool(_GOES_ON.match(element.tail or ""))
-
-    def open_bracket(self) -> None:
-        """`[show answer]`: the bracket belongs to the label that stands in it, and so does the one that closes it."""
-        while self.pieces and not self.pieces[-1].strip():
-            self.pieces.pop()
-        if self.pieces and self.pieces[-1].rstrip()[-1] in "[(":
-            self.pieces[-1] = self.pieces[-1].rstrip()[:-1]
-            self.is_bracketed = True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
         """x<sup>2</sup> as x^2: without the mark it would read x2."""
