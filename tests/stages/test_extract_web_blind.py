@@ -37,9 +37,6 @@ def key(problem, title, entry):
 
 AROUND = {
     "level in the label": each("<h3>Problem {n} hard</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>"),
-    "marks after": each("<h3>Question {n}</h3><p>{p}</p><p>[3 marks]</p>", "<h4>Mark scheme</h4><p>{s}</p>"),
-    "edited": each("<h3>Problem {n}</h3><p>{p}</p>", "<h4>Solution</h4><p>{s}</p>")
-    + "<div>This page was last edited on Mar 3, 2019.</div>",
     "no solution yet": "".join(
         f"<h2>Problem {n}</h2><p>{p}</p><h3>Solution</h3><p>{s or 'This problem needs a solution. Add one.'}</p>"
         for n, p, s in SUMS

@@ -86,8 +86,6 @@ def part_of_words(words: list[str]) -> str | None:
         return joined
     if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
         return None
-    if words[-1] in ("front", "back") and not {"card", "flash", "flashcard", "flip"}.isdisjoint(words):
-        return "problem" if words[-1] == "front" else "solution"
     parts = {_PARTS[word] for word in words if word in _PARTS}
     return parts.pop() if len(parts) == 1 else None
 
