@@ -1,12 +1,11 @@
 """Memory of an update by `retrace plan` beside what torch's memory tracker counts on tensors without data.
 
 The tracker (torch.distributed._tools.mem_tracker) follows every storage of a real trainer, model and loss under
-FakeTensorMode: no weight exists, and a CPU counts what a GPU would hold. Counted is the second micro-batch of an update,
-when gradients of the first are there. Three things are stood in for, because they need data or differ by device:
-    attention        keeps what a flash kernel keeps: queries, keys, values, its output and a float a row; on a CPU other
-                     kernels would run
-    nonzero          every position has a gradient
-    tile sizes       those of token statistics on a GPU, which are chosen by the device
+FakeTensorMode: no weight exists, and a CPU counts what a GPU would hold. Counted is the second micro-batch of an
+update, when gradients of the first are there. What needs data, or is done otherwise on a GPU, is stood in for:
+    attention          keeps what a flash kernel keeps: queries, keys, values, its output, a float a row
+    token statistics   in the tiles of a GPU, by kernels that write in place, as the fused ones do
+    nonzero            every position has a gradient
 
 Not counted: CUDA's context, fragmentation, workspaces of libraries.
 
@@ -19,7 +18,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, replace
 from unittest import mock
 
@@ -34,6 +33,7 @@ from benchmarks.gpu.measuring import Bench
 from benchmarks.gpu.shapes import micro_batch, random_trainer
 from pipelines.planning.memory import CONTEXT_BYTES, training_memory
 from pipelines.planning.shapes import Shape, named_shape
+from stages.algorithms import token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import TorchTrainerParams
@@ -101,11 +101,29 @@ def _without_data() -> Iterator[None]:
     def nonzero(tensor: Tensor) -> Tensor:
         return torch.empty(len(tensor), 1, dtype=torch.long)
 
-    stays = mock.patch.object(
-        PreTrainedModel, "to", lambda model, *_: model
-    )  # fake weights are where they are
-    with mock.patch.object(torch.Tensor, "nonzero", nonzero), stays:
+    with ExitStack() as stack:
+        for place, name, stand_in in (
+            (torch.Tensor, "nonzero", nonzero),
+            (PreTrainedModel, "to", lambda model, *_: model),  # fake weights are where they are
+            (token_statistics, "_kernels", lambda _: _KernelsInPlace),
+            (token_statistics, "PRODUCT_COLUMNS", 1 << 30),
+            (token_statistics, "_tile_elements", lambda _: 1 << 27),
+            (token_statistics, "_tile_tokens", lambda _: 8192),
+        ):
+            stack.enter_context(mock.patch.object(place, name, stand_in))
         yield
+
+
+class _KernelsInPlace:
+    """Stands for stages/algorithms/token_statistics_kernels.py: allocates nothing."""
+
+    @staticmethod
+    def row_statistics(*_: object) -> None:
+        return
+
+    @staticmethod
+    def logit_gradient_(logits: Tensor, *_: object) -> Tensor:
+        return logits
 
 
 def main() -> int:

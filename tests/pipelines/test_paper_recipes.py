@@ -90,7 +90,7 @@ def word_problem(row, origin, number):
 
 
 def small_source(entry, folder, name, place, count):
-    """The source's file with a few rows, in its own format and with its own fields: of the problems every `count`-th."""
+    """The source's file with a few rows, in its own format and with its own fields: every `count`-th problem."""
     origin = dict(entry["from"])
     rows = [text_of(origin, number) for number in range(place, len(PROBLEMS), count)]
     if entry["role"] == "benchmark":
@@ -158,7 +158,7 @@ def miniature(name, taught, folder):
 
 
 RUN = {  # recipe -> stages that another one's miniature runs with the same kinds
-    "grpo-qwen2.5-1.5b": (),
+    "grpo-qwen2.5-1.5b": ("respond", "grade", "report"),
     "dapo-qwen2.5-32b": ("respond", "grade", "report"),
     "demystify-llama3.1-8b": (),
     "otb-qwen3-8b": ("respond", "grade", "report"),
