@@ -302,6 +302,12 @@ def test_csv_with_ragged_rows(tmp_path):
             "Which?\nA. u\nB. 2",
         ),
         ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
+        (
+            {"kind": "matches", "field": "x", "pattern": "<<([^<>]*)>>", "separator": "\n"},
+            {"x": "half: 48/2=<<48/2=24>>24.\nboth: <<48+24=72>>72 #### 72"},
+            "48/2=24\n48+24=72",
+        ),
+        ({"kind": "matches", "field": "x", "pattern": "[0-9]+", "separator": " "}, {"x": "a1b22"}, "1 22"),
     ],
 )
 def test_field_kinds(tmp_path, field, row, text):
@@ -310,6 +316,16 @@ def test_field_kinds(tmp_path, field, row, text):
         fields = {"problem": "q", "answer": "q", "solution": None, target: field}
         problems, _, _ = collect(tmp_path, local(tmp_path, lines([row]), fields=fields))
         assert problems[target].tolist() == [text]
+
+
+def test_a_solution_without_matches_is_none_and_a_pattern_must_be_one(tmp_path):
+    fields = {**PLAIN, "solution": {"kind": "matches", "field": "s", "pattern": "=(.*)", "separator": " "}}
+    rows = [{"problem": "1", "answer": "1", "s": "one"}, {"problem": "2", "answer": "2", "s": "x=2"}]
+    problems, _, _ = collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
+    assert problems["solution"].isna().tolist() == [True, False] and problems["solution"][1] == "2"
+    fields["solution"]["pattern"] = "("
+    with pytest.raises(UserError, match="not a regular expression"):
+        collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
 
 
 def test_only_selects_rows(tmp_path):

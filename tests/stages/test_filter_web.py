@@ -359,6 +359,8 @@ def test_agreement_keeps_what_the_policy_reaches(tmp_path, stubborn_policy):
     kept, reasons, metrics = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
     assert reasons == {1: "no_agreement"} and kept["answer"].tolist() == ["3", "3"]
     assert metrics["dropped/no_agreement"] == 1
+    asked, kept_rows = metrics["agreement/asked"], metrics["agreement/kept"]
+    assert (asked, kept_rows) == (3, 2) and metrics["agreement/sampled_tokens"] >= 3
     first = (tmp_path / "out" / "solutions").read_bytes()
     filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
     assert (tmp_path / "out" / "solutions").read_bytes() == first

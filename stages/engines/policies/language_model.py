@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from stages.engines.devices import pick_device
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.policies.policy_folders import load_policy, save_policy
+from stages.engines.policies.policy_folders import DTYPES, load_policy, save_policy
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
+from stages.engines.policies.varlen_attention import use_varlen_attention
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
 
@@ -19,7 +21,7 @@ from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerP
 def language_model(
     policy_folder: Path, params: TorchTrainerParams | DeepspeedTrainerParams
 ) -> TrainedModel[ResponseBatch, PolicyStatistics]:
-    """The policy of a folder in float32, with gradient checkpointing where `params` asks for it.
+    """The policy of a folder in float32, with gradient checkpointing and compiled layers where `params` asks for them.
 
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
     logits are not head times hidden state.
@@ -28,6 +30,10 @@ def language_model(
     refuse_scaled_logits(model)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    device = pick_device(getattr(params, "device", "auto"))
+    use_varlen_attention(model, device, DTYPES[params.dtype])
+    if params.compile == "body":
+        model.base_model.compile(dynamic=True, fullgraph=True)
 
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:
         save_policy(model, tokenizer, folder, weights)

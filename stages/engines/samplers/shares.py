@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stages.engines.samplers.params import RayReplicas, SamplerParams, VllmSamplerParams
-from stages.engines.trainers.protocol import Ranks
 from stages.foundations.errors import UserError
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop draws too, and has no torch
+    from stages.engines.trainers.protocol import Ranks
 
 Item = TypeVar("Item")
 Drawn = TypeVar("Drawn")
@@ -36,6 +38,10 @@ class DrawingShare:
         is_first = self.ranks.rank % self.width == 0
         parts = self.ranks.gather_to_first(drawn if is_first else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
+
+    def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
+        """`assemble`, on every rank."""
+        return self.ranks.broadcast(self.assemble(drawn, of_prompts))
 
 
 def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:

@@ -5,7 +5,8 @@ Runs in one process as it is, and on every rank that `torchrun` starts. AdamW is
 caller's to divide; the losses here are shares of one sum, so each is multiplied by the number of ranks.
 
 Not bit-exact across numbers of ranks or ZeRO stages: the order of float additions differs. For a fixed number of
-ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted.
+ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted. A checkpoint serves
+any number of ranks and any ZeRO stage.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams
 from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics, add_up
+from stages.engines.trainers.shards import ShardReader, shard_of, write_tensors
+from stages.engines.trainers.zero_state import MOMENTS, fragments, optimizer_state, use_fragments
 from stages.foundations.errors import UserError
 
-TAG = "deepspeed"
 BUCKET_ELEMENTS = 100_000_000
 """Gradients reduced at once; DeepSpeed's own 500 million would take 2 GB beside a small policy."""
 
@@ -206,25 +208,49 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             self.model.save(weights, folder)
         self._group.wait_for_all()
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes each rank's share into `folder`, which must be the same on all ranks."""
-        self._engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
+    def save_checkpoint(self, folder: Path) -> dict[str, str]:
+        """Writes this rank's fragments into `folder`, which must be the same on all ranks; see the protocol."""
+        zero_stage, tensors = self.params.zero_stage, dict[str, Tensor]()
+        for name, buffer in self._buffers():
+            tensors[f"buffer/{name}/0"] = buffer.flatten()
+        if zero_stage or self.rank == 0:
+            for one in fragments(self._engine, self.model, zero_stage):
+                state = optimizer_state(self._engine, one, self.model, zero_stage)
+                tensors[f"weight/{one.name}/{one.start}"] = one.of(one.flat)
+                tensors |= {f"{key}/{one.name}/{one.start}": one.of(state[key]) for key in MOMENTS}
+                tensors[f"step/{one.name}/{one.start}"] = state["step"].reshape(1)
+        name = shard_of(self.rank)
+        digest = write_tensors(folder / name, tensors)
         if self.rank == 0:
             (folder / "trainer.json").write_text(json.dumps(self._checkpoint_layout()))
         self._group.wait_for_all()
+        return {name: digest}
 
+    @torch.no_grad()
     def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote; UserError when other ranks or another ZeRO stage wrote it."""
+        """Restores what any number of ranks wrote at any ZeRO stage; see the protocol."""
         written = json.loads((folder / "trainer.json").read_text())
-        if written != self._checkpoint_layout():
-            raise UserError(
-                f"the checkpoint in {folder} was written by {written}, this run is {self._checkpoint_layout()}: "
-                "resume with the same ranks and trainer, or delete the checkpoint to start the stage again"
-            )
-        self._engine.load_checkpoint(str(folder), tag=TAG)
+        is_same = written == self._checkpoint_layout()
+        zero_stage = self.params.zero_stage
+        own = shard_of(self.rank) if is_same and zero_stage else "rank-*.safetensors"
+        with ShardReader(folder, own) as shards:
+            for name, buffer in self._buffers():
+                shards.read(f"buffer/{name}", 0, buffer.view(-1))
+            for one in fragments(self._engine, self.model, zero_stage):
+                state = optimizer_state(self._engine, one, self.model, zero_stage)
+                shards.read(f"weight/{one.name}", one.start, one.of(one.flat))
+                for key in MOMENTS:
+                    shards.read(f"{key}/{one.name}", one.start, one.of(state[key]))
+                state["step"].fill_(shards.first(f"step/{one.name}"))
+        use_fragments(self._engine, zero_stage)
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """What the model keeps besides its parameters."""
+        parameters = {name for name, _ in self.model.module.named_parameters()}
+        return ((name, buffer) for name, buffer in self.model.named_weights() if name not in parameters)
 
     def _checkpoint_layout(self) -> dict[str, int | str]:
-        return {"ranks": self.world_size, "zero_stage": self.params.zero_stage, "dtype": self.params.dtype}
+        return {"ranks": self.world_size, "zero_stage": self.params.zero_stage}
 
     def close(self) -> None:
         """Frees the engine; leaves the process group unless somebody else had set it up.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from stages.engines.trainers.protocol import Ranks
 from stages.observe.quick_imports import quick_imports
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and has no torch
+    from torch import Tensor
+
+    from stages.engines.trainers.protocol import Ranks
 
 
 class OneRank:

@@ -115,8 +115,11 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
     def save_model(self, folder: Path) -> None:
         """Writes the model as its `TrainedModel.save` does (rank 0 writes; collective)."""
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU)."""
+    def save_checkpoint(self, folder: Path) -> dict[str, str]:
+        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU).
+
+        Returns the SHA-256 of the files that this rank has written, by name: nobody needs to read them for it.
+        """
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote."""

@@ -54,7 +54,7 @@ class RoundTrainer:
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(task.scratch)
         self._standing = Standing(0, {})
-        found = self._checkpoints.latest()
+        found = self._checkpoints.latest(trainer)
         if found:
             trainer.load_checkpoint(found[1])
             self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
@@ -119,9 +119,8 @@ class RoundTrainer:
         with replace_folder_together(
             self._trainer, self._checkpoints.folder(self._standing.steps_done)
         ) as folder:
-            self._trainer.save_checkpoint(folder)
+            hashes = self._trainer.save_checkpoint(folder)
             if self._trainer.rank == 0:
                 write_json(folder / ROUND_FILE, asdict(self._standing))
                 write_json(folder / PROBE_FILE, self._probe)
-        if self._trainer.rank == 0:
-            self._checkpoints.keep_last()
+        self._checkpoints.keep_last(hashes, self._trainer)

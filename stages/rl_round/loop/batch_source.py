@@ -17,9 +17,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.params.verifier import ModelVerifier
+from stages.rl_round.rollouts.agreement import agreement_metrics
 from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
-from stages.rl_round.rollouts.grouping import GroupDrawing
-from stages.rl_round.rollouts.judging import agreement_metrics
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
 from stages.rl_round.rollouts.undecided import stop_when_undecided
 
@@ -64,20 +64,28 @@ class SampledBatches:
 
     def next_batch(self) -> Batch | None:
         """See the protocol. UserError when the verifier failed on too many responses."""
-        trainer = self._context.trainer
-        if trainer.rank != 0:
-            while (asked := trainer.broadcast(None)) is not None:
-                if isinstance(asked, UserError):
-                    raise asked
-                self._draw_share(*asked)
-            return None
+        sampler, trainer = self._parts.drawing.sampler, self._context.trainer
+        if sampler.is_resting:  # the last step has changed no weights, so none were brought
+            sampler.load_weights(trainer.named_weights(), sampler.policy_version)
+        batch = self._lead() if trainer.rank == 0 else self._follow()
+        sampler.rest()  # training has the memory now
+        return batch
+
+    def _lead(self) -> Batch:
+        """Rank 0 draws batch after batch, and says when it has enough; what the user must mend, all are told."""
         try:
             batch = self._draw()
         except UserError as error:
-            trainer.broadcast(error)
+            self._context.trainer.broadcast(error)
             raise
-        trainer.broadcast(None)
+        self._context.trainer.broadcast(None)
         return batch
+
+    def _follow(self) -> None:
+        while (asked := self._context.trainer.broadcast(None)) is not None:
+            if isinstance(asked, UserError):
+                raise asked
+            self._draw_share(*asked)
 
     def _draw(self) -> Batch:
         params, parts = self._context.params, self._parts

@@ -53,8 +53,8 @@ def _explain_nonfinite_loss(context: RoundContext, step: int, groups: Sequence[G
     try:
         yield
     except FloatingPointError as error:
-        latest = Checkpoints(context.scratch).latest()
-        kept = f"the last checkpoint is {latest[1]}" if latest else "there is no checkpoint yet"
+        latest = Checkpoints(context.scratch).newest()
+        kept = f"the last checkpoint is {latest}" if latest else "there is no checkpoint yet"
         ids = ", ".join(dict.fromkeys(group.problem_id for group in groups))
         raise FloatingPointError(
             f"{context.name}, step {step + 1}: {error}. The batch's problems are {ids}; {kept}. The next run goes on "

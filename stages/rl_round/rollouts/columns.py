@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy
-import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import FullSample
@@ -130,7 +129,9 @@ def to_groups(columns: GroupColumns) -> list[Group]:
         stop = StopReason.MAX_TOKENS if columns.is_truncated[index] else StopReason.END_OF_SEQUENCE
         sample = Sample(*tokens, stop, int(columns.policy_versions[index]))
         if distributions is not None:
-            sample = FullSample(**vars(sample), distributions=torch.from_numpy(distributions))
+            from torch import from_numpy  # only here: the hub of the asynchronous loop has no torch
+
+            sample = FullSample(**vars(sample), distributions=from_numpy(distributions))
         verdict, reward = Verdict(columns.verdicts[index]), float(columns.rewards[index])
         rollouts.append(Rollout(sample, text, verdict, reward))
     ends = numpy.cumsum(columns.sizes).tolist()

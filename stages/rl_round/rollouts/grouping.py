@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stages.engines.samplers.protocol import Sampler
-from stages.engines.samplers.shares import DrawingShare
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.columns import to_columns, to_groups
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.sampling import ProblemDraw, sample_draws
@@ -39,35 +36,3 @@ def draw_groups(
     flat = [one for of_draw in samples for one in of_draw]
     rollouts = score_samples(answers, flat, verifier, tokenizer, params)
     return [make_group(draw, rollouts[place * size : (place + 1) * size]) for place, draw in enumerate(draws)]
-
-
-@dataclass(frozen=True)
-class GroupDrawing:
-    """What a rank draws and scores its share of the groups with."""
-
-    sampler: Sampler
-    verifier: RoundVerifier
-    tokenizer: object
-    share: DrawingShare
-
-    def draw(
-        self,
-        draws: Sequence[ProblemDraw],
-        params: RlParams,
-        *seed_parts: int | str,
-        group_size: int | None = None,
-    ) -> list[Group]:
-        """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
-        groups = draw_groups(
-            self.share.of(draws),
-            self.sampler,
-            self.verifier,
-            self.tokenizer,
-            params,
-            *seed_parts,
-            group_size=group_size,
-        )
-        if self.share.ranks.world_size == 1:
-            return groups
-        columns = self.share.assemble([to_columns([group]) for group in groups], len(draws))
-        return [group for one in columns for group in to_groups(one)]

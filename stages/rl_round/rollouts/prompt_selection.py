@@ -17,7 +17,7 @@ from stages.foundations.files import write_json
 from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.grouping import GroupDrawing
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.records import Group, Problem
 from stages.rl_round.rollouts.sampling import ProblemDraw
 
