@@ -164,9 +164,7 @@ def _training_remedy(trainer: Any, training: TrainingMemory, memory: float) -> s
     if training.activations > 0.5 * memory:
         remedies.append("lower trainer.micro_batch_tokens or max_response_tokens")
     if trainer.kind == "torch":
-        remedies.append(
-            "set trainer.kind deepspeed with zero_stage 3 and start it on several GPUs (launch.train)"
-        )
+        remedies.append("set trainer.kind deepspeed with zero_stage 3 and start it on several GPUs (launch)")
     elif trainer.zero_stage < 3:
         remedies.append(f"raise trainer.zero_stage (now {trainer.zero_stage})")
     elif not trainer.offload_optimizer:

@@ -32,18 +32,19 @@ from stages.foundations.seeds import derive_seed
 
 def keep_agreeing(
     rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path, ranks: Ranks
-) -> Rows:
+) -> tuple[Rows, dict[str, int]]:
     """Rows to whose answer at least one response of the policy is equivalent, in their order.
 
-    All ranks bring the same rows and get the same; each draws and judges its share.
+    Also what that cost and yielded: exercises asked for, tokens sampled, exercises kept. All ranks bring the same rows
+    and get the same; each draws and judges its share.
     """
     if not rows:
-        return rows
+        return rows, {}
     seed = load_value(params_path, "seed")
     rows, left_out = _draw(rows, params.max_candidates, seed)
     for row in left_out:
         funnel.drop(row, "not_sampled", "beyond max_candidates", row["candidate_id"])
-    judgements = _judge(rows, params, params_path, policy, seed, ranks)
+    judgements, sampled_tokens = _judge(rows, params, params_path, policy, seed, ranks)
     kept = []
     for row, verdicts in zip(rows, judgements, strict=True):
         if any(judgement.verdict is Verdict.CORRECT for judgement in verdicts):
@@ -51,7 +52,11 @@ def keep_agreeing(
         else:
             answers = ", ".join(str(judgement.extracted)[:40] for judgement in verdicts)
             funnel.drop(row, "no_agreement", f"responses gave: {answers}", row["candidate_id"])
-    return kept
+    return kept, {
+        "agreement/asked": len(rows),
+        "agreement/sampled_tokens": sampled_tokens,
+        "agreement/kept": len(kept),
+    }
 
 
 def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
@@ -65,8 +70,8 @@ def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
 
 def _judge(
     rows: Rows, params: PolicyAgreement, params_path: Path, policy: Path, seed: int, ranks: Ranks
-) -> list[list[Judgement]]:
-    """One list of judgements per row; UserError when the verifier failed on too many of them."""
+) -> tuple[list[list[Judgement]], int]:
+    """One list of judgements per row, and the tokens sampled; UserError when the verifier failed on too many."""
     prompt = load_section(params_path, "prompt", PromptParams)
     verifier_params = load_section(params_path, "verifier", VerifierParams)
     sampler_params = load_section(params_path, "sampler", SamplerParams)
@@ -93,4 +98,5 @@ def _judge(
             f"filter_web: the verifier failed on {failures} of {len(rows) * params.samples} responses: "
             "raise verifier.timeout_seconds or verifier.memory_mib"
         )
-    return judged
+    tokens = [sum(len(sample.token_ids) for sample in samples) for samples in sampled]
+    return judged, sum(share.everywhere(tokens, len(rows)))

@@ -34,6 +34,8 @@ def run_filter_web(paths: Namespace) -> None:
     benchmarks = read_table(paths.benchmarks, BENCHMARK)
     inputs = {"candidates": paths.candidates, "benchmarks": paths.benchmarks, "policy": paths.policy}
 
+    agreement_metrics: dict[str, int] = {}
+
     def agree(rows: Rows, funnel: Funnel) -> Rows:
         match chosen("filter_web.agreement", params.agreement):
             case NoAgreement():
@@ -42,7 +44,9 @@ def run_filter_web(paths: Namespace) -> None:
                 from stages.filter_web.agreement import keep_agreeing
 
                 with run.phase("agreement"):
-                    return keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, ranks)
+                    kept, found = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, ranks)
+                agreement_metrics.update(found)
+                return kept
 
     attempt = attempt_at("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed"))
     with launched_ranks() as ranks, track(attempt) as run:
@@ -50,7 +54,7 @@ def run_filter_web(paths: Namespace) -> None:
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
         if ranks.rank != 0:
             return
-        metrics = funnel.metrics(len(rows))
+        metrics = funnel.metrics(len(rows)) | agreement_metrics
         write_table(rows, paths.solutions, PROBLEM)
         write_table(hits, paths.contamination, CONTAMINATION)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)

@@ -57,7 +57,7 @@ def command_of(definition, key, item):
         return str(value)
 
     text = re.sub(r"\$\{(key|item)((?:\.\w+)*)\}", filled, definition["do"]["cmd"])
-    _, _, module, *arguments = shlex.split(text.replace("${launch.train}", "python"))
+    _, _, module, *arguments = shlex.split(text.replace("-m pipelines.launching ", ""))
     return module, arguments
 
 

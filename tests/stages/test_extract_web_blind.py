@@ -1,4 +1,4 @@
-"""extract_web on what sites write around exercises: grades, badges, threads, keys, lines, placeholders."""
+"""extract_web on what sites write around exercises: grades, badges, keys, lines, placeholders."""
 
 import pytest
 
@@ -141,51 +141,6 @@ KEYS = {
 )
 def test_exercises_and_nothing_else(page):
     assert pairs(page) == SOLVED
-
-
-POST = "<div class='reply'><div class=vote-count>{v}</div><p class=author>{u}</p><p>{s}</p>{mark}</div>"
-THREADS = {
-    "named": ("<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>", "", "", "", ""),
-    "accepted": (
-        "<div><h2>Help with sums</h2><div class=post><p>{p}</p></div>",
-        "{v}",
-        "99",
-        "",
-        "<p>✔ Accepted</p>",
-    ),
-    "marked at the end": (
-        "<div><h1>Help</h1><div class=reply>#1<p>{p}</p></div>",
-        "",
-        "",
-        "",
-        "<p>✓ Solution</p>",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", THREADS)
-def test_threads_without_a_word_for_answer(name):
-    begin, old, new, plain, mark = THREADS[name]
-    form = POST.replace(old, new) if old else POST
-    wrong = "I am not sure, maybe draw it?"
-    page = "".join(
-        begin.format(n=n, p=p)
-        + (
-            form.format(v=1, u="bob", s=wrong, mark=plain) + form.format(v=9, u="ann", s=s, mark=mark)
-            if s
-            else ""
-        )
-        + "</div>"
-        for n, p, s in SUMS
-    )
-    assert pairs(page) == SOLVED
-
-
-def test_posts_that_ask_nothing_are_no_threads():
-    post = "<div class=post><h2>News</h2><p>The shop is open again.</p></div>"
-    assert pairs(post * 4) == []
-    plain = "<div class=post><p>Hello all.</p></div>"
-    assert pairs(plain * 4) == []
 
 
 def test_openings_that_follow_no_exercise_each_are_no_solutions():

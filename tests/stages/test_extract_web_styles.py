@@ -1,4 +1,4 @@
-"""extract_web on label styles, threads, answer keys and shared instructions; no rule may need more than the page."""
+"""extract_web on label styles, answers, answer keys and shared instructions; no rule may need more than the page."""
 
 from stages.extract_web.running.extraction import extract_page
 
@@ -44,7 +44,7 @@ def test_two_sections_with_their_own_numbers_and_keys():
     assert [solution for _, solution in pairs(page)] == ["11", "12", "21", "22"]
 
 
-def test_the_accepted_answer_counts_then_votes_and_rejected_ones_do_not():
+def test_the_accepted_answer_counts_else_the_first():
     def thread(*answers):
         return (
             "<div class='thread'><div class='question'><p>What is 2+3?</p></div>"
@@ -52,12 +52,11 @@ def test_the_accepted_answer_counts_then_votes_and_rejected_ones_do_not():
             + "</div>"
         )
 
-    def answer(text, votes, accepted=""):
-        return f"<div class='answer {accepted}'><span class='votes'>{votes}</span><p>{text}</p></div>"
+    def answer(text, accepted=""):
+        return f"<div class='answer {accepted}'><p>{text}</p></div>"
 
-    assert pairs(thread(answer("six", 9), answer("five", 2, "accepted"))) == [("What is 2+3?", "five")]
-    assert pairs(thread(answer("six", 1), answer("five", 7))) == [("What is 2+3?", "five")]
-    assert pairs(thread(answer("six", -4))) == [("What is 2+3?", None)]
+    assert pairs(thread(answer("six"), answer("five", "accepted"))) == [("What is 2+3?", "five")]
+    assert pairs(thread(answer("five"), answer("six"))) == [("What is 2+3?", "five")]
 
 
 def test_a_quoted_question_is_not_part_of_the_answer():

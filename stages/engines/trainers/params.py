@@ -70,7 +70,7 @@ class TorchTrainerParams(StrictParams):
 
 
 class DeepspeedTrainerParams(StrictParams):
-    """DeepSpeed ZeRO over the ranks that `torchrun` starts (`launch.train`)."""
+    """DeepSpeed ZeRO over the ranks that section `launch` starts."""
 
     kind: Literal["deepspeed"]
     zero_stage: Literal[0, 1, 2, 3]

@@ -85,7 +85,7 @@ class Ranks(Protocol):
         """Every rank's `value` (any picklable object) on rank 0, by rank; empty elsewhere; collective."""
 
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """Elementwise sum of a small CPU tensor over the ranks; collective."""
+        """Elementwise sum of a tensor over the ranks, on its own device; collective."""
 
 
 class Trainer(Ranks, Protocol[Batch, Outputs]):

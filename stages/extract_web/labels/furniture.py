@@ -8,13 +8,6 @@ from collections.abc import Sequence
 
 from stages.extract_web.labels.instructions import ASKS
 
-_WRITTEN_SCORE = re.compile(
-    r"\W*?(?:(?:score|(?:up-?)?votes?|rating|helpful|likes?|thanks|kudos)\s*[:(·|]\s*([+−-]?\d{1,6})"
-    r"|([+−-]?\d{1,6})\s*(?:(?:up-?)?(?:votes?|points?|likes?)|kudos|thanks|helpful(?:\s+votes?)?"
-    r"|(?:people|users?|persons?|students?|members?)\s+(?:found|liked|thanked|agree)\b.{0,20})"
-    r"|[▲△👍⬆↑❤♥]\s*([+−-]?\d{1,6})\s*[▼▽👎⬇↓]?)\W*",
-    re.IGNORECASE,
-)
 FURNITURE = re.compile(
     r"(?:share (?:this|on)|copyright|©|all rights reserved|this work is licen[sc]ed|licen[sc]ed under|advertisement"
     r"|sponsored|(?:posted|asked|answered|edited|replied) (?:by|on|\d)"
@@ -96,10 +89,6 @@ _DIFFERS = re.compile(
 _DIGIT = re.compile(r"\d")
 _TAG_WORD = re.compile(r"[^\W\d_]{2,}|[★☆⭐✩]+")
 _IS_VALUE = re.compile(r"[$\\=<>^√_%]|!\[|\d.*\||\|.*\d")
-_CALCULATES = re.compile(r"[$\\=<>^√?]|!\[")
-_NAMES_ORIGIN = re.compile(r"\b(?:by|from|author|source|contributor|date|id)\W*$", re.IGNORECASE)
-MAX_FORMS_OF_FACTS = 0.7
-"""Different values of a field, as a share of the records that have it."""
 MIN_REPEATED = 3
 MAX_REPEATED_CHARACTERS = 40
 _HAS_VALUE = re.compile(r"[\d$\\=]|!\[")
@@ -114,24 +103,9 @@ _TELLS = re.compile(
 """How lines begin that come again and again and are part of what is asked or answered."""
 
 
-def are_facts(name: str, values: Sequence[str]) -> bool:
-    """True for values that a field called `name` gives for records: short, none asking or calculating, and few
-    different ones, numbers aside, unless the field names a person or a place of origin. "A" is a choice, no field."""
-    if len(values) < MIN_REPEATED or not _WORD.search(name.lower()) or any(map(_says_something, values)):
-        return False
-    forms = {line_form(value) for value in values}
-    return bool(_NAMES_ORIGIN.search(name)) or len(forms) <= MAX_FORMS_OF_FACTS * len(values)
-
-
-def _says_something(value: str) -> bool:
-    return len(value) > MAX_REPEATED_CHARACTERS or bool(_CALCULATES.search(value)) or tells(value)
-
-
 def is_furniture(text: str) -> bool:
     """True for a short text that sites put around their content: votes, dates, share links, licences."""
-    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(
-        FURNITURE.match(text.lstrip(_SEPARATORS)) or written_vote(text) is not None
-    )
+    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(FURNITURE.match(text.lstrip(_SEPARATORS)))
 
 
 def is_about_problem(text: str) -> bool:
@@ -219,9 +193,3 @@ def _most_common(lines: Sequence[str], total: int) -> str | None:
     if is_long or count < MIN_REPEATED or 2 * count <= total or _HAS_VALUE.search(line) or _TELLS.match(line):
         return None
     return line
-
-
-def written_vote(text: str) -> int | None:
-    """The score in a text that is nothing else: `12 votes`, `▲ 12 ▼`, `Score: 12`."""
-    found = _WRITTEN_SCORE.fullmatch(text) if len(text) <= 40 else None
-    return int(next(filter(None, found.groups())).replace("−", "-")) if found else None

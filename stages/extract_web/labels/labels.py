@@ -40,21 +40,16 @@ class Label:
     """True for `A.`, which is an answer only after a `Q.` and else a choice."""
     end: int | None = None
     """Where the part ends, when the page's markup says so."""
-    is_accepted: bool = False
-    """True for the answer of a thread that its author or readers chose."""
     rule: str = "words"
-    """What it was recognised by: words, number (a run of them), markup, thread, or none."""
+    """What it was recognised by: words, number (a run of them), markup, or none."""
 
 
 _SMALL = NUMBER.replace("[A-Z]", "[a-z]")
 """A number in a lower-case text: patterns that ignore case take three times as long."""
 _WORDS = {Part(part): words for part, words in WORDS.items()}
 _BEFORE_NUMBER = r"\s*(?:no\.?\s*|number\s*|[#№]\s*)?"
-_NUMBERED = {part: r"(?:(?:(?<=sol)|(?<=soln)|(?<=ans))\.(?=\s?\d))?" + _BEFORE_NUMBER for part in Part} | {
-    Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER
-}
-"""What may stand between a label and its number. After "Solution." a number is what is found: only abbreviations of
-solutions and answers go on ("Sol. 12")."""
+_NUMBERED = dict.fromkeys(Part, _BEFORE_NUMBER) | {Part.PROBLEM: r"(?:[.-](?=\s?\d))?" + _BEFORE_NUMBER}
+"""What may stand between a label and its number. After "Solution." a number is what is found."""
 _TAIL = r"(?:\s+of\s+\d{1,4})?(?:\s+(?:by|from)\s+[\w .@-]{1,40})?(?:\s*[(\[][^()\[\]]{0,40}[)\]]){0,2}"
 _ABOUT = (
     r"(?:\s?[-–—·|,:]?\s?(?:easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional"
@@ -162,7 +157,7 @@ def find_label(block: Block) -> Label | None:
     A bare number counts only as a heading, a term or an emphasised beginning, because paragraphs, cells and the
     steps of a solution begin with numbers too.
     """
-    if block.kind in ("table", "rule", "vote") or not _FIRST_LETTERS.match(block.text):
+    if block.kind in ("table", "rule") or not _FIRST_LETTERS.match(block.text):
         return None
     block = without_icon(block)
     text = block.text

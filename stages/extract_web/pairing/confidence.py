@@ -25,10 +25,7 @@ MEASURED = {
     "words+moved": 0.9,
     "words+markup": 0.75,
     "none+markup": 0.65,
-    "none+thread": 0.65,
-    "thread+thread": 0.55,
     "none+words": 0.45,
-    "words+thread": 0.3,
 }
 """How problem and solution are known -> precision. The first four on books and documents as they are, the others on the
 books' exercises in other layouts, at most 0.9, because a layout that somebody made up is no page; boxes of class
@@ -47,6 +44,8 @@ COSTS = {
 MIN_SAME = 3
 MIN_SAME_SHARE = 1 / 3
 """Problems with the same solution, letter by letter, and their share of the page's, that make it none of theirs."""
+MIN_HELD_CHARACTERS = 40
+"""Characters of a solution, spaces aside, that are no chance when they stand in the problem; choices are shorter."""
 MAX_STEP = 4
 MAX_LINES = 200
 """Lines of a text that are looked at."""
@@ -69,7 +68,7 @@ def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
                 doubts.append("same_solution")
             if after and after.number and _holds(one.solution, [Part.PROBLEM], after.number):
                 doubts.append("holds_next_label")
-        if _holds(one.problem, [Part.SOLUTION, Part.ANSWER, Part.ASIDE], ""):
+        if _holds(one.problem, [Part.SOLUTION, Part.ANSWER, Part.ASIDE], "") or _holds_solution(one):
             doubts.append("problem_holds_part")
         if before and after and _is_out_of_order(before.number, one.number, after.number):
             doubts.append("number_out_of_order")
@@ -77,9 +76,12 @@ def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
     return found
 
 
-def confidence(exercise: Exercise) -> float:
-    """Between 0 and 1, two digits: the share of pairs found and doubted like this one that are right."""
-    value = MEASURED.get(exercise.rule, UNMEASURED)
+def confidence(exercise: Exercise, precision: float | None = None) -> float:
+    """Between 0 and 1, two digits: the share of pairs found and doubted like this one that are right.
+
+    `precision` is that of what found it, where it is no rule.
+    """
+    value = MEASURED.get(exercise.rule, UNMEASURED) if precision is None else precision
     for doubt in exercise.doubts:
         value *= COSTS[doubt]
     return round(value, 2)
@@ -100,6 +102,12 @@ def _holds(text: str, parts: Sequence[Part], number: str) -> bool:
         if label and label.part in parts and (not number or label.number == number):
             return True
     return False
+
+
+def _holds_solution(exercise: Exercise) -> bool:
+    """True where the solution's own text stands in the problem: the problem reaches too far."""
+    solution = "".join((exercise.solution or "").split())
+    return len(solution) >= MIN_HELD_CHARACTERS and solution in "".join(exercise.problem.split())
 
 
 def _is_out_of_order(before: str, own: str, after: str) -> bool:

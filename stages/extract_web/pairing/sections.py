@@ -196,7 +196,7 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
     """The governed text, one block a paragraph, list items with a dash, site furniture left out."""
     lines = [label.rest] if label.rest and not is_furniture(label.rest) else []
     for block in page.blocks[start + 1 : end]:
-        if block.kind not in ("rule", "vote") and not is_furniture(block.text):
+        if block.kind != "rule" and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)
     if label.part is Part.PROBLEM:
         said = [i for i, line in enumerate(lines) if not is_about_problem(line)]

@@ -22,13 +22,9 @@ from stages.extract_web.readers.markup import (
     is_beside_text,
     is_emphasis,
     is_marked_noise,
-    is_page_form,
     is_rendering,
-    is_sheet,
     is_toggle,
-    post,
     role,
-    vote,
 )
 from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
 from stages.extract_web.readers.text_reader import read_text
@@ -38,7 +34,6 @@ MATH_SCRIPT = re.compile(r"math/tex")
 BOX_OF_LINKS_SHARE = 0.7
 """A block of three or more links is navigation when they hold more than this share of its characters."""
 TRIGGERS = names("a span label")
-POST_BOXES = names("div article section li tr td table dd")
 _GOES_ON = re.compile(r"\s*(?:[,;]|[a-z])")
 LINK_BOXES = names("ul ol div p section menu")
 MAX_EFFORT = 40
@@ -147,7 +142,7 @@ class _Walk:
     def close(self, element: _Element, name: str, start: int) -> None:
         """Records the container that began at `start` and what its markup says."""
         end = len(self.page.blocks)
-        if end == start or is_sheet(element):
+        if end == start:
             return
         self.page.close_container(start)
         if name == "blockquote":
@@ -156,9 +151,6 @@ class _Walk:
             said = role(element)
             if said:
                 self.page.marks[start] = Mark(said[0], end, said[1])
-            posted = post(element) if name in POST_BOXES else None
-            if posted:
-                self.page.posts.setdefault(start, []).append(Mark(posted[0], end, posted[1]))
 
     def inline(self, element: _Element, depth: int) -> None:
         """The element's own text and children, in order."""
@@ -183,10 +175,7 @@ class _Walk:
             self.line_break()
         elif name == "img":
             self.add(image_text(element))
-        elif name not in DROPPED and (score := vote(element)) is not None:
-            self.flush()
-            self.page.blocks.append(Block("", "vote", score))
-        elif (name in DROPPED and not is_page_form(element)) or self.is_noise(element, name):
+        elif name in DROPPED or self.is_noise(element, name):
             if name in BLOCKS:
                 self.flush()
         elif name in BLOCKS:

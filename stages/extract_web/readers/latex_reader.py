@@ -29,7 +29,7 @@ _EVENT = re.compile(
 _PROBLEM = re.compile(
     r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
 )
-_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionorbox)\*?", re.I)
+_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionorbox|explanation)\*?", re.I)
 _ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
 _ASIDE = re.compile(r"hints?\*?", re.I)
 _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")

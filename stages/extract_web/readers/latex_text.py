@@ -21,9 +21,15 @@ _REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0
 _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
 """What stands before the words of a link."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
-_ITEM = re.compile(r"\\item\b\s*(?:\[([^\]]{0,40})\])?\s*")
-_LINE = re.compile(r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|linebreak|smallskip|medskip|bigskip)\b")
-_ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\s*\{[^{}]*\})?")
+_ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
+_LINE = re.compile(
+    r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?"
+)
+_ENVIRONMENT = re.compile(
+    r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\(\d+\))?(?:\s*\{[^{}]*\})?"
+)
+_UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]*)\]\s*\{([^{}]*)\}(?:\s*\{([^{}]*)\})?")
+"""A number in brackets and its unit, a fraction or not."""
 _FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
 _SIGNS = {
@@ -72,6 +78,7 @@ def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | N
 
 def plain(latex: str) -> str:
     """The text with formulas between dollar signs, one line a paragraph or item."""
+    latex = _UNIT.sub(lambda unit: f"{unit[1]} {'/'.join(filter(None, unit.groups()[1:]))}", latex)
     pieces, last = [], 0
     for formula in _MATH.finditer(latex):
         pieces += [_words(latex[last : formula.start()]), _formula(formula)]

@@ -17,9 +17,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.params.verifier import ModelVerifier
+from stages.rl_round.rollouts.agreement import agreement_metrics
 from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
 from stages.rl_round.rollouts.group_drawing import GroupDrawing
-from stages.rl_round.rollouts.judging import agreement_metrics
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
 from stages.rl_round.rollouts.undecided import stop_when_undecided
 

@@ -65,7 +65,13 @@ def _run(stack: ExitStack, task: RoundTask, context: RoundContext) -> None:
         case SynchronousLoop():
             state, known = _sample_and_train(stack, task, context, log)
         case ReplayLoop():
-            state, known = _replay(task, context, log), {}
+            from stages.rl_round.loop.replayed import NoWeightSync, open_replay
+
+            source: BatchSource = NoBatches()
+            if is_first:
+                recorded = task.attempt.inputs["schedule"], task.attempt.inputs["rollouts"]
+                source = open_replay(context, *recorded, identity_of(task), task.problems)
+            state, known = run_synchronous_round(context, source, NoWeightSync(), log), {}
     with replace_folder_together(context.trainer, task.paths.out) as folder:
         context.trainer.save_model(folder)
     if is_first:
@@ -73,17 +79,6 @@ def _run(stack: ExitStack, task: RoundTask, context: RoundContext) -> None:
         Checkpoints(context.scratch).clear()
         log.clear()
         forget_passes(context.scratch)
-
-
-def _replay(task: RoundTask, context: RoundContext, log: RoundLog) -> RoundState:
-    """Trains on what rank 0 reads."""
-    from stages.rl_round.loop.replayed import NoWeightSync, open_replay
-
-    source: BatchSource = NoBatches()
-    if context.trainer.rank == 0:
-        recorded = task.attempt.inputs["schedule"], task.attempt.inputs["rollouts"]
-        source = open_replay(context, *recorded, identity_of(task), task.problems)
-    return run_synchronous_round(context, source, NoWeightSync(), log)
 
 
 def _sample_and_train(

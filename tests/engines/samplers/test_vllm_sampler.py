@@ -28,6 +28,7 @@ from stages.foundations.errors import UserError
 from stages.rl_round.loop.weight_sync_check import SyncError, WeightSyncCheck
 from stages.rl_round.params.rl import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
+from tests.fakes.processes import assert_all_end
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PARAMS = VllmSamplerParams(
@@ -299,7 +300,7 @@ def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
     processes = [child for child in psutil.Process().children(recursive=True) if "VLLM" in child.name()]
     assert processes
     pair.sampler.close()
-    assert psutil.wait_procs(processes, timeout=20)[1] == []
+    assert_all_end(processes)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from tests.fakes import worker_functions
+from tests.fakes.processes import wait_until
 
 CASES = Path(__file__).parents[3].parent / "shared" / "data" / "verifier_cases"
 PARAMS = VerifierParams(timeout_seconds=2, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
@@ -38,13 +39,6 @@ def verifier():
 
 def verdicts(judgements):
     return [judgement.verdict for judgement in judgements]
-
-
-def wait_until(condition, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
 
 
 def test_plain_answers_start_no_worker():

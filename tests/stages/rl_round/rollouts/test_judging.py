@@ -18,7 +18,8 @@ from stages.foundations.prompts import PlainPrompt
 from stages.rl_round.__main__ import main
 from stages.rl_round.params.rl import sampler_contradictions
 from stages.rl_round.params.verifier import MadePairs
-from stages.rl_round.rollouts.judging import CheckedJudge, agreement_metrics, made_pairs, taught_judge
+from stages.rl_round.rollouts.agreement import agreement_metrics
+from stages.rl_round.rollouts.judging import CheckedJudge, made_pairs, taught_judge
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL, load
 from tests.stages.rl_round.test_stage import curve
