@@ -59,14 +59,6 @@ def test_the_accepted_answer_counts_else_the_first():
     assert pairs(thread(answer("five"), answer("six"))) == [("What is 2+3?", "five")]
 
 
-def test_a_quoted_question_is_not_part_of_the_answer():
-    page = (
-        "<div><h3>Question 1</h3><p>What is 2+3?</p></div><div><h3>Answer</h3><blockquote>bob wrote: What is 2+3?"
-        "</blockquote><p>five</p></div>"
-    )
-    assert pairs(page) == [("What is 2+3?", "five")]
-
-
 def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
     rows = extracted(
         "<h2>Practice</h2><p>For the following exercises, solve for x.</p><h4>1.</h4><p>x+1=3</p><h4>Solution</h4>"
