@@ -157,5 +157,6 @@ def test_a_table_whose_columns_are_named_is_read_by_rows_and_a_key_is_not():
     rows = "".join(f"<tr><td>{n}</td><td>Compute {n}+1.</td><td>{n + 1}</td></tr>" for n in (1, 2))
     table = f"<table><tr><th>No.</th><th>Problem</th><th>Solution</th></tr>{rows}</table>"
     assert pairs(table) == [("Compute 1+1.", "2"), ("Compute 2+1.", "3")]
-    key = "<table><tr><th>Question</th><th>Answer</th></tr><tr><td>1</td><td>2</td></tr><tr><td>2</td><td>3</td></tr></table>"
+    rows = "<tr><td>1</td><td>2</td></tr><tr><td>2</td><td>3</td></tr>"
+    key = f"<table><tr><th>Question</th><th>Answer</th></tr>{rows}</table>"
     assert not any(solution for _, solution in pairs(key))
