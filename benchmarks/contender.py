@@ -49,6 +49,7 @@ class Settings:
     seed: int
     trl_rows: int
     """Sequences in one forward and backward pass of TRL."""
+    device: str = "cpu"
 
     def as_json(self) -> str:
         return json.dumps(asdict(self))

@@ -1,6 +1,6 @@
 """Recall, precision and speed of extract_web on pages and documents with gold pairs.
 
-    python -m benchmarks.extraction --data ../shared/data [--part books|documents|confidence|speed] [--every N]
+    python -m benchmarks.extraction --data DATA_FOLDER [--part books|documents|confidence|speed] [--every N]
 
 A prediction matches a gold pair of its page when problem and solution are both at least 0.9 similar (rapidfuzz ratio
 of letters and digits, LaTeX commands dropped); one prediction matches one pair. `speed` sets one core's pages a second

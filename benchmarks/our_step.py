@@ -57,9 +57,9 @@ class OurStep:
         if proximal:
             changed["proximal"] = proximal
         self.params = load_section(params, "rl", RlParams).model_copy(update=changed)
-        on_cpu = CPU | {"threads": settings.threads}
-        trainer_params = load_section(params, "trainer", TrainerParams).model_copy(update=on_cpu)
-        sampler_params = load_section(params, "sampler", SamplerParams).model_copy(update=on_cpu)
+        here = (CPU if settings.device == "cpu" else {}) | {"threads": settings.threads}
+        trainer_params = load_section(params, "trainer", TrainerParams).model_copy(update=here)
+        sampler_params = load_section(params, "sampler", SamplerParams).model_copy(update=here)
         self.micro_batch_tokens = trainer_params.micro_batch_tokens
         self.trainer = build_trainer(
             trainer_params,

@@ -1,6 +1,6 @@
 """Recall of decontamination on planted leaks by kind, and how many real rows it hits, rule by rule.
 
-    python -m benchmarks.planted_leaks [--mirror ../shared/data/mirror] [--every 1] [--show 0]
+    python -m benchmarks.planted_leaks [--mirror MIRROR_FOLDER] [--every 1] [--show 0]
 
 Benchmarks are GSM8K test (1,319) and MATH-500; the real rows are those of sources that are said to share no problem
 with them. A hit there is no proof of a false alarm: both train files hold problems of the same templates. `--show N`

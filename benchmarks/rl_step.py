@@ -152,13 +152,14 @@ class Contender:
     def __init__(self, name: str, settings: Settings) -> None:
         self.name = name
         self.log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        hidden = {"CUDA_VISIBLE_DEVICES": ""} if settings.device == "cpu" else {}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.contender", name, settings.as_json()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"},
+            env={**os.environ, **hidden, "TOKENIZERS_PARALLELISM": "false"},
         )
 
     def __enter__(self) -> Contender:

@@ -29,6 +29,14 @@ from stages.rl_round.params.rl import RlParams
 from stages.rl_round.params.update import GroupNormalized
 from stages.rl_round.rollouts.scoring import make_rollout
 
+COLOCATED = {
+    "use_vllm": True,
+    "vllm_mode": "colocate",
+    "vllm_gpu_memory_utilization": 0.4,
+    "vllm_enable_sleep_mode": True,
+}
+"""vLLM in the trainer's process, which sleeps while the policy is updated."""
+
 
 def play(settings: Settings, channel: Channel) -> None:
     """Plays the turns."""
@@ -90,8 +98,9 @@ def make_config(settings: Settings, rl: RlParams, folder: str) -> GRPOConfig:
         lr_scheduler_type="constant",
         optim="adamw_torch_fused",
         cache_implementation="static",  # a tenth faster here than the dynamic cache
-        use_cpu=True,
-        bf16=False,
+        use_cpu=settings.device == "cpu",
+        bf16=settings.device != "cpu",
+        **({} if settings.device == "cpu" else COLOCATED),
         gradient_checkpointing=False,
         shuffle_dataset=False,
         dataloader_num_workers=0,

@@ -58,12 +58,10 @@ class CurveMean(StrictParams):
     """Null for all steps."""
 
 
-class TokensToReach(StrictParams):
-    """Sampled tokens up to the first step at which training accuracy, averaged over some steps, is high enough."""
+class _ToReach(StrictParams):
+    """What it took until training accuracy, averaged over some steps, was high enough for the first time."""
 
-    kind: Literal["tokens_to_reach"]
     label: str
-    unit: Literal["tokens"]
     file: str
     """Under data/curves/, without `.csv`."""
     accuracy: float = Field(gt=0, lt=1)
@@ -71,7 +69,21 @@ class TokensToReach(StrictParams):
     """Steps of the trailing mean; a step's own accuracy is that of a few problems."""
 
 
-Metric = Annotated[Score | CurveMean | TokensToReach, Field(discriminator="kind")]
+class TokensToReach(_ToReach):
+    """Sampled tokens up to that step."""
+
+    kind: Literal["tokens_to_reach"]
+    unit: Literal["tokens"]
+
+
+class StepsToReach(_ToReach):
+    """The step itself."""
+
+    kind: Literal["steps_to_reach"]
+    unit: Literal["number"]
+
+
+Metric = Annotated[Score | CurveMean | TokensToReach | StepsToReach, Field(discriminator="kind")]
 
 
 class Variant(StrictParams):

@@ -9,10 +9,18 @@ from typing import Any
 import numpy
 import pandas
 
-from pipelines.ablating.definition import Ablation, CurveMean, Metric, Score, TokensToReach, resolve
+from pipelines.ablating.definition import (
+    Ablation,
+    CurveMean,
+    Metric,
+    Score,
+    StepsToReach,
+    TokensToReach,
+    resolve,
+)
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.records import read_curve, read_metrics, read_verdicts
-from pipelines.ablating.results import Measured, tokens_to_reach
+from pipelines.ablating.results import Measured, spent_to_reach
 from pipelines.ablating.settings import applies, scores_policy
 from stages.algorithms.estimators import pass_at_k
 from stages.foundations.errors import UserError
@@ -48,10 +56,11 @@ def _value(metric: Metric, policy: str, place: Path) -> float | None:
             values = read_curve(place, file)[metric.column].dropna()
             chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
             return float(chosen.mean()) if len(chosen) else None
-        case TokensToReach():
+        case TokensToReach() | StepsToReach():
             curve = read_curve(place, file)
             accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
-            return tokens_to_reach(accuracies, tokens, metric.accuracy, metric.window_steps)
+            spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
+            return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
 
 
 def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, float]:

@@ -192,15 +192,15 @@ def _published(ablation: Ablation, claimed: Comparison) -> float | None:
     return None if None in numbers else numbers[0] - numbers[1]
 
 
-def tokens_to_reach(
-    accuracies: Sequence[float], tokens: Sequence[float], goal: float, window: int
+def spent_to_reach(
+    accuracies: Sequence[float], spent: Sequence[float], goal: float, window: int
 ) -> float | None:
-    """Tokens sampled up to the first step at which the mean of the last `window` accuracies is at least `goal`.
+    """The sum of `spent` up to the first step at which the mean of the last `window` accuracies is at least `goal`.
 
-    None when no step gets there. The first `window - 1` steps cannot.
+    Both have a number for each step. None when no step gets there. The first `window - 1` steps cannot.
     """
     if len(accuracies) < window:
         return None
     smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
     reached = numpy.flatnonzero(smooth >= goal)
-    return float(numpy.cumsum(tokens)[reached[0] + window - 1]) if len(reached) else None
+    return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,16 +82,16 @@ def _untagged(step: Step, chain: Chain, known: Known) -> Any:
 
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
-    """Processes of the command or its sampler, at most the GPUs that it could see; 0 for a stage without one."""
+    """What section `launch` or its sampler takes, at most the GPUs that it could see; 0 for a stage without one."""
     if not about(step.entry.stage).runs_model:
         return 0
     if not tags.get("gpus", "").isdecimal():
         return None
     if "cpu" in _values(step.entry.params, "device", str):
         return 0
-    processes = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", step.entry.command)
-    wanted = max([int(processes[1]) if processes else 1, *_values(step.entry.params, "tensor_parallel", int)])
-    return min(int(tags["gpus"]), wanted)
+    params = step.entry.params
+    wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
+    return params.get("launch.nodes", 1) * min(int(tags["gpus"]), wanted)
 
 
 def _values(params: Any, name: str, kind: type) -> list[Any]:

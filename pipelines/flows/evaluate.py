@@ -21,14 +21,14 @@ from stages.foundations.stage_graph import read_definitions, stages_of
 
 @flow(name="evaluate", flow_run_name="evaluate {policy}", log_prints=False, persist_result=False)
 def evaluate(
-    policy: Policy, recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 48.0, project: str = ""
+    policy: Policy, recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = ""
 ) -> None:
     """Measure one policy on every benchmark. Scores come with their 95% intervals.
 
     Args:
         policy: Which policy to measure. It must be one of the recipe's.
         recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
     root = project_folder(project)

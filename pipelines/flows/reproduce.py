@@ -29,22 +29,23 @@ from pipelines.graph.graph import stages_in_order
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.recipes import clear_strays, parameters_changed
 from pipelines.graph.sharing import pull_before_run, push_after_run
+from pipelines.launching.resources import stage_hours
 from pipelines.mirroring.mirror import mirror
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
 from pipelines.ui.temporary_server import passing_server
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
-Hours = Annotated[float, Field(gt=0, le=24 * 30)]
+Hours = Annotated[float, Field(ge=0, le=24 * 30)]
 
 
 @flow(name="reproduce", flow_run_name="reproduce", log_prints=False, persist_result=False)
-def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 48.0, project: str = "") -> None:
+def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> None:
     """Bring every stage up to date, from raw data to the report. What has not changed is not run again.
 
     Args:
         recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
     root = project_folder(project)
@@ -84,11 +85,9 @@ def run_stages(
             check_params(root / "params.yaml", root)
         clear_strays(root)
     try:
-        flags = pull_before_run(root, tell)
+        flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         for stage in stages_in_order(root, targets):
-            bring_up_to_date.with_options(task_run_name=stage.name)(
-                str(root), stage, hours_per_stage, env, flags
-            )
+            bring_up_to_date.with_options(task_run_name=stage.name)(str(root), stage, hours, env, flags)
         push_after_run(root, tell)
     finally:
         _mirror(root, tell)

@@ -90,7 +90,9 @@ def bring_up_to_date(
             with project_lock(root, logger.info) as lock, watched() as usage:
                 code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
         except TimedOut as error:
-            _tell_failure(stage, log, f"{error}; raise hours_per_stage if it may take longer", usage)
+            _tell_failure(
+                stage, log, f"{error}; raise launch.hours (or hours_per_stage) if it may take longer", usage
+            )
             raise
     if code:
         reason = f"stage {stage.name} failed (exit code {code}). What to do: {remedy(log.last)}"

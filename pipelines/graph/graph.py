@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
-from stages.foundations.about import about
+from pipelines.launching.resources import stage_gpus
 from stages.foundations.stage_graph import METRICS, make_shared_folders
 
 
 @dataclass(frozen=True)
 class DvcStage:
-    """A stage of the graph: its address (`rl_round@rl_1`), its metric files, and the GPUs it takes where there are."""
+    """A stage of the graph: its address (`rl_round@rl_1`), its metric files, and the GPUs of this machine it takes."""
 
     name: str
     metrics: tuple[str, ...]
@@ -72,8 +71,5 @@ def _metric_files(stage: Any, root: Path) -> tuple[str, ...]:
 
 
 def _gpus(stage: Any, root: Path) -> int:
-    """0 for a stage that runs no model; the ranks of torchrun; otherwise 1."""
-    if not about(_address(stage, root).rpartition(":")[2].partition("@")[0]).runs_model:
-        return 0
-    ranks = re.search(r"--nproc[-_]per[-_]node[= ](\d+)", stage.cmd if isinstance(stage.cmd, str) else "")
-    return int(ranks[1]) if ranks else 1
+    name = _address(stage, root).rpartition(":")[2].partition("@")[0]
+    return stage_gpus(root, name, stage.cmd if isinstance(stage.cmd, str) else "")

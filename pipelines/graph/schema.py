@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipelines.launching.params import LaunchParams
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
-from stages.foundations.params import StrictParams, read_yaml, validate_section
+from stages.foundations.params import read_yaml, validate_section
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import (
     Definitions,
@@ -24,13 +25,6 @@ from stages.foundations.stage_graph import (
     shared_folders,
     stages_of,
 )
-
-
-class LaunchParams(StrictParams):
-    """Section `launch`."""
-
-    train: str
-    """Command that starts the training stages: `python`, or `torchrun` with its flags."""
 
 
 def section_models(root: Path = PROJECT) -> dict[str, Any]:
@@ -149,8 +143,9 @@ def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> li
         for line in about(name).contradictions(sections)
     ]
     trainer = sections.get("trainer")
-    if trainer is not None and trainer.kind == "torch" and sections["launch"].train != "python":
+    if trainer is not None and trainer.kind == "torch" and sections["launch"].ranks > 1:
         found.append(
-            "launch.train starts several ranks, but trainer.kind torch has one: set trainer.kind deepspeed"
+            f"launch starts {sections['launch'].ranks} ranks, but trainer.kind torch has one: set trainer.kind "
+            "deepspeed, or launch.command.kind python"
         )
     return found

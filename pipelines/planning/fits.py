@@ -50,7 +50,7 @@ def problems_of(
     if item.training and gpus > 1 and not is_split and sections["trainer"].kind == "torch":
         found.append(
             f"{name}: trainer.kind torch uses one GPU of {gpus}: set trainer.kind deepspeed and "
-            "launch.train torchrun"
+            "launch.command.kind torchrun"
         )
     if shape.max_positions and longest > shape.max_positions:
         found.append(

@@ -26,6 +26,7 @@ from pipelines.flows.choices import Policy, Recipe
 from pipelines.flows.reproduce import Hours, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.launching.resources import stage_hours
 from pipelines.records.places import working_place
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
 from pipelines.retraining.gate import Decision, decide
@@ -50,7 +51,7 @@ def retrain(
     incoming: str = "state/incoming",
     ask_upstream: bool = True,
     force: bool = False,
-    hours_per_stage: Hours = 48.0,
+    hours_per_stage: Hours = 0.0,
     project: str = "",
 ) -> State:
     """Retrain on new data, and promote the result only when it is measurably better than the champion.
@@ -61,7 +62,7 @@ def retrain(
         incoming: Folder with new files, from the project's root. A file replaces that of the source it is named like.
         ask_upstream: Also ask the servers behind the recipe's sources for newer revisions.
         force: Retrain although the data are the champion's, or were tried before: after changes of code or recipe.
-        hours_per_stage: A stage that runs longer is stopped, and the flow fails.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
     root = project_folder(project)
@@ -172,7 +173,7 @@ def pass_gate(attempt: Attempt, folder: Path, policy: str, hours_per_stage: floa
         logger.info("recipe %s has no champion: the first one needs no comparison", attempt.recipe)
         return None
     theirs, is_again = champion_measurement(
-        champion, folder, policy, hours_per_stage, lambda line: logger.info("%s", line)
+        champion, folder, policy, stage_hours(folder, hours_per_stage), lambda line: logger.info("%s", line)
     )
     logger.info(
         "the champion was %s", "measured again, as the candidate was" if is_again else "measured alike before"

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.launching.resources import stage_gpus
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
 from pipelines.retraining.tables import Measurement
 from pipelines.runtime.checkouts import worktree_environment
 from pipelines.runtime.git import git
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder
 from pipelines.runtime.process_group import run_in_group
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 
 CONTAMINATION = "data/problems/contamination.parquet"
@@ -64,7 +64,8 @@ def champion_measurement(
     for path in moved:
         (place / path).parent.mkdir(parents=True, exist_ok=True)
     for name in _measured_by(own, policy):
-        command, gpus = _moved(own[name]["cmd"], moved), int(about(name.partition("@")[0]).runs_model)
+        command = _moved(own[name]["cmd"], moved)
+        gpus = stage_gpus(folder, name.partition("@")[0], command)
         surroundings = {**worktree_environment(folder), "RETRACE_TRACKING": "off"}
         with gpu_slots(gpus, lock_folder(), on_line) as slots:
             if slots.gpus:

@@ -24,6 +24,7 @@ from pipelines.runtime.process_group import environment
 from stages.code.fingerprints import Memory, fingerprint
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
+from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import tracking_uri
 
@@ -153,7 +154,7 @@ def make_checkout(code: Code, folder: Path, cache: Path) -> None:
 
 
 def share_dvc(root: Path, folder: Path, cache: Path) -> None:
-    """Gives a worktree the project's cache and remotes, and DVC's bookkeeping of its own.
+    """Gives a worktree the project's cache, remotes and mirror, and DVC's bookkeeping of its own.
 
     Remotes are written down because those of `dvc remote add --local` are in no commit, and because a remote's relative
     path is taken from the folder of its file, which is another one in the worktree.
@@ -170,6 +171,7 @@ def share_dvc(root: Path, folder: Path, cache: Path) -> None:
                 own.setdefault("remote", {}).setdefault(name, {}).update(settings)
             if "remote" in level.get("core", {}):
                 own["core"]["remote"] = level["core"]["remote"]
+    share_mirror(root, folder)
 
 
 def worktree_environment(folder: Path) -> dict[str, str]:

@@ -70,8 +70,8 @@ def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[
         return
     if wanted > len(gpus):
         raise UserError(
-            f"{wanted} GPUs are wanted (launch.train), and this machine shows {len(gpus)} ({', '.join(gpus)}): "
-            "lower --nproc-per-node, or run on another work pool"
+            f"{wanted} GPUs are wanted (launch.gpus_per_node), and this machine shows {len(gpus)} ({', '.join(gpus)}): "
+            "lower it, or run on another work pool"
         )
     _make_private(locks)
     held = _wait(wanted, gpus, locks, say)

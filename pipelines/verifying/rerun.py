@@ -17,6 +17,7 @@ from pipelines.runtime.git import git
 from pipelines.runtime.process_group import dvc, environment, run_in_group
 from pipelines.verifying.reference import Reference
 from stages.foundations.errors import UserError
+from stages.foundations.machine import share_mirror
 
 LAST_LINES = 15
 LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
@@ -64,6 +65,7 @@ def make_clone(subject: Subject, folder: Path) -> list[str]:
     (own / "config.local").write_text(
         f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
     )
+    share_mirror(subject.root, folder)
     beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
     for name in beside:
         if (subject.root.parent / name).exists():

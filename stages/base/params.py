@@ -10,7 +10,7 @@ from stages.foundations.params import StrictParams
 
 
 class RandomBase(StrictParams):
-    """A Llama with random weights and a byte-level BPE tokenizer trained on generated arithmetic."""
+    """A Llama with random weights and a byte-level BPE tokenizer trained on generated problems."""
 
     kind: Literal["random"]
     hidden_size: int = Field(ge=8)
@@ -23,6 +23,8 @@ class RandomBase(StrictParams):
     """Standard deviation of the initial weights."""
     vocabulary_size: int = Field(ge=258)
     """Upper limit of the tokenizer's entries: 256 bytes, two special tokens, merges."""
+    corpus: Literal["arithmetic", "digits"]
+    """Task family of the tokenizer's corpus."""
     corpus_rows: int = Field(ge=1)
     """Generated problems with worked steps that the tokenizer is trained on."""
 

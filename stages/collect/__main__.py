@@ -7,11 +7,10 @@
 
 from __future__ import annotations
 
-from stages.collect.params import CollectParams, load_source
+from stages.collect.params import load_source
 from stages.collect.rows import collect_source
 from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section
 from stages.foundations.paths import parse_paths
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.problem import PROBLEM
@@ -31,10 +30,9 @@ def main(argv: list[str] | None = None) -> None:
         options=["source"],
     )
     source = load_source(paths.params, paths.source)
-    params = load_section(paths.params, "collect", CollectParams)
     described = {"source": paths.source, **source.model_dump(mode="json", by_alias=True)}
     with track(attempt_at("collect", described, inputs={})) as run:
-        problems, funnel = collect_source(paths.source, source, params)
+        problems, funnel = collect_source(paths.source, source)
         write_table(problems, paths.problems, PROBLEM)
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         metrics = funnel.metrics(len(problems))

@@ -8,9 +8,9 @@ from stages.foundations.about import About
 
 
 def _sections() -> dict[str, Any]:
-    from stages.collect.params import CollectParams, SourceParams
+    from stages.collect.params import SourceParams
 
-    return {"collect": CollectParams, "sources": dict[str, SourceParams]}
+    return {"sources": dict[str, SourceParams]}
 
 
 ABOUT = About(

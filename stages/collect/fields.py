@@ -28,6 +28,14 @@ class UnusableField(Exception):
     """What stands in the field is not what the field map says."""
 
 
+def _regular_expression(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
+    return pattern
+
+
 class JoinedFields(StrictParams):
     """Several fields, one after the other."""
 
@@ -62,12 +70,24 @@ class BeforeMarker(StrictParams):
     @field_validator("strip")
     @classmethod
     def _compiles(cls, patterns: list[str]) -> list[str]:
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-        return patterns
+        return [_regular_expression(pattern) for pattern in patterns]
+
+
+class Matches(StrictParams):
+    """All pieces that a pattern matches, in order: the equations of GSM8K's `... = <<48/2=24>>24 clips`."""
+
+    kind: Literal["matches"]
+    field: str
+    """Name of the field."""
+    pattern: str
+    """Regular expression; where it has a group, its first group is the piece."""
+    separator: str
+    """Text between pieces."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        return _regular_expression(pattern)
 
 
 class Boxed(StrictParams):
@@ -121,6 +141,7 @@ FieldParams = Annotated[
     | Annotated[JoinedFields, Tag("joined")]
     | Annotated[AfterMarker, Tag("after")]
     | Annotated[BeforeMarker, Tag("before")]
+    | Annotated[Matches, Tag("matches")]
     | Annotated[Boxed, Tag("boxed")]
     | Annotated[Listed, Tag("listed")]
     | Annotated[QuestionWithChoices, Tag("choices")]
@@ -128,8 +149,8 @@ FieldParams = Annotated[
     Discriminator(
         _kind_of,
         custom_error_type="field_kind",
-        custom_error_message="give the name of a field, or a mapping whose kind is joined, after, before, boxed, "
-        "listed, choices or choice_letter",
+        custom_error_message="give the name of a field, or a mapping whose kind is joined, after, before, matches, "
+        "boxed, listed, choices or choice_letter",
     ),
 ]
 
@@ -148,6 +169,8 @@ def read_field(params: FieldParams, row: Mapping[str, Any]) -> str:
             for pattern in params.strip:
                 text = re.sub(pattern, "", text)
             return _filled(text, params.field)
+        case Matches():
+            return _filled(params.separator.join(_pieces(params, row)), params.field)
         case Boxed():
             extraction = extract_answer(_text(params.field, row))
             if extraction.rule not in ("box", "boxes") or not extraction.text:
@@ -229,6 +252,14 @@ def _around_marker(params: AfterMarker | BeforeMarker, row: Mapping[str, Any]) -
     if not marker:
         raise UnusableField(f"`{params.field}` has no marker {params.marker!r}")
     return before, after
+
+
+def _pieces(params: Matches, row: Mapping[str, Any]) -> list[str]:
+    found = re.finditer(params.pattern, _text(params.field, row))
+    pieces = [match.group(min(1, match.re.groups)) or "" for match in found]
+    if not pieces:
+        raise UnusableField(f"`{params.field}` has nothing that {params.pattern!r} matches")
+    return pieces
 
 
 def _choices(name: str, row: Mapping[str, Any]) -> list[str]:

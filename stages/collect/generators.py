@@ -1,12 +1,13 @@
-"""Problems that are made, not fetched: the laptop task family and reasoning-gym's tasks."""
+"""Problems that are made, not fetched: the laptop task family, digits and reasoning-gym's tasks."""
 
 from __future__ import annotations
 
 import difflib
+import random
 from collections.abc import Iterator
 
-from stages.algorithms.arithmetic_tasks import answer_line, generate_problems
-from stages.collect.params import ArithmeticSource, ReasoningGymSource
+from stages.algorithms import arithmetic_tasks, digit_tasks
+from stages.collect.params import ArithmeticSource, DigitSource, ReasoningGymSource
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress
 
@@ -15,7 +16,7 @@ def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, s
     """Rows with problem, answer and solution, all steps of which are right."""
     weights = {kind.value: weight for kind, weight in origin.weights.items()}
     try:
-        problems = generate_problems(
+        problems = arithmetic_tasks.generate_problems(
             origin.seed, origin.rows, weights, origin.operand_max, origin.value_max, origin.steps
         )
     except ValueError as error:
@@ -23,7 +24,23 @@ def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, s
             f"sources.{name}.from: {error}; lower `rows` or raise operand_max, value_max or steps"
         ) from None
     for problem in problems:
-        solution = "\n".join((*problem.steps, answer_line(problem.answer)))
+        solution = "\n".join((*problem.steps, arithmetic_tasks.answer_line(problem.answer)))
+        yield {"problem": problem.problem, "answer": problem.answer, "solution": solution}
+
+
+def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]]:
+    """Rows with problem, answer and a search without mistakes as solution."""
+    try:
+        problems = digit_tasks.generate_problems(
+            origin.seed, origin.rows, origin.sizes, origin.coefficients, origin.is_held_out
+        )
+    except ValueError as error:
+        raise UserError(
+            f"sources.{name}.from: {error}; lower `rows`, or give other sizes or more coefficients"
+        ) from None
+    rng = random.Random(origin.seed)
+    for problem in problems:
+        solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
         yield {"problem": problem.problem, "answer": problem.answer, "solution": solution}
 
 

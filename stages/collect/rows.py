@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stages.collect.downloads import locate_file
 from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
+from stages.collect.files import locate_file
 from stages.collect.formats import BrokenRow, Row, read_rows
-from stages.collect.generators import arithmetic_rows, reasoning_gym_rows
-from stages.collect.params import ArithmeticSource, CollectParams, FieldMap, ReasoningGymSource, SourceParams
+from stages.collect.generators import arithmetic_rows, digit_rows, reasoning_gym_rows
+from stages.collect.params import ArithmeticSource, DigitSource, FieldMap, ReasoningGymSource, SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 
@@ -19,12 +19,12 @@ GENERATED = FieldMap(problem="problem", answer="answer", solution="solution")
 Problem = dict[str, str | None]
 
 
-def collect_source(name: str, source: SourceParams, params: CollectParams) -> tuple[list[Problem], Funnel]:
+def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funnel]:
     """The source's problems, in upstream's order, and the drops; UserError when no row is usable.
 
     `problem_id` is `<source>/<number of the row, from 0>`, so that each problem is found again upstream.
     """
-    rows, fields, only = _upstream(name, source, params)
+    rows, fields, only = _upstream(name, source)
     funnel, problems = Funnel("collect", len(rows)), []
     for number, row in enumerate(rows):
         row_id = f"{name}/{number}"
@@ -35,16 +35,16 @@ def collect_source(name: str, source: SourceParams, params: CollectParams) -> tu
     return problems, funnel
 
 
-def _upstream(
-    name: str, source: SourceParams, params: CollectParams
-) -> tuple[list[Row], FieldMap, Mapping[str, list[Any]]]:
+def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Mapping[str, list[Any]]]:
     match source.origin:
         case ArithmeticSource() as origin:
             return list(arithmetic_rows(name, origin)), GENERATED, {}
+        case DigitSource() as origin:
+            return list(digit_rows(name, origin)), GENERATED, {}
         case ReasoningGymSource() as origin:
             return list(reasoning_gym_rows(name, origin)), GENERATED, {}
         case origin:
-            path = locate_file(name, origin, params)
+            path = locate_file(name, origin)
             return read_rows(path, origin.format, origin.max_rows), origin.fields, origin.only
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stages.collect_web.arithmetic_pages import render_pages
+from stages.collect_web import arithmetic_pages, digit_pages
 from stages.collect_web.params import (
     ArithmeticPages,
     CollectWebParams,
+    DigitPages,
     FolderPages,
     JsonlPages,
+    ListedPages,
     WarcPages,
     WebSource,
 )
-from stages.collect_web.sources import Found, read_folder, read_jsonl, read_warc
+from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
 from stages.foundations.funnel import Funnel
 from stages.observe.progress import progress
 
@@ -27,7 +29,7 @@ def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, s
     for name, source in params.sources.items():
         before, seen = len(rows), set[str]()
         for found in progress(
-            _read(source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
+            _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
         ):
             row = {"page_id": f"{name}/{found.name}", "url": found.url, "format": found.format}
             if found.content is None:
@@ -45,13 +47,17 @@ def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, s
     return rows, funnel, {**metrics, **funnel.metrics(len(rows))}
 
 
-def _read(source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
+def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
     match source:
         case FolderPages():
             return read_folder(source, max_bytes)
+        case ListedPages():
+            return read_listed(name, source, max_bytes)
         case JsonlPages():
             return read_jsonl(source, max_bytes)
         case WarcPages():
             return read_warc(source, max_bytes)
         case ArithmeticPages():
-            return render_pages(source, seed)
+            return arithmetic_pages.render_pages(source, seed)
+        case DigitPages():
+            return digit_pages.render_pages(source, seed)

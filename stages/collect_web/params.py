@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from stages.foundations.params import StrictParams
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class FolderPages(StrictParams):
@@ -21,6 +22,19 @@ class FolderPages(StrictParams):
     """Which files, for example `**/*.html`."""
     licence: str
     """Licence of all of them."""
+
+
+class ListedPages(StrictParams):
+    """Pages behind pinned URLs, as many as a list in a file names; the URL's ending says the format."""
+
+    kind: Literal["listed"]
+    path: str
+    """The list, from the project's root: tab-separated, the header `url`, `sha256`, `bytes`, a page a line."""
+    sha256: Sha256
+    """Hash of the list: DVC reads the parameters and not the list, so a change of it has to stand here."""
+    licence: str
+    max_pages: int | None = Field(ge=1)
+    """Pages fetched at most, from the beginning; null fetches all."""
 
 
 class JsonlPages(StrictParams):
@@ -50,23 +64,20 @@ class WarcPages(StrictParams):
     """Pages read at most, from the beginning; null reads all."""
 
 
-class ArithmeticPages(StrictParams):
-    """Generated pages of the laptop task family, as noisy as the web: see arithmetic_pages.py."""
+class GeneratedPages(StrictParams):
+    """What pages of generated exercises have in common, whatever the exercises are about: see page_layouts.py."""
 
-    kind: Literal["arithmetic_pages"]
     exercises: int = Field(ge=1)
     """Different exercises; the repeated ones come on top."""
     exercises_per_page: int = Field(ge=1)
     answer_only: Fraction
     """Share of solutions that only state the right answer."""
-    rambling: Fraction
-    """Share of solutions that work the steps again one, two or four times."""
     unfinished: Fraction
-    """Share of solutions that break off before the last step. What the three shares leave is worked step by step."""
+    """Share of solutions that break off before they state an answer."""
+    rambling: Fraction
+    """Share of solutions that go on after they have found the answer."""
     rambling_without_end: Fraction
     """Share of the rambling solutions that never state an answer."""
-    step_error: Fraction
-    """Probability that a written step is wrong, in every solution that shows steps."""
     missing_solution: Fraction
     """Share of exercises without a solution."""
     missing_answer: Fraction
@@ -78,13 +89,51 @@ class ArithmeticPages(StrictParams):
     licence: str
 
     @model_validator(mode="after")
-    def _shares_add_up(self) -> ArithmeticPages:
+    def _shares_add_up(self) -> GeneratedPages:
         if self.answer_only + self.rambling + self.unfinished > 1:
             raise ValueError("answer_only + rambling + unfinished is more than 1: lower one of them")
         return self
 
 
-WebSource = Annotated[FolderPages | JsonlPages | WarcPages | ArithmeticPages, Field(discriminator="kind")]
+class ArithmeticPages(GeneratedPages):
+    """Generated pages of the laptop task family, as noisy as the web: see arithmetic_pages.py.
+
+    What the shares leave is worked step by step; a rambling solution works the steps again one, two or four times.
+    """
+
+    kind: Literal["arithmetic_pages"]
+    step_error: Fraction
+    """Probability that a written step is wrong, in every solution that shows steps."""
+
+
+class DigitPages(GeneratedPages):
+    """Generated pages of the task family "digits": see digit_pages.py. What the shares leave is a search."""
+
+    kind: Literal["digit_pages"]
+    sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)
+    """Number of digits -> relative frequency."""
+    coefficients: list[Annotated[int, Field(ge=1)]] = Field(min_length=1)
+    """Factors of A and B, each as likely."""
+    jump: Fraction
+    """Share of solutions that give up after a few trials and state the right answer."""
+    slip: Fraction
+    """Probability that the sum of a trial is wrong."""
+    retry: Fraction
+    """Probability that a trial is written twice."""
+    near_misses: Fraction
+    """Share of searches that begin with the pairs closest to the target."""
+
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> DigitPages:
+        if self.answer_only + self.jump + self.rambling + self.unfinished > 1:
+            raise ValueError("answer_only + jump + rambling + unfinished is more than 1: lower one of them")
+        return self
+
+
+WebSource = Annotated[
+    FolderPages | ListedPages | JsonlPages | WarcPages | ArithmeticPages | DigitPages,
+    Field(discriminator="kind"),
+]
 
 
 class CollectWebParams(StrictParams):

@@ -1,20 +1,29 @@
-"""Reads pages from where they are: a folder, a JSONL file or a WARC archive. One bad page never ends the reading."""
+"""Reads pages from where they are: a folder, pinned URLs, a JSONL file, a WARC archive.
+
+One bad page never ends the reading; one that cannot be had does, since its bytes are part of the result.
+"""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import brotli
 
-from stages.collect_web.params import FolderPages, JsonlPages, WarcPages
+from stages.collect_web.params import FolderPages, JsonlPages, ListedPages, WarcPages
+from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
+from stages.foundations.files import require_sha256
+from stages.foundations.machine import from_root
 
 FORMATS = {
     ".html": "html",
@@ -50,6 +59,8 @@ _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",
     re.IGNORECASE,
 )
+_URL = re.compile(r"https?://\S")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
 
 
@@ -86,6 +97,40 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
             yield Found(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
             yield _checked(name, name, form, file.read_bytes(), "", max_bytes)
+
+
+def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Found]:
+    """The listed pages in order, each named by what its URL does not share with the others.
+
+    Raises UserError where the list is another one, holds a line that is none, or a page cannot be had as pinned.
+    """
+    path = _require_file(str(from_root(source.path)))
+    require_sha256(
+        path,
+        source.sha256,
+        f"which collect_web.sources.{name}.sha256 says: put it there if this list is meant",
+    )
+    with open(path, encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines, delimiter="\t"))
+    for number, row in enumerate(rows, 2):
+        if not _URL.match(row.get("url") or "") or not _SHA256.fullmatch(row.get("sha256") or ""):
+            raise UserError(
+                f"{path}, line {number}: no `url` and `sha256`, parted by a tab, but {list(row.values())}"
+            )
+    places = [urlsplit(row["url"]) for row in rows]
+    names = [PurePosixPath(f"{place.netloc}{place.path}") for place in places]
+    shared = os.path.commonpath([name.parent for name in names]) if names else ""
+    for row, place in zip(rows[: source.max_pages], names, strict=False):
+        url, page = row["url"], place.relative_to(shared).as_posix()
+        form = FORMATS.get(place.suffix.lower())
+        if form is None:
+            yield Found(page, url, "", None, "format_not_known", f"address {url}")
+            continue
+        file = pinned_file(url, row["sha256"], f"its sha256 in {path}")
+        if file.stat().st_size > max_bytes:
+            yield Found(page, url, form, None, "too_large", f"{file.stat().st_size} bytes")
+        else:
+            yield _checked(page, url, form, file.read_bytes(), "", max_bytes)
 
 
 def read_jsonl(source: JsonlPages, max_bytes: int) -> Iterator[Found]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from stages.algorithms.problem_text import normalise_problem
 from stages.curate.params import PassRates
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
+from stages.foundations.files import require_sha256
 from stages.foundations.funnel import Funnel
+from stages.foundations.machine import from_root
 
 Row = dict[str, Any]
 Measured = tuple[float, int]
@@ -32,17 +31,13 @@ def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str
     A problem that is measured several times gets the mean, weighted by the responses. UserError when the file is
     missing, is another one, or holds no usable line.
     """
-    path = Path(os.environ.get("DVC_ROOT") or ".") / params.path
+    path = from_root(params.path)
     if not path.is_file():
         raise UserError(
             f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root"
         )
-    found = sha256_of(path)
-    if found != params.sha256:
-        raise UserError(
-            f"{path} has sha256 {found}, but curate.difficulty.sha256 is {params.sha256}: "
-            "put its sha256 into the recipe if it is what you want"
-        )
+    remedy = "which curate.difficulty.sha256 says: put its sha256 into the recipe if it is what you want"
+    require_sha256(path, params.sha256, remedy)
     content = path.read_bytes()
     content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     passed: dict[str, list[Measured]] = defaultdict(list)

@@ -22,18 +22,9 @@ def main(argv: list[str] | None = None) -> None:
         inputs=["pages"],
         outputs=["candidates", "dropped", "metrics", "headline"],
     )
-    from stages.extract_web.params import ExtractWebParams
-    from stages.extract_web.running.stage import run
-    from stages.foundations.attempt import attempt_at
-    from stages.foundations.metrics import write_metrics
-    from stages.foundations.params import load_section
-    from stages.observe.tracking import track
+    from stages.extract_web.running.stage import run_extract_web
 
-    params = load_section(paths.params, "extract_web", ExtractWebParams)
-    with track(attempt_at("extract_web", params.model_dump(), {"pages": paths.pages})) as tracked:
-        metrics = run(paths.pages, paths.candidates, paths.dropped, params)
-        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "candidates/all"}})
-        tracked.summary(metrics)
+    run_extract_web(paths)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stages.foundations.about import About, FunnelStep
+from stages.foundations.about import About, FunnelStep, Sections
 
 
 def _sections() -> dict[str, Any]:
@@ -13,8 +13,23 @@ def _sections() -> dict[str, Any]:
     return {"extract_web": ExtractWebParams}
 
 
+def _contradictions(sections: Sections) -> list[str]:
+    method, sampler = sections["extract_web"].method, sections["sampler"]
+    if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
+        return []
+    asked = method.model.max_prompt_tokens + method.max_response_tokens
+    if asked <= sampler.max_model_tokens:
+        return []
+    return [
+        f"extract_web.method: max_prompt_tokens and max_response_tokens are {asked} tokens together, more than "
+        f"sampler.max_model_tokens {sampler.max_model_tokens}: lower them, or raise that"
+    ]
+
+
 ABOUT = About(
     sections=_sections,
+    contradictions=_contradictions,
+    runs_model=True,
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),

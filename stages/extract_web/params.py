@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
+from stages.foundations.prompts import PromptParams
 
 
 class LocalEngine(StrictParams):
@@ -27,9 +30,83 @@ class RayEngine(StrictParams):
     """A single page table is cut into shards of that many pages; a folder of shards is taken as it is."""
 
 
+class RulesMethod(StrictParams):
+    """Rules alone."""
+
+    kind: Literal["rules"]
+
+
+class PolicyModel(StrictParams):
+    """A policy folder, asked through the sampler of section `sampler`."""
+
+    kind: Literal["policy"]
+    folder: str
+    """In transformers' layout, relative to the project's root, or absolute; not one that this graph makes, on which the
+    stage would have to wait: the graph cannot see it from here."""
+    prompt: PromptParams
+    """How the request is put to this policy; what is asked stands in asking/windows.py."""
+    max_prompt_tokens: int = Field(ge=64)
+    """A window whose request is longer is left out and counted."""
+
+    @model_validator(mode="after")
+    def _is_not_made_here(self) -> PolicyModel:
+        if "data/policies" in self.folder:
+            raise ValueError(
+                "a folder under data/policies is made by this graph: copy it elsewhere and name the copy"
+            )
+        return self
+
+
+class AddressModel(StrictParams):
+    """A server that speaks OpenAI's chat completions."""
+
+    kind: Literal["address"]
+    url: str = Field(pattern=r"^https?://\S+$")
+    """Up to the version: `http://127.0.0.1:8000/v1`. A key, where one is needed, is in RETRACE_EXTRACTOR_KEY."""
+    name: str
+    """The model's name there. What stands behind a name may change: such a run is as reproducible as the server."""
+    is_elsewhere: bool
+    """True lets pages go to an address that is not this machine's loopback."""
+    requests_at_once: int = Field(ge=1)
+    timeout_seconds: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _goes_where_it_may(self) -> AddressModel:
+        if not self.is_elsewhere and not _is_loopback(urlsplit(self.url).hostname or ""):
+            raise ValueError(
+                f"{self.url} is not on this machine: set is_elsewhere: true if the pages may go there"
+            )
+        return self
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class ModelMethod(StrictParams):
+    """Rules, and where these found nothing on a page, or a row below `min_confidence`, a model."""
+
+    kind: Literal["model"]
+    model: Annotated[PolicyModel | AddressModel, Field(discriminator="kind")]
+    confidence: float = Field(gt=0, le=0.9)
+    """What a row of the model is worth before its checks: the share that is right on pages whose pairs are known. 0.5
+    where nobody has measured this model, which is below a `min_confidence` that one would train behind."""
+    window_characters: int = Field(ge=200)
+    """Text of a page that is shown at once; an exercise that reaches over a window's end is lost."""
+    max_windows: int = Field(ge=1)
+    """Windows of a page; what follows is left out and counted."""
+    max_response_tokens: int = Field(ge=16)
+    pages_at_once: int = Field(ge=1)
+    """Pages of one piece of work; a killed run goes on after the last finished piece."""
+
+
 class ExtractWebParams(StrictParams):
     """Section `extract_web`."""
 
+    method: Annotated[RulesMethod | ModelMethod, Field(discriminator="kind")]
     max_answer_characters: int = Field(ge=1)
     """Characters up to which a text counts as a short final answer."""
     shared_instructions: Literal["prepended", "left_out"]

@@ -29,6 +29,7 @@ _PARTS_IN_SOLUTION = tuple(
     re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab"
 )
 _PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
+_IS_PART = re.compile(r"\(?([a-h])[.)]\s")
 _REFERS = re.compile(
     rf"""\[link\]
     |\b{_PICTURE}\s+(?:\d|below|above|shown|on\ the|to\ the|at\ the|given|that\ follows)
@@ -40,6 +41,13 @@ _REFERS = re.compile(
     |\bthe\ {_PICTURE}\ of\b.*\bis\ shown\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+_INTRODUCES = re.compile(
+    r"""\b(?:for|in|to\ answer)\s+(?:each\s+of\s+)?(?:the\s+)?
+    (?:(?:following|next)\s+(?:\w+\s+)?(?:exercises|problems|questions)\b
+    |(?:exercises|problems|questions)\s+\#?\d+\s*(?:-|–|—|to|through|and)\s*\#?\d+\b)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""How a text begins that belongs to several exercises, this one among them: it points at nothing outside."""
 _PROOF_OR_OPINION = re.compile(
     r"""\b(?:prove|disprove|proof|show\ that|verify\ (?:that|the)|derive|justify|explain|discuss|describe|interpret
     |compare\ and|comment\ on|in\ your\ own\ words|what\ do\ you\ (?:think|notice)|do\ you\ (?:think|agree|believe)
@@ -121,7 +129,10 @@ def no_question(row: Candidate) -> str | None:
 
 
 def multi_part(row: Candidate) -> str | None:
-    """Several questions, or choices in a list."""
+    """Several questions, choices in a list, or one part of an exercise, which leans on what stands before it."""
+    part = _IS_PART.match(row.problem)
+    if part:
+        return f"part {part[1]} of an exercise"
     items = _LIST_ITEM.findall(row.problem)
     if len(items) >= 2:
         return f"{len(items)} items in the problem"
@@ -142,8 +153,19 @@ def refers_to_figure_or_other(row: Candidate) -> str | None:
     """An image, or words that point out of the text."""
     if _IMAGE.search(row.problem) or _IMAGE.search(row.solution):
         return "holds an image"
-    found = _REFERS.search(row.problem)
+    own = _introduced(row.problem)
+    found = _REFERS.search(own)
     return f"refers to {found[0][:80]!r}" if found else None
+
+
+def _introduced(problem: str) -> str:
+    """The problem without the words that say for which exercises its first sentences hold, if more follows them."""
+    found = _INTRODUCES.search(problem)
+    is_first = found is not None and not re.search(r"[.?!]\s", problem[: found.start()])
+    follows = found is not None and "\n" in problem[found.end() :].strip()
+    return (
+        f"{problem[: found.start()]}{problem[found.end() :]}" if found and is_first and follows else problem
+    )
 
 
 def proof_or_opinion(row: Candidate) -> str | None:

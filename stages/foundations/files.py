@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.errors import UserError
+
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
     """Replaces `path` in one step; a reader sees the old bytes or the new ones, after a power cut too."""
@@ -68,3 +70,10 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_sha256(path: Path, sha256: str, remedy: str) -> None:
+    """UserError, which ends with the remedy, when the file has another hash."""
+    found = sha256_of(path)
+    if found != sha256:
+        raise UserError(f"{path} has sha256 {found}, not {sha256}, {remedy}")

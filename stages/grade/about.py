@@ -16,10 +16,21 @@ DESCRIPTIONS = (
     "verifier_failed_fraction",
     "response_tokens_mean",
     "truncated_fraction",
+    "always_solved_fraction",
+    "never_solved_fraction",
     "branching_frequency",
     "coding_rate",
 )
 """What the stage says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
+
+TRIALS = (
+    "trials_mean",
+    "without_trials_fraction",
+    "repeated_trial_fraction",
+    "wrong_trial_fraction",
+    "false_claim_fraction",
+)
+"""And of a benchmark of the task family "digits"."""
 
 
 def _sections() -> dict[str, Any]:
@@ -43,7 +54,11 @@ def _score_keys(sections: Sections) -> list[str]:
         *(["greedy"] if respond.is_greedy_included else []),
     ]
     keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in grade.emergence_keywords]
-    return [*accuracies, *DESCRIPTIONS, *(f"keyword_rate_{word}" for word in keywords)]
+    has_digits = any(
+        own.role == "benchmark" and own.origin.kind == "digits" for own in sections["sources"].values()
+    )
+    searched = TRIALS if has_digits else ()
+    return [*accuracies, *DESCRIPTIONS, *searched, *(f"keyword_rate_{word}" for word in keywords)]
 
 
 ABOUT = About(

@@ -16,8 +16,10 @@ import pandas
 
 from stages.algorithms.answers.normalisation import clean, compact
 from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.digit_tasks import read_problem, read_trials
 from stages.algorithms.estimators import clustered_bootstrap, majority_at_k, pass_at_k, with_width
 from stages.foundations.errors import UserError
+from stages.grade.about import TRIALS
 from stages.grade.params import GradeParams
 
 CORRECT_VOTE = object()
@@ -40,7 +42,7 @@ def score_benchmarks(
     rows["is_correct"] = rows["verdict"] == Verdict.CORRECT
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
     for benchmark, own in rows.groupby("benchmark", sort=True):
-        scores = {**_accuracies(own, params), **_descriptions(own, params.emergence_keywords)}
+        scores = _accuracies(own, params) | _descriptions(own, params.emergence_keywords) | _trials(own)
         leaked = contamination.loc[contamination["benchmark"] == benchmark, "benchmark_problem_id"]
         clean_rows = own[~own["problem_id"].isin(set(leaked))]
         if len(clean_rows) < len(own):
@@ -114,15 +116,47 @@ def votes(group: pandas.DataFrame) -> list[object | None]:
     ]
 
 
+def _described(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """The sampled responses, or the greedy ones where there are no others."""
+    sampled = rows[rows["mode"] == "sampled"]
+    return sampled if len(sampled) else rows
+
+
+def _trials(rows: pandas.DataFrame) -> dict[str, float]:
+    """How responses search, for the task family "digits"; nothing for other problems.
+
+    A false claim is a trial that ends in `yes` and does not solve the problem. Shares of trials and claims are 0 where
+    there are none.
+    """
+    described = _described(rows)
+    problems = {text: read_problem(text) for text in described["problem"].unique()}
+    if None in problems.values():
+        return {}
+    found = [
+        read_trials(problems[text], response)
+        for text, response in zip(described["problem"], described["response"], strict=True)
+    ]
+    trials, claims = sum(own.trials for own in found), sum(own.claims for own in found)
+    values = {
+        "trials_mean": trials / len(found),
+        "without_trials_fraction": sum(own.trials == 0 for own in found) / len(found),
+        "repeated_trial_fraction": sum(own.repeated for own in found) / max(1, trials),
+        "wrong_trial_fraction": sum(own.wrong_sums for own in found) / max(1, trials),
+        "false_claim_fraction": sum(own.false_claims for own in found) / max(1, claims),
+    }
+    assert tuple(values) == TRIALS
+    return values
+
+
 def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, float]:
     """Sizes, lengths, undecided shares, and the emergence measures of "Demystifying Long CoT" (section 5).
 
-    Lengths and emergence are those of the sampled responses, or of the greedy ones where there are no others.
+    Lengths, emergence, and the shares of problems that every response or none solves, are those of the sampled
+    responses, or of the greedy ones where there are no others.
     """
-    sampled = rows[rows["mode"] == "sampled"]
-    described = sampled if len(sampled) else rows
+    described = _described(rows)
     text = described["response"].str.lower()
-    verdict = rows["verdict"]
+    verdict, solved = rows["verdict"], described.groupby("problem_id")["is_correct"].mean()
     values = {
         "problems": rows["problem_id"].nunique(),
         "responses": len(rows),
@@ -132,6 +166,8 @@ def _descriptions(rows: pandas.DataFrame, keywords: Sequence[str]) -> dict[str, 
         "verifier_failed_fraction": verdict.isin([v.value for v in Verdict if v.is_failure]).mean(),
         "response_tokens_mean": described["response_tokens"].mean(),
         "truncated_fraction": described["is_truncated"].mean(),
+        "always_solved_fraction": (solved == 1).mean(),
+        "never_solved_fraction": (solved == 0).mean(),
         "branching_frequency": text.str.count("alternatively,").mean(),
         "coding_rate": text.str.contains("```python", regex=False).mean(),
     }

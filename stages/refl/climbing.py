@@ -148,7 +148,7 @@ def _update(
     return {
         "loss/total": done.loss,
         "optim/gradient_norm": done.gradient_norm,
-        **norms.take(),
+        **norms.take(learner.trainer),
         **done.diagnostics,
     }
 

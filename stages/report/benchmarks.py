@@ -8,7 +8,7 @@ from stages.algorithms.comparisons import FEWEST_PROBLEMS
 from stages.algorithms.estimators import Interval
 from stages.pages.drawing import Chart
 from stages.pages.page import points
-from stages.report.charts import score_chart, value_chart
+from stages.report.charts import pass_chart, score_chart, value_chart
 from stages.report.inputs import Inputs, Metrics
 from stages.report.params import PublishedFigure, ReportParams
 from stages.report.scores import (
@@ -18,6 +18,7 @@ from stages.report.scores import (
     last_policy,
     metric_label,
     metric_names,
+    pass_scores,
     score,
 )
 
@@ -156,6 +157,9 @@ def _charts(inputs: Inputs, benchmark: str, number: int, metrics: list[str]) -> 
             family = metric.partition("_at_")[0]
             title = _TITLES[family] if family == "greedy" else f"{_TITLES[family]}, {metric_label(metric)}"
             charts.append(score_chart(f"score-{number}-{family}", title, found))
+    passes = {policy: pass_scores(inputs.grades(policy), benchmark) for policy in inputs.graded}
+    if any(len(own) > 2 for own in passes.values()):
+        charts.append(pass_chart(f"pass-{number}", "Any of k samples, pass@k", passes))
     lengths = _by_policy(inputs, benchmark, "response_tokens_mean")
     if lengths:
         charts.append(value_chart(f"length-{number}", "Response length", "tokens", {"mean": lengths}))

@@ -233,6 +233,69 @@ def _first_to_last(panel: Panel, column: str, label: str, segments: Sequence[Seg
     return f"{label} {first}{unit} → {last}{unit}"
 
 
+def branch_chart(
+    name: str, title: str, column: str, unit: str, curves: Mapping[str, pandas.DataFrame]
+) -> Chart:
+    """One column of several rounds that start from one policy, a line for each; the first lines where colours end."""
+    factor = 100 if unit == "%" else 1
+    shown = dict(list(curves.items())[: len(SERIES)])
+
+    def paint(axes: Axes) -> None:
+        for number, (label, curve) in enumerate(shown.items()):
+            own = curve[["step", column]].dropna()
+            axes.plot(
+                own["step"],
+                own[column] * factor,
+                color=SERIES[number],
+                linestyle=DASHES[number],
+                label=plain_text(label),
+            )
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("step")
+        axes.set_ylabel(unit)
+        show_legend(axes)
+
+    summary = "; ".join(
+        f"{label} {own.iloc[0] * factor:.3g} → {own.iloc[-1] * factor:.3g}{'%' if unit == '%' else ''}"
+        for label, own in ((label, curve[column].dropna()) for label, curve in shown.items())
+        if len(own)
+    )
+    return Chart(title, summary, draw(name, f"{title}. {summary}.", paint))
+
+
+def pass_chart(name: str, title: str, scores: Mapping[str, Mapping[int, Interval]]) -> Chart:
+    """pass@k of each policy over k, which is logarithmic; policies beyond the colours are left out."""
+    shown = dict(list(scores.items())[-len(SERIES) :])
+
+    def paint(axes: Axes) -> None:
+        for number, (policy, own) in enumerate(shown.items()):
+            axes.errorbar(
+                list(own),
+                [100 * one.estimate for one in own.values()],
+                yerr=whiskers(list(own.values())),
+                color=SERIES[number],
+                linestyle=DASHES[number],
+                marker=MARKERS[number],
+                markersize=4,
+                capsize=3,
+                label=plain_text(policy),
+            )
+        ticks = sorted({k for own in shown.values() for k in own})
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [str(k) for k in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(0, 105)
+        axes.set_xlabel("k")
+        axes.set_ylabel("%")
+        show_legend(axes)
+
+    summary = "; ".join(
+        f"{policy} " + ", ".join(f"{100 * one.estimate:.1f}% at {k}" for k, one in own.items())
+        for policy, own in shown.items()
+    )
+    return Chart(title, summary, draw(name, f"{title} by policy. {summary}.", paint))
+
+
 def loss_chart(stage: str, curve: pandas.DataFrame) -> Chart | None:
     """Training and validation loss of a stage; None when the curve has neither."""
     names = {"loss/train": "training", "loss/validation": "validation"}

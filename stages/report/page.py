@@ -18,6 +18,7 @@ from stages.report.inputs import Inputs
 from stages.report.overlaps import benchmark_hits, example_pairs, repeats
 from stages.report.params import ReportParams
 from stages.report.scores import last_policy, metric_label
+from stages.report.searching import branch_charts, describe_search
 from stages.report.timelines import describe_rounds
 
 FOLDER = Path(__file__).parent
@@ -53,6 +54,8 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
         "benchmarks": benchmarks,
         "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
         "curves": curve_charts(segments, held_out, label) if segments else [],
+        "branches": branch_charts(inputs),
+        "searches": describe_search(inputs, params.baseline_policy),
         "faint": [segment.name for segment in segments if not segment.is_on_line],
         "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
         "losses": _losses(inputs),

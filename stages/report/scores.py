@@ -71,6 +71,18 @@ def score(grades: Metrics, benchmark: str, metric: str, prefix: str = "") -> Int
     return None if None in values else Interval(*values)
 
 
+def pass_scores(grades: Metrics, benchmark: str) -> dict[int, Interval]:
+    """pass@k by k, all that there are, smallest k first."""
+    found: dict[int, Interval] = {}
+    for key in grades:
+        name, _, metric = key.rpartition("/")
+        match = _SCORE.fullmatch(metric)
+        if name == benchmark and match and match["family"] == "pass":
+            own = score(grades, benchmark, metric)
+            found |= {int(match["k"]): own} if own else {}
+    return dict(sorted(found.items()))
+
+
 def last_policy(inputs: Inputs) -> str | None:
     """The graded policy of the last RL round; without one, the last graded policy."""
     graded = inputs.graded

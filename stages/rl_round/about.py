@@ -20,11 +20,17 @@ def _sections() -> dict[str, Any]:
 
 def _contradictions(sections: Sections) -> list[str]:
     from stages.rl_round.params.loop_contradictions import loop_contradictions
-    from stages.rl_round.params.rl import sampler_contradictions
+    from stages.rl_round.params.rl import reward_contradictions, sampler_contradictions
 
     rl, sampler = sections["rl"], sections["sampler"]
-    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].train)
-    return [*sampler_contradictions(rl, sampler), *own]
+    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
+    of_rounds = [
+        f"rl_rounds.{name}.reward: {told}"
+        for name, this_round in sections["rl_rounds"].items()
+        if this_round.reward is not None
+        for told in reward_contradictions(this_round.of(rl))
+    ]
+    return [*sampler_contradictions(rl, sampler), *own, *of_rounds]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:

@@ -21,7 +21,7 @@ from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
 from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
 from stages.rl_round.params.loop_contradictions import loop_contradictions
-from stages.rl_round.params.rl import RlParams, RoundParams, sampler_contradictions
+from stages.rl_round.params.rl import RlParams, RoundParams, reward_contradictions, sampler_contradictions
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.records import Problem
 from stages.rl_round.schedule.schedule import find_rollouts, find_schedule
@@ -38,8 +38,8 @@ _SHARED = {
 
 def run_rl_round(paths: Namespace) -> None:
     """Reads the inputs, runs the round and writes the outputs, metrics last."""
-    params = load_section(paths.params, "rl", RlParams)
     this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
+    params = this_round.of(load_section(paths.params, "rl", RlParams))
     sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
     _refuse_contradictions(paths, params, sections)
     seed = load_value(paths.params, "seed")
@@ -90,6 +90,7 @@ def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
 def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
     found = sampler_contradictions(params, sections["sampler"])
     found += loop_contradictions(params, sections["sampler"], sections["trainer"])
+    found += reward_contradictions(params)
     if found:
         raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
 

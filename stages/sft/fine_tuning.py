@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from stages.algorithms.token_statistics import TokenStatistics
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
+from stages.engines.policies.balancing import groups_of_rank
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import LossFunction, Trainer
 from stages.engines.trainers.training_loop import VALIDATION, Curve, Schedule, train
@@ -78,8 +79,7 @@ def micro_batches(
     sequences: Sequence[TokenSequence], max_tokens: int, row_tokens: int, trainer: Trainer
 ) -> list[ResponseBatch]:
     """This rank's packed micro-batches of `sequences`."""
-    groups = split_by_tokens([sequence.tokens for sequence in sequences], max_tokens, trainer.world_size)
-    mine = groups[trainer.rank :: trainer.world_size]
+    mine = groups_of_rank([sequence.tokens for sequence in sequences], max_tokens, trainer)
     nothing = TokenSequence(sequences[0].prompt, [])
     return [
         pack([sequences[index] for index in group] or [nothing], row_tokens=min(row_tokens, max_tokens))

@@ -17,6 +17,7 @@ import pytest
 from stages.engines.verifier import math_verify_worker
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from tests.fakes import worker_functions
+from tests.fakes.processes import descendants, is_running, wait_until
 from tests.fakes.worker_functions import do
 
 MIB = 256
@@ -46,21 +47,6 @@ def pool_of(processes=1, limits=LIMITS, function=do, prepare=None, environment=N
 
 def ask(pool, what, **arguments):
     return pool.submit(what=what, **arguments).result(timeout=100)
-
-
-def is_running(pid):
-    """False for one that has ended and whose parent has not noticed yet."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_until(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -255,7 +241,7 @@ def test_close_at_any_moment_of_a_start_leaves_no_process():
         for one in asked:
             with pytest.raises(RuntimeError, match="closed"):
                 one.result(timeout=0)
-    assert not [child for child in psutil.Process().children() if "worker_functions" in str(child.cmdline())]
+    assert not descendants("worker_functions")
 
 
 def test_closing_one_pool_leaves_another_at_work():

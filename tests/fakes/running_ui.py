@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import psutil
 
 from pipelines.runtime.process_group import supervised
+from tests.fakes.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -112,10 +112,3 @@ class RunningUi:
             "logs/filter", {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
         )
         return "\n".join(line["message"] for line in lines)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 90) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.3)

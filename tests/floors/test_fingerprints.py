@@ -121,6 +121,8 @@ def test_the_choices_there_are(choices):
     assert {section for section, _ in choices} == {
         "annotate",
         "extract_web.engine",
+        "extract_web.method",
+        "extract_web.method.model",
         "filter_web.agreement",
         "refl.feedback",
         "refl.pretraining.images",
@@ -220,6 +222,9 @@ def test_the_fingerprint_follows_the_kind():
     ray = {f"{engines}/distributed/{name}.py" for name in ("ray_rows", "ray_session", "ray_guard")}
     assert ray <= files("extract_web", "extract_web.engine", "ray")
     assert not ray & files("extract_web", "extract_web.engine", "local")
+    asking = {"stages/extract_web/running/second_reading.py", "stages/extract_web/asking/spans.py"}
+    assert asking <= files("extract_web", "extract_web.method", "model")
+    assert not asking & files("extract_web", "extract_web.method", "rules")
 
 
 def tables_of(files):

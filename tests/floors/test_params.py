@@ -42,6 +42,20 @@ def test_every_recipe_is_valid(recipe):
     assert set(check_values(read_recipe(PROJECT, recipe.stem), recipe.stem)) <= set(section_models())
 
 
+def values_of(tree):
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    return [tree] if isinstance(tree, str) else [value for child in children for value in values_of(child)]
+
+
+def test_no_recipe_names_a_path_outside_the_project():
+    named = {path.name: values_of(read_recipe(PROJECT, path.stem)) for path in RECIPES}
+    assert all(named.values())
+    outside = re.compile(r"(\.\./|/|~|file:|[A-Za-z]:\\).*")
+    assert not {
+        name: found for name, all_of in named.items() if (found := [v for v in all_of if outside.match(v)])
+    }
+
+
 def test_no_value_for_another_machine_is_a_comment():
     """It is a recipe on top, with `base:`."""
     assert not [path.name for path in RECIPES if re.search(r"#.*\b(GPU|CPU): ", path.read_text())]
@@ -55,7 +69,7 @@ def test_only_what_may_be_left_out_has_a_default_and_unknown_keys_are_refused():
         with_default = {
             name: field.default for name, field in model.model_fields.items() if not field.is_required()
         }
-        allowed = set(with_default) if model is StudyParams else {"study", "replicas"}
+        allowed = set(with_default) if model is StudyParams else {"study", "replicas", "reward", "compile"}
         assert set(with_default) <= allowed and not any(with_default.values()), (
             f"{model.__name__}: {with_default}"
         )
@@ -125,6 +139,13 @@ def test_every_section_is_read_by_a_stage():
             "respond@rl_9 needs data/policies/rl_9, .* there are base, sft, rl_1, rl_2, rl_3",
         ),
         (
+            lambda p: p["rl_rounds"]["rl_1"].update(
+                reward={"kind": "cosine", "r0_correct": 2.0, "rL_correct": 1.0, "r0_wrong": -10.0}
+                | {"rL_wrong": 0.0, "exceeded": -10.0}
+            ),
+            r"rl_rounds\.rl_1\.reward: reward\.kind cosine has its own value for long responses",
+        ),
+        (
             lambda p: p["rl_rounds"]["rl_1"].update(start_from="rl_7"),
             "rl_round@rl_1 needs data/policies/rl_7",
         ),
@@ -133,7 +154,10 @@ def test_every_section_is_read_by_a_stage():
             "which no other stage of this recipe makes",
         ),
         (lambda p: p["grade"].update(pass_at_k=[64]), r"pass_at_k \[64\] exceeds respond\.samples 8"),
-        (lambda p: p["launch"].update(train="torchrun"), "set trainer.kind deepspeed"),
+        (
+            lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2),
+            "set trainer.kind deepspeed",
+        ),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
     ],

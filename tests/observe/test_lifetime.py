@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
+
+from tests.fakes.processes import assert_all_end, is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals and pidfds are Linux's")
 
@@ -32,19 +33,8 @@ def test_a_stage_dies_with_dvc(start):
         pid = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         process.wait()
-        deadline = time.monotonic() + 10
-        while _is_running(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not _is_running(pid)
-
-
-def _is_running(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        assert_all_end([pid])
 
 
 def test_the_test_itself_sees_running_processes():
-    assert _is_running(os.getpid())
+    assert is_running(os.getpid())

@@ -18,6 +18,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.observe.stage_timings import latest_runs
 from stages.observe.tracking import recipe_name, track
+from tests.fakes.processes import wait_until
 from tests.fakes.running_ui import unused_port
 
 
@@ -183,8 +184,8 @@ def test_a_killed_stage_is_marked_killed(state):
     stage.stdout.readline()
     os.kill(stage.pid, signal.SIGKILL)
     stage.wait()
-    wait_until(lambda: list((state / "scratch").glob("*/tracking_state.json")), 20)
-    wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"], 20)
+    wait_until(lambda: list((state / "scratch").glob("*/tracking_state.json")))
+    wait_until(lambda: [run.info.status for run in runs_in(state)[1]] == ["KILLED"])
 
 
 def test_nan_is_left_out_and_counted(state):
@@ -272,13 +273,6 @@ def is_up(port):
         return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status == 200
     except OSError:
         return False
-
-
-def wait_until(condition, seconds=60):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.2)
 
 
 def test_switched_off_it_writes_nothing_but_the_scratch_folder(state, monkeypatch):

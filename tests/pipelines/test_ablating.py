@@ -17,6 +17,7 @@ import pytest
 from pipelines.ablating.session import Choice, run_ablation, show_markdown, show_plan
 from tests.fakes.mini_ablation import mini_ablation, write_ablation
 from tests.fakes.miniature import PROJECT, copy_project, environment, stages_run
+from tests.fakes.processes import assert_all_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 COMMAND = [sys.executable, "-c", "from pipelines.cli import app; app()", "ablate"]
@@ -58,7 +59,7 @@ def project(tmp_path_factory):
         family = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130
-    assert not psutil.wait_procs(family, timeout=15)[1], "something runs on"
+    assert_all_end(family)
     folder.joinpath("first_stages").write_text(
         json.dumps([stages_of(folder, "plain-0"), stages_of(folder, "plain-1")])
     )

@@ -3,6 +3,7 @@
 import pandas
 import pytest
 
+from pipelines.ablating.claims import claims_by_world
 from pipelines.ablating.definition import Ablation, Comparison
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import dot_plot, round_values
@@ -14,7 +15,7 @@ from pipelines.ablating.results import (
     difference,
     judge_claims,
     rows_of,
-    tokens_to_reach,
+    spent_to_reach,
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference
@@ -93,10 +94,10 @@ def test_verdicts(claimed, own, expected):
 def test_tokens_to_reach_an_accuracy():
     accuracies, tokens = [0.2, 0.6, 0.4, 0.8, 0.9], [100, 90, 80, 70, 60]
     # Means of two steps: .4, .5, .6, .85: the third pair ends with step 4, after 340 tokens.
-    assert tokens_to_reach(accuracies, tokens, 0.55, 2) == 340
-    assert tokens_to_reach(accuracies, tokens, 0.5, 1) == 190
-    assert tokens_to_reach(accuracies, tokens, 0.99, 2) is None
-    assert tokens_to_reach([0.9], [1], 0.5, 2) is None
+    assert spent_to_reach(accuracies, tokens, 0.55, 2) == 340
+    assert spent_to_reach(accuracies, tokens, 0.5, 1) == 190
+    assert spent_to_reach(accuracies, tokens, 0.99, 2) is None
+    assert spent_to_reach([0.9], [1], 0.5, 2) is None
 
 
 def test_rows_claims_and_wording():
@@ -114,6 +115,20 @@ def test_rows_claims_and_wording():
     assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
     assert judge_claims(ablation, {})[0].verdict == "not separated"
     assert dot_plot(ablation.metrics["accuracy"], rows).count('class="mean"') == 3
+
+
+def test_claims_of_one_paper_stand_in_one_row_with_a_column_for_each_world():
+    content = mini_ablation()
+    sums = Ablation.model_validate(content)
+    (claimed,) = [{**content["comparisons"][0], "metric": "accuracy"}]
+    digits = Ablation.model_validate({**content, "recipe": "digits", "comparisons": [claimed]})
+    measured = {"accuracy": {"plain": BASE, "slow": BETTER}}
+    judged = judge_claims(digits, measured)
+    table = claims_by_world([(digits, judged), (sums, []), (sums, judged[:1])])
+    assert table.head == ["paper", "claim", "there", "digits", "laptop"] and len(table.rows) == 1
+    paper, told, _, in_digits, in_sums = table.rows[0]
+    assert paper == sums.paper.reference and told.startswith("held out avg@2: slow")
+    assert in_digits == in_sums and in_digits.endswith(f": {judged[0].verdict}")
 
 
 def test_axes_have_round_values():

@@ -20,7 +20,7 @@ without: [collect_web, extract_web, filter_web]
 demonstrate:
   sources: [{kind: given, sources: null, max_rows: null}]
 """
-TOYS = "seed: 3\nlaunch: {train: python}\ntoy: {value: 4}\ntwists: {one: {by: 2}, two: {by: 5}}\n"
+TOYS = "seed: 3\ntoy: {value: 4}\ntwists: {one: {by: 2}, two: {by: 5}}\n"
 GRAPH = {
     "toy": {
         "cmd": "python -m stages.toy --params params.yaml --out data/toys/first.json --metrics data/metrics/toy.json",

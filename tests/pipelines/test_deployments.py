@@ -10,11 +10,12 @@ import yaml
 from pipelines.ablating.definition import ablation_names
 from pipelines.flows.choices import policy_names
 from pipelines.graph.graph import stages_in_order
+from pipelines.launching.resources import stage_hours
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
-from tests.fakes.running_ui import wait_until
+from tests.fakes.processes import wait_until
 
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 
@@ -146,14 +147,22 @@ def test_stages_that_run_a_model_take_gpus(dvc_project):
     content = yaml.safe_load((dvc_project / "dvc.yaml").read_text())
     content["stages"]["respond"] = content["stages"].pop("first")
     content["stages"]["sft"] = content["stages"].pop("last")
-    content["stages"]["sft"]["cmd"] = "torchrun --standalone --nproc-per-node 4 last.py"
+    content["stages"]["sft"]["cmd"] = "python -m pipelines.launching -m stages.sft --params params.yaml"
+    launch = {"nodes": 1, "gpus_per_node": 4, "hours": 2.5, "command": {"kind": "torchrun"}}
+    params = dvc_project / "params.yaml"
+    own = {**yaml.safe_load(params.read_text()), "sampler": {"tensor_parallel": 2}}
+    params.write_text(yaml.safe_dump({**own, "launch": launch}))
     (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(content))
     assert [(stage.name, stage.gpus) for stage in stages_in_order(dvc_project)] == [
-        ("respond", 1),
+        ("respond", 2),
         ("round@a", 0),
         ("round@b", 0),
         ("sft", 4),
     ]
+    assert (stage_hours(dvc_project, 0.0), stage_hours(dvc_project, 7.0)) == (2.5, 7.0)
+    launch["command"] = {"kind": "slurm", "options": [], "port": 29500}
+    params.write_text(yaml.safe_dump({**own, "launch": launch}))
+    assert stages_in_order(dvc_project)[-1].gpus == 0, "its ranks run on GPUs of other machines"
     assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["respond", "round@b"]
 
 

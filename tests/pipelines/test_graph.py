@@ -26,6 +26,7 @@ from tests.fakes.miniature import (
     stages_run,
     use_miniature,
 )
+from tests.fakes.processes import assert_all_end, descendants
 from tests.fakes.small_disks import fill, mount, mount_small
 from tests.fakes.warm_stages import warm_stages
 
@@ -254,11 +255,10 @@ def kill_in_sft(project, victim, shell):
     while not set(scratch.glob("sft-*/step-*/manifest.json")) - known and time.monotonic() < deadline:
         time.sleep(0.01)
     family = psutil.Process(process.pid).children(recursive=True)
-    stage = next(child for child in family if "stages.sft" in " ".join(child.cmdline()))
+    stage = descendants("stages.sft", process.pid)[0]
     os.kill(process.pid if victim == "dvc" else stage.pid, signal.SIGKILL)
     process.wait()
-    _, alive = psutil.wait_procs(family, timeout=15)
-    assert not alive
+    assert_all_end(family)
 
 
 def test_nothing_survives_a_kill_and_the_next_run_goes_on(project, warm):

@@ -1,19 +1,26 @@
-"""The recipe `gsm8k-smollm2` at miniature size: real rows, real pages, real vLLM; only the policy is tiny."""
+"""The recipe `gsm8k-smollm2` at miniature size: real rows, real pages, real vLLM; only the policy is tiny.
 
+The clone has nothing beside it and no mirror: each file comes from its URL, whose place a server on loopback takes.
+"""
+
+import hashlib
 import json
+from urllib.parse import urlsplit
 
 import pytest
 
 from stages.engines.policies.tokenizers import load_tokenizer
-from tests.fakes.miniature import PROJECT, copy_project, dvc, stages_run, use_miniature
+from stages.foundations.machine import MIRROR_VARIABLE
+from stages.foundations.yaml_text import load_yaml
+from tests.fakes.file_server import MIRROR, mirrored, serving
+from tests.fakes.miniature import copy_project, dvc, stages_run, use_miniature
 from tests.fakes.tiny_policy import write_tiny_policy
 
-REAL_DATA = PROJECT.parent / "shared" / "data"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
-        not REAL_DATA.exists(), reason="the recipe's files (../shared/data) are not on this machine"
+        not MIRROR.is_dir(), reason=f"needs the recipe's files, of which {MIRROR} holds copies"
     ),
 ]
 
@@ -65,7 +72,6 @@ MINIATURE = {
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     place = tmp_path_factory.mktemp("gsm8k")
-    (place / "shared").symlink_to(REAL_DATA.parent)
     folder = place / "project"
     folder.mkdir()
     policy = write_tiny_policy(place / "tiny")
@@ -73,8 +79,31 @@ def project(tmp_path_factory):
     tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
     tokenizer.save_pretrained(policy)
     copy_project(folder)
-    use_miniature(folder, "gsm8k-smollm2", MINIATURE | {"base": {"kind": "folder", "path": str(policy)}})
-    return folder
+    with serving(mirrored()) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MIRROR_VARIABLE, "")
+        own = {"base": {"kind": "folder", "path": str(policy)}}
+        use_miniature(folder, "gsm8k-smollm2", MINIATURE | own | served_from(server, folder))
+        yield folder
+
+
+def served_from(server, folder):
+    """The changes of the recipe's URLs, and of the lists that hold some."""
+
+    def here(url):
+        return f"http://127.0.0.1:{server.server_port}{urlsplit(url).path}"
+
+    recipe = load_yaml((folder / "pipelines/recipes/gsm8k-smollm2.yaml").read_text())
+    changes = {
+        f"sources.{name}.from.url": here(one["from"]["url"]) for name, one in recipe["sources"].items()
+    }
+    for name, source in recipe["collect_web"]["sources"].items():
+        path = folder / source["path"]
+        header, *lines = path.read_text().splitlines()
+        moved = ["\t".join([here(line.split("\t")[0]), *line.split("\t")[1:]]) for line in lines]
+        path.write_text("\n".join([header, *moved]) + "\n")
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+        changes[f"collect_web.sources.{name}.sha256"] = sha256
+    return changes
 
 
 def test_every_stage_runs_on_real_rows_and_pages(project):

@@ -208,7 +208,7 @@ def large_recipe(tmp_path, **changes):
     """DAPO's settings (arXiv 2503.14476) on Qwen2.5-32B, as a parameter file."""
     params = yaml.safe_load((PROJECT / "pipelines" / "recipes" / "gsm8k-smollm2.yaml").read_text())
     params["base"] = {"kind": "hub", "repository": "Qwen/Qwen2.5-32B", "revision": "0" * 40}
-    params["launch"]["train"] = "torchrun --standalone --nproc-per-node 8"
+    params["launch"] |= {"gpus_per_node": 8, "command": {"kind": "torchrun"}}
     params["trainer"] = deepspeed(3).model_dump() | {"micro_batch_tokens": 22528}
     params["sampler"] |= {
         "dtype": "bfloat16",
@@ -261,7 +261,9 @@ def test_more_gpus_take_less_time_and_the_price_counts_all_of_them(tmp_path):
 def asynchronous_recipe(tmp_path, **loop):
     """The large recipe, drawn by 28 replicas of 4 GPUs while 16 ranks train."""
     path = Path(
-        large_recipe(tmp_path, launch__train="python", sampler__replicas={"kind": "ray", "count": 28})
+        large_recipe(
+            tmp_path, launch__command={"kind": "python"}, sampler__replicas={"kind": "ray", "count": 28}
+        )
     )
     params = yaml.safe_load(path.read_text())
     params["rl"] |= {

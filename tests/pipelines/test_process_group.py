@@ -18,6 +18,7 @@ from pipelines.runtime.process_group import (
     supervised,
     terminated_as_interrupt,
 )
+from tests.fakes.processes import assert_all_end, is_running
 
 PROJECT = Path(__file__).resolve().parents[2]
 # A parent like `dvc repro`: starts a child, tells its id, and waits. The child ignores a polite end.
@@ -29,13 +30,6 @@ child.stdout.readline()
 print(child.pid, flush=True)
 time.sleep(60)
 """
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_output_comes_line_by_line_and_the_exit_code_is_returned(tmp_path):
@@ -111,10 +105,7 @@ def test_they_end_when_the_caller_is_killed_outright(tmp_path):
         pids = [int(it.stdout.readline()) for _ in range(2)]
         it.kill()
         it.wait()
-        until = time.monotonic() + 10
-        while any(is_running(pid) for pid in pids) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert not any(is_running(pid) for pid in pids)
+        assert_all_end(pids)
 
 
 # A caller that is killed as soon as it has started its command: the supervisor has not been loaded by then.
@@ -127,7 +118,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_command_whose_caller_dies_before_its_keeper_is_loaded_never_runs():
-    done = subprocess.run([sys.executable, "-c", HASTY], cwd=PROJECT, stdout=subprocess.PIPE, timeout=20)
+    done = subprocess.run([sys.executable, "-c", HASTY], cwd=PROJECT, stdout=subprocess.PIPE, timeout=90)
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, b"")
 
 
@@ -173,7 +164,7 @@ def test_a_signal_ends_the_whole_family(number):
     ) as outer:
         child = int(outer.stdout.readline())
         outer.send_signal(number)
-        assert outer.wait(20) != 0
+        assert outer.wait(90) != 0
     assert not is_running(child)
 
 

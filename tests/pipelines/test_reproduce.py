@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.processes import assert_all_end
+
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -152,7 +154,7 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
     (dvc_project / "first.py").write_text(SLEEPER)
     with pytest.raises(TimedOut):
         reproduce(project=str(dvc_project), hours_per_stage=10 / 3600)
-    assert_gone(int((dvc_project / "pid").read_text()))
+    assert_all_end([int((dvc_project / "pid").read_text())])
 
 
 SLEEPER = """
@@ -162,14 +164,6 @@ die_with_dvc()  # as every stage of ours does
 pathlib.Path("pid").write_text(str(os.getpid()))
 time.sleep(60)
 """
-
-
-def assert_gone(pid):
-    for _ in range(50):
-        if not Path(f"/proc/{pid}").exists() or Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"process {pid} is still there")
 
 
 @pytest.mark.slow
@@ -191,11 +185,11 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
             time.sleep(0.1)
         time.sleep(0.3)
         flow.send_signal(number)
-        told = flow.communicate(timeout=30)[1]
+        told = flow.communicate(timeout=90)[1]
         if number == signal.SIGTERM:
             assert flow.returncode == 130 and told.endswith("the next run goes on from here\n"), told
         assert flow.returncode != 0
-    assert_gone(int((dvc_project / "pid").read_text()))
+    assert_all_end([int((dvc_project / "pid").read_text())])
     (dvc_project / "first.py").write_text(working)
     done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 import urllib.request
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -23,7 +22,8 @@ from pipelines.ui.servers import READY, is_ready, main, port, shorten_logs, star
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
-from tests.fakes.running_ui import RunningUi, wait_until
+from tests.fakes.processes import assert_all_end, those_with, wait_until
+from tests.fakes.running_ui import RunningUi
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -217,17 +217,15 @@ class TestServers:
         family = [*before, *(parent for parent in before[0].parents() if "dvc" in " ".join(parent.cmdline()))]
         assert len(family) > len(before) and all(process.is_running() for process in family)
         ui.ask(f"flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-        assert not psutil.wait_procs(family, timeout=60)[1], "left alone, they sleep for 300 s"
+        assert_all_end(family)  # left alone, they sleep for 300 s
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
     def test_a_worker_that_dies_is_replaced_and_its_run_is_marked_as_crashed(self, ui, dvc_project):
         def workers():
-            found = []
-            for process in psutil.Process(ui.process.pid).children(recursive=True):
-                with suppress(psutil.Error):
-                    if process.cmdline()[1:] == ["-m", "pipelines.ui.deployments"]:
-                        found.append(process)
-            return found
+            def is_worker(process):
+                return process.cmdline()[1:] == ["-m", "pipelines.ui.deployments"]
+
+            return those_with(is_worker, psutil.Process(ui.process.pid).children(recursive=True))
 
         (dvc_project / "first.py").write_text(DAEMONS)
         run = ui.run("reproduce", project=str(dvc_project))
@@ -237,9 +235,7 @@ class TestServers:
         wait_until(lambda: [one.pid for one in workers()] not in ([], [first.pid]))
         wait_until(lambda: "worker starts" in (ui.state / "logs" / "worker.log").read_text(), 180)
         assert ui.state_of(run)["type"] == "CRASHED" and ui.tasks(run) == {"first": "Crashed"}
-        assert not [
-            pid for pid in map(int, (dvc_project / "pids").read_text().split()) if psutil.pid_exists(pid)
-        ]
+        assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
 
     def test_retraining_promotes_refuses_and_is_rolled_back(self, ui, tmp_path, monkeypatch):
         project = make_project(tmp_path / "project")
@@ -298,8 +294,7 @@ class TestServers:
             lambda: ui.tasks(killed_flow) == {"first": "Crashed"}, 240
         )  # the worker that lives sees to it
         ui.end()
-        for pid in (dvc_project / "pids").read_text().split():
-            assert not psutil.pid_exists(int(pid)) or psutil.Process(int(pid)).status() == "zombie"
+        assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
         ui.start()
         after = flow_runs(ui)
         assert {run: state for run, state in runs.items() if run != running}.items() <= after.items()

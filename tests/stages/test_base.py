@@ -20,6 +20,7 @@ RANDOM = {
     "max_position_tokens": 64,
     "initializer_range": 0.08,
     "vocabulary_size": 300,
+    "corpus": "arithmetic",
     "corpus_rows": 50,
 }
 PACKAGE = {

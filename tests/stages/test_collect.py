@@ -2,9 +2,7 @@
 
 import gzip
 import hashlib
-import http.server
 import json
-import threading
 from pathlib import Path
 
 import pyarrow
@@ -12,13 +10,16 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from stages.algorithms.digit_tasks import read_problem
 from stages.collect.__main__ import main
 from stages.collect.params import SourceParams
 from stages.foundations.errors import UserError
+from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table
+from tests.fakes.file_server import serving
 
 ROWS = [
     {"question": "What is 1+1?", "answer": "1+1=<<1+1=2>>2\n#### 2"},
@@ -51,9 +52,13 @@ def local(tmp_path, content, file_format="jsonl", fields=PLAIN, **changes):
     }
 
 
-def collect(tmp_path, origin, mirror=None):
-    source = {"role": "train", "licence": "MIT", "from": origin}
-    params = {"collect": {"mirror": mirror, "timeout_seconds": 2}, "sources": {"some": source}}
+@pytest.fixture(autouse=True)
+def no_mirror(monkeypatch):
+    monkeypatch.setenv(MIRROR_VARIABLE, "")
+
+
+def collect(tmp_path, origin):
+    params = {"sources": {"some": {"role": "train", "licence": "MIT", "from": origin}}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = {name: tmp_path / "out" / f"{name}.parquet" for name in ("problems", "dropped")}
     metrics = tmp_path / "out" / "metrics.json"
@@ -78,20 +83,9 @@ def server(tmp_path):
     site = tmp_path / "site"
     site.mkdir()
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        requests = 0
-
-        def __init__(self, *args):
-            super().__init__(*args, directory=str(site))
-
-        def log_message(self, *args):
-            type(self).requests += 1
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        running.site, running.handler = site, Handler
+    with serving(site) as running:
+        running.site = site
         yield running
-        running.shutdown()
 
 
 def url_origin(server, content, sha256=None):
@@ -152,7 +146,7 @@ def test_damaged_download_is_fetched_again(tmp_path, server):
     assert place.read_bytes() == lines(ROWS)
 
 
-def test_unreachable_url_names_it_and_the_mirror(tmp_path, server):
+def test_unreachable_url_names_it_and_the_mirror(tmp_path, server, monkeypatch):
     origin = url_origin(server, lines(ROWS))
     server.shutdown()
     server.server_close()
@@ -164,7 +158,8 @@ def test_unreachable_url_names_it_and_the_mirror(tmp_path, server):
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / origin["sha256"]).write_bytes(lines(ROWS))
-    assert len(collect(tmp_path, origin, mirror=str(mirror))[0]) == 2
+    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
+    assert len(collect(tmp_path, origin)[0]) == 2
 
 
 def test_not_found_and_cut_off_downloads(tmp_path, server):
@@ -187,15 +182,40 @@ def test_not_found_and_cut_off_downloads(tmp_path, server):
     assert files_under(tmp_path / "state") == []
 
 
-def test_mirror_with_damaged_copy(tmp_path, server):
+def test_mirror_with_damaged_copy(tmp_path, server, monkeypatch):
     origin = url_origin(server, lines(ROWS))
     mirror = tmp_path / "mirror"
     mirror.mkdir()
     (mirror / origin["sha256"]).write_text("other")
+    monkeypatch.setenv(MIRROR_VARIABLE, str(mirror))
     with pytest.raises(UserError, match="the copy is damaged"):
-        collect(tmp_path, origin, mirror=str(mirror))
+        collect(tmp_path, origin)
     assert server.handler.requests == 0
-    assert len(collect(tmp_path, origin, mirror=str(tmp_path / "no_such_folder"))[0]) == 2
+    monkeypatch.setenv(MIRROR_VARIABLE, "")
+    assert len(collect(tmp_path, origin)[0]) == 2
+
+
+def test_the_mirror_is_named_by_the_variable_the_machine_or_its_place(tmp_path, monkeypatch):
+    project, others = tmp_path / "project", [tmp_path / name for name in ("one", "two", "shared/data/mirror")]
+    for folder in (project, *others):
+        folder.mkdir(parents=True)
+    monkeypatch.delenv(MIRROR_VARIABLE)
+    assert mirror_folder(project).samefile(others[2])
+    (project / "machine.yaml").write_text("mirror: ../two\n")
+    assert mirror_folder(project).samefile(others[1])
+    monkeypatch.setenv(MIRROR_VARIABLE, str(others[0]))
+    assert mirror_folder(project).samefile(others[0])
+    monkeypatch.setenv(MIRROR_VARIABLE, "")
+    assert mirror_folder(project) is None
+    monkeypatch.delenv(MIRROR_VARIABLE)
+    for content, said in (
+        ("mirror: ../none", "no folder here"),
+        ("miror: x", "nothing else"),
+        ("a: [", "no YAML"),
+    ):
+        (project / "machine.yaml").write_text(content)
+        with pytest.raises(UserError, match=rf"machine\.yaml.*{said}"):
+            mirror_folder(project)
 
 
 def test_malformed_rows_are_dropped_with_reasons(tmp_path):
@@ -282,6 +302,12 @@ def test_csv_with_ragged_rows(tmp_path):
             "Which?\nA. u\nB. 2",
         ),
         ({"kind": "choice_letter", "field": "x"}, {"x": 3}, "D"),
+        (
+            {"kind": "matches", "field": "x", "pattern": "<<([^<>]*)>>", "separator": "\n"},
+            {"x": "half: 48/2=<<48/2=24>>24.\nboth: <<48+24=72>>72 #### 72"},
+            "48/2=24\n48+24=72",
+        ),
+        ({"kind": "matches", "field": "x", "pattern": "[0-9]+", "separator": " "}, {"x": "a1b22"}, "1 22"),
     ],
 )
 def test_field_kinds(tmp_path, field, row, text):
@@ -290,6 +316,16 @@ def test_field_kinds(tmp_path, field, row, text):
         fields = {"problem": "q", "answer": "q", "solution": None, target: field}
         problems, _, _ = collect(tmp_path, local(tmp_path, lines([row]), fields=fields))
         assert problems[target].tolist() == [text]
+
+
+def test_a_solution_without_matches_is_none_and_a_pattern_must_be_one(tmp_path):
+    fields = {**PLAIN, "solution": {"kind": "matches", "field": "s", "pattern": "=(.*)", "separator": " "}}
+    rows = [{"problem": "1", "answer": "1", "s": "one"}, {"problem": "2", "answer": "2", "s": "x=2"}]
+    problems, _, _ = collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
+    assert problems["solution"].isna().tolist() == [True, False] and problems["solution"][1] == "2"
+    fields["solution"]["pattern"] = "("
+    with pytest.raises(UserError, match="not a regular expression"):
+        collect(tmp_path, local(tmp_path, lines(rows), fields=fields))
 
 
 def test_only_selects_rows(tmp_path):
@@ -303,7 +339,9 @@ def test_only_selects_rows(tmp_path):
 
 def test_local_file_must_be_the_one_of_the_recipe(tmp_path):
     origin = local(tmp_path, lines([{"problem": "p", "answer": "1"}]))
-    with pytest.raises(UserError, match=r"has sha256 [0-9a-f]{64}, but sources\.some\.from\.sha256"):
+    with pytest.raises(
+        UserError, match=r"has sha256 [0-9a-f]{64}, not 1{64}, which sources\.some\.from\.sha256"
+    ):
         collect(tmp_path, {**origin, "sha256": "1" * 64})
     with pytest.raises(UserError, match="does not exist"):
         collect(tmp_path, {**origin, "path": str(tmp_path / "elsewhere")})
@@ -329,6 +367,17 @@ def test_generated_arithmetic(tmp_path):
     with pytest.raises(
         UserError, match="hardly more than 2 different problems, 40 were asked for; lower `rows`"
     ):
+        collect(tmp_path, too_many)
+
+
+def test_generated_digits(tmp_path):
+    origin = {"kind": "digits", "rows": 40, "seed": 1, "sizes": {3: 1, 5: 2}, "coefficients": [2, 3]}
+    problems, _, _ = collect(tmp_path, {**origin, "is_held_out": True})
+    row = problems.iloc[0]
+    assert row["solution"].endswith(f" yes\nThe answer is \\boxed{{{row['answer']}}}.")
+    assert all(read_problem(text).is_held_out for text in problems["problem"])
+    too_many = {**origin, "rows": 2000, "sizes": {2: 1}, "is_held_out": True}
+    with pytest.raises(UserError, match=r"hardly more than \d+ different problems, 2000 were .*lower `rows`"):
         collect(tmp_path, too_many)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from stages.collect.params import CollectParams, SourceParams
+from stages.collect.params import SourceParams
 from stages.collect.rows import collect_source
+from stages.foundations.machine import MIRROR_VARIABLE
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
 PLAIN = {"problem": "problem", "answer": "answer", "solution": None}
@@ -72,7 +73,7 @@ MIRRORED = {
 
 @pytest.mark.skipif(not MIRROR.is_dir(), reason=f"needs the files of {MIRROR}")
 @pytest.mark.parametrize("name", MIRRORED)
-def test_each_file_of_the_mirror_has_a_field_map(name):
+def test_each_file_of_the_mirror_has_a_field_map(name, monkeypatch):
     known = {entry["name"]: entry for entry in json.loads((MIRROR / "sources.json").read_text())}
     assert set(known) == set(MIRRORED)
     fields, rows, first_answer = MIRRORED[name]
@@ -84,8 +85,8 @@ def test_each_file_of_the_mirror_has_a_field_map(name):
         "max_rows": None,
     }
     source = SourceParams.model_validate({"role": "benchmark", "licence": "MIT", "from": origin})
-    params = CollectParams(mirror=str(MIRROR), timeout_seconds=1)
-    problems, funnel = collect_source("some", source, params)
+    monkeypatch.setenv(MIRROR_VARIABLE, str(MIRROR))
+    problems, funnel = collect_source("some", source)
     assert len(problems) == rows and problems[0]["answer"] == first_answer
     assert set(funnel.dropped_frame()["reason"]) <= {"missing_answer", "not_selected"}
     solutions = [problem["solution"] for problem in problems if problem["solution"]]

@@ -1,8 +1,10 @@
 """collect_web: every kind of source, every reason for a drop, equal bytes on a second run."""
 
 import gzip
+import hashlib
 import json
 import random
+import re
 import zlib
 
 import brotli
@@ -11,14 +13,18 @@ import pytest
 import yaml
 
 from stages.algorithms.arithmetic_tasks import generate_problems
+from stages.algorithms.digit_tasks import read_problem
 from stages.collect_web.__main__ import main
-from stages.collect_web.arithmetic_pages import STYLES, render_pages
+from stages.collect_web.arithmetic_pages import render_pages
+from stages.collect_web.page_layouts import STYLES
 from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
 from stages.foundations.errors import UserError
+from stages.foundations.machine import MIRROR_VARIABLE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table
+from tests.fakes.file_server import serving
 
 ARITHMETIC = {
     "kind": "arithmetic_pages",
@@ -29,6 +35,26 @@ ARITHMETIC = {
     "unfinished": 0.05,
     "rambling_without_end": 0.25,
     "step_error": 0.1,
+    "missing_solution": 0.05,
+    "missing_answer": 0.1,
+    "wrong_answer": 0.05,
+    "repeated": 0.1,
+    "licence": "generated",
+}
+DIGITS = {
+    "kind": "digit_pages",
+    "exercises": 90,
+    "exercises_per_page": 10,
+    "sizes": {3: 1.0, 6: 1.0},
+    "coefficients": [2, 3, 4],
+    "answer_only": 0.3,
+    "jump": 0.2,
+    "rambling": 0.1,
+    "unfinished": 0.05,
+    "rambling_without_end": 0.25,
+    "slip": 0.05,
+    "retry": 0.1,
+    "near_misses": 0.3,
     "missing_solution": 0.05,
     "missing_answer": 0.1,
     "wrong_answer": 0.05,
@@ -100,6 +126,51 @@ def test_folder(tmp_path):
         "site/picture.png": "format_not_known",
     }
     assert metrics["rows/in"] == 8 and metrics["rows/kept"] == 3 == metrics["pages/site"]
+
+
+def write_list(path, server, contents):
+    """A list of pages that the server has; returns the source that names it."""
+    rows = ["url\tsha256\tbytes"]
+    for name, content in contents.items():
+        sha256 = hashlib.sha256(content).hexdigest()
+        rows.append(f"http://127.0.0.1:{server.server_port}/book/{name}\t{sha256}\t{len(content)}")
+    path.write_text("\n".join(rows) + "\n")
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return {"kind": "listed", "path": str(path), "sha256": sha256, "licence": "CC0", "max_pages": None}
+
+
+def test_listed_pages_are_fetched_once_and_never_other_ones(tmp_path, monkeypatch):
+    monkeypatch.setenv(MIRROR_VARIABLE, "")
+    contents = {
+        "one/a.html": HTML.encode(),
+        "two/a.md": b"# Exercise 1\n2+2?",
+        "two/b.png": b"\x89PNG",
+        "two/c.html": b"<p>" + b"x" * 70_000,
+    }
+    site = tmp_path / "site"
+    for name, content in contents.items():
+        (site / "book" / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / "book" / name).write_bytes(content)
+    with serving(site) as server:
+        book = write_list(tmp_path / "list.tsv", server, contents)
+        pages, reasons, metrics = collect(tmp_path, book=book)
+        assert pages["page_id"].tolist() == ["book/one/a.html", "book/two/a.md"]
+        assert pages["format"].tolist() == ["html", "markdown"] and pages["content"][0] == HTML
+        assert reasons == {"book/two/b.png": "format_not_known", "book/two/c.html": "too_large"}
+        assert metrics["rows/in"] == 4
+        first = (tmp_path / "out" / "pages.parquet").read_bytes()
+        asked = server.handler.requests
+        collect(tmp_path, book=book)
+        assert server.handler.requests == asked and (tmp_path / "out" / "pages.parquet").read_bytes() == first
+        with pytest.raises(UserError, match=r"collect_web\.sources\.book\.sha256 says"):
+            collect(tmp_path, book=book | {"sha256": "0" * 64})
+        other = write_list(tmp_path / "list.tsv", server, {"one/a.html": b"<p>other</p>"})
+        with pytest.raises(UserError, match=r"one/a\.html has sha256 .*, but its sha256 in .*list\.tsv is"):
+            collect(tmp_path, book=other)
+        (tmp_path / "list.tsv").write_text("url\tsha256\nfile:///etc/passwd\t" + "0" * 64 + "\n")
+        sha256 = hashlib.sha256((tmp_path / "list.tsv").read_bytes()).hexdigest()
+        with pytest.raises(UserError, match=r"list\.tsv, line 2: no `url`"):
+            collect(tmp_path, book=other | {"sha256": sha256})
 
 
 def test_jsonl_counts_what_it_cannot_use(tmp_path):
@@ -291,6 +362,23 @@ def test_arithmetic_pages_are_reproducible_and_complete(tmp_path):
     assert len({found.content for found in render_pages(source, seed=4)} & set(pages["content"])) == 0
     assert "Let me check." in text and "ad-slot" in text and len(STYLES) == 6
     assert len(generate_problems(0, 120)) == 120
+
+
+def test_digit_pages_are_reproducible_and_hold_no_held_out_problem(tmp_path):
+    pages, _, _ = collect(tmp_path, digits=DIGITS)
+    first = (tmp_path / "out" / "pages.parquet").read_bytes()
+    collect(tmp_path, digits=DIGITS)
+    assert (tmp_path / "out" / "pages.parquet").read_bytes() == first and len(pages) == 10
+    text = "\n".join(pages["content"])
+    found = [read_problem(match) for match in re.findall(r"Digits [^?]*\?", text)]
+    assert len({own.problem for own in found if own}) >= 85 and not any(
+        own.is_held_out for own in found if own
+    )
+    assert "I see it." in text and "Let me check." in text and " yes" in text
+    with pytest.raises(UserError, match=r"hardly more than .* lower `exercises`"):
+        collect(tmp_path, digits={**DIGITS, "sizes": {2: 1.0}, "coefficients": [2], "exercises": 5000})
+    with pytest.raises(UserError, match=r"answer_only \+ jump .* more than 1"):
+        collect(tmp_path, digits={**DIGITS, "jump": 0.7})
 
 
 def test_decode_tries_transport_then_page_then_cp1252():

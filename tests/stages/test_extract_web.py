@@ -166,6 +166,14 @@ def test_punctuation_leaves_the_formula():
         ("It is 3 more than twice the other.", None, None),
         ("We get $a_n=2^n$ for all $n$.", None, None),
         ("(a) 12.5 m/s\n(b) 750 m", None, None),
+        ("mean = 25 and standard deviation = 7.0711", None, None),
+        ("Yes, degree = 5, leading coefficient = 4", None, None),
+        ("SS = 5,700.4;\nMS = 2,850.2", None, None),
+        ("Domain is $(-\\infty,2)$\nRange is $(1,\\infty)$.", None, None),
+        ("The domain of $f$\nis $(1,2)$\nand the range is $(3,4)$.", None, None),
+        ("Since $x=3$, and y is 4, the sum is 7.", None, "7"),
+        ("The slope is $3$.\nSo the line is $y=3x+2$.", None, "y=3x+2"),
+        ("The train is 30 m long and moves at 10 m/s. It takes 3 s. The time is 3 s.", None, "3 s"),
         ("![a graph](x.png)", None, None),
         (None, None, None),
     ],
@@ -206,6 +214,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
             yaml.safe_dump(
                 {
                     "extract_web": {
+                        "method": {"kind": "rules"},
                         "max_answer_characters": 40,
                         "shared_instructions": "prepended",
                         "min_confidence": 0.0,

@@ -116,6 +116,42 @@ def test_a_solution_of_most_problems_is_doubted():
     assert all(row["confidence"] < 0.3 and "same_solution" in row["evidence"] for row in found(page, "html"))
 
 
+BOXES = """\
+### Section Exercises
+
+For the following exercises, evaluate each function.
+
+<div data-type="exercise">
+<div data-type="problem" markdown="1">
+<math xmlns="http://www.w3.org/1998/Math/MathML"><mi>f</mi><mo>=</mo><mn>2</mn></math>
+
+for *one*
+
+</div>
+<div data-type="solution" markdown="1">
+<math xmlns="http://www.w3.org/1998/Math/MathML"><msup><mn>2</mn><mn>5</mn></msup></math>
+
+</div>
+</div>
+
+<div data-type="exercise">
+<div data-type="problem" markdown="1">
+No solution here.
+</div>
+</div>
+"""
+
+
+def test_boxes_of_html_in_markdown_are_read_as_the_page_that_they_make():
+    rows = found(BOXES, "markdown")
+    assert [(row["problem"], row["solution"]) for row in rows] == [
+        ("$f=2$\nfor one", "$2^5$"),
+        ("No solution here.", None),
+    ]
+    assert {row["instructions"] for row in rows} == {"For the following exercises, evaluate each function."}
+    assert all("markup" in row["evidence"] and row["confidence"] >= 0.8 for row in rows[:1])
+
+
 def test_a_problem_that_holds_its_solution_is_doubted():
     worked = "Add one to both sides, then halve both, and find 4."
     solution = f"<solution><para>{worked}</para></solution>"

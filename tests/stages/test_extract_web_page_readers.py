@@ -3,12 +3,12 @@
 import threading
 import time
 
-import psutil
 import pytest
 
 from stages.extract_web.running.extraction import extract_page
 from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
+from tests.fakes.processes import descendants
 
 LIMITS = PageLimits(max_answer_characters=40, seconds=60, memory_mib=1024)
 TAKES_FIFTEEN_SECONDS = "1. a\n" * 1_000_000
@@ -29,7 +29,7 @@ def as_lists(outcomes):
 
 
 def processes_left():
-    return [child for child in psutil.Process().children() if "extract_page" in " ".join(child.cmdline())]
+    return descendants("extract_page")
 
 
 @pytest.mark.parametrize("processes", [1, 3])

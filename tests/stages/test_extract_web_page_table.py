@@ -6,6 +6,7 @@ from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.running.page_table import extract
 
 PARAMS = ExtractWebParams(
+    method={"kind": "rules"},
     max_answer_characters=40,
     shared_instructions="prepended",
     min_confidence=0.0,

@@ -16,8 +16,10 @@ from stages.extract_web.running.shards import extract_shards, find_shards
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
+from tests.fakes.processes import assert_all_end, those_with
 
 PARAMS = {
+    "method": {"kind": "rules"},
     "max_answer_characters": 40,
     "shared_instructions": "prepended",
     "min_confidence": 0.0,
@@ -61,14 +63,6 @@ def start(arguments, folder):
     )
 
 
-def is_alive(process):
-    """False for one that has ended and whose parent has not noticed yet."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def watch(process, until=lambda descendants: False):
     """All processes that it ever had, and the addresses they listened on."""
     descendants, addresses = set(), set()
@@ -87,13 +81,6 @@ def watch(process, until=lambda descendants: False):
     return descendants, addresses
 
 
-def assert_all_end(processes, seconds=20):
-    deadline = time.monotonic() + seconds
-    while (alive := [one for one in processes if is_alive(one)]) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert alive == []
-
-
 @pytest.mark.slow
 def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, monkeypatch):
     folder = tmp_path / "pages"
@@ -105,7 +92,7 @@ def test_the_rows_are_those_of_the_local_engine_and_shards_are_shared(tmp_path, 
     descendants, addresses = watch(process)
     assert process.wait() == 0, (tmp_path / "log").read_text()
     assert len(descendants) > 5  # Ray's own
-    assert_all_end(descendants, seconds=5)
+    assert_all_end(descendants)
     assert addresses <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert not list((tmp_path / "home").glob("*")) and not list((tmp_path / "state").glob("ray/*"))
 
@@ -133,8 +120,10 @@ def test_nothing_outlives_a_stage_that_is_killed(tmp_path):
     work = tmp_path / "state/scratch/extract_web-shards"
 
     def is_at_the_slow_page(descendants):
-        workers = [one for one in descendants if is_alive(one) and "extract_page" in " ".join(one.cmdline())]
-        return bool(list(work.glob("000000-*.json"))) and any(one.cpu_times().user > 1 for one in workers)
+        def is_at_work(one):
+            return "extract_page" in " ".join(one.cmdline()) and one.cpu_times().user > 1
+
+        return bool(list(work.glob("000000-*.json"))) and bool(those_with(is_at_work, descendants))
 
     descendants, _ = watch(process, is_at_the_slow_page)
     assert process.poll() is None, (tmp_path / "log").read_text()

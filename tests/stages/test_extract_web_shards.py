@@ -24,6 +24,7 @@ from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
 
 PARAMS = ExtractWebParams(
+    method={"kind": "rules"},
     max_answer_characters=40,
     shared_instructions="prepended",
     min_confidence=0.0,

@@ -134,6 +134,14 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
         ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
         ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
         ("Simplify $\\frac{2}{4}$.", "$\\frac{1}{2}$", "\\frac{1}{2}"),
+        ("For the following exercises, simplify the expression.\n$3-12 \\times 2+19$", "-2", "-2"),
+        (
+            "Use the following information to answer the next six exercises: a store gets 120 customers a day.\n"
+            "How many come in a week of six days?",
+            "720",
+            "720",
+        ),
+        ("In Exercises 5-9, solve for x.\n$2x=10$", "$5$", "5"),
         (
             "A table costs 40 dollars and a chair 10. What do both cost?",
             "40+10=50\nThe answer is \\boxed{50}.",
@@ -144,6 +152,20 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
 def test_good_exercises_pass_every_rule(problem, solution, answer):
     row = Candidate("1", problem, solution, answer)
     assert {name: rule(row) for name, rule in RULES.items() if rule(row)} == {}
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        ("Use the slope that you found in the previous exercise.", "refers_to_figure_or_other"),
+        ("Solve for x. Then use it for the following exercises.\n$2x=10$", "refers_to_figure_or_other"),
+        ("For the following exercises, use the graph shown.\nFind the slope.", "refers_to_figure_or_other"),
+        ("For the following exercises, simplify.", "refers_to_figure_or_other"),
+        ("b. What is the average of these?", "multi_part"),
+    ],
+)
+def test_what_leans_on_another_text_is_refused(problem, reason):
+    assert RULES[reason](Candidate("1", problem, "3", "3"))
 
 
 def test_too_long_names_the_text():
@@ -337,6 +359,8 @@ def test_agreement_keeps_what_the_policy_reaches(tmp_path, stubborn_policy):
     kept, reasons, metrics = filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
     assert reasons == {1: "no_agreement"} and kept["answer"].tolist() == ["3", "3"]
     assert metrics["dropped/no_agreement"] == 1
+    asked, kept_rows = metrics["agreement/asked"], metrics["agreement/kept"]
+    assert (asked, kept_rows) == (3, 2) and metrics["agreement/sampled_tokens"] >= 3
     first = (tmp_path / "out" / "solutions").read_bytes()
     filter_web(tmp_path, rows, stubborn_policy, agreement=agreement)
     assert (tmp_path / "out" / "solutions").read_bytes() == first

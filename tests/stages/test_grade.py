@@ -113,6 +113,41 @@ def test_scores_by_hand(grade):
     assert not any("clean" in name for name in metrics)
 
 
+def test_trials_are_counted_where_all_problems_are_digits(grade):
+    question = "Digits 8 6 7 4: 2A+5B=43. What is AB?"
+    texts = [
+        "8,4:16+20=36 low\n4,7:8+35=43 yes\nThe answer is \\boxed{47}.",
+        "7,6:14+30=44 high\n7,6:14+30=43 yes\nThe answer is \\boxed{76}.",  # repeated, wrong, a false claim
+        "The answer is \\boxed{47}.",
+        "8,6:16+30=46 high",
+    ]
+    rows = [
+        response("p1", text, index=index, answer="47") | {"problem": question}
+        for index, text in enumerate(texts)
+    ]
+    metrics, _ = grade(rows)
+    found = {name.removeprefix("sums/"): value for name, value in metrics.items()}
+    assert found["trials_mean"] == 5 / 4 and found["without_trials_fraction"] == 1 / 4
+    assert found["repeated_trial_fraction"] == found["wrong_trial_fraction"] == 1 / 5
+    assert found["false_claim_fraction"] == 1 / 2
+    others = [response("p2", "4", index=index) for index in range(4)]  # 2+2? is no such problem
+    assert "sums/trials_mean" not in grade([*rows, *others])[0]
+
+
+def test_problems_that_all_or_none_of_the_samples_solve(grade):
+    rows = [
+        response(name, rf"\boxed{{{answer}}}", index=index)
+        for name, answers in (("p1", (4, 4)), ("p2", (4, 5)), ("p3", (5, 5)))
+        for index, answer in enumerate(answers)
+    ]
+    metrics, _ = grade(rows)
+    assert (
+        metrics["sums/always_solved_fraction"]
+        == metrics["sums/never_solved_fraction"]
+        == pytest.approx(1 / 3)
+    )
+
+
 def test_a_headline_is_the_score_of_all_samples_or_else_the_greedy_one(grade, tmp_path):
     metrics, _ = grade([*ROWS, response("p2", r"\boxed{4}", "greedy", benchmark="other")])
     for name, score in (("sums", "avg_at_4"), ("other", "greedy")):

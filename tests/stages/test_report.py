@@ -309,6 +309,38 @@ def test_plots_speak_and_follow_the_theme(run):
     assert {color for color in colors if color.startswith("#")} == set()
 
 
+def test_a_search_by_trial_has_its_section_and_rounds_from_one_policy_stand_side_by_side(run):
+    data = run / "data"
+    for place, policy in enumerate(PARAMS["policies"]):
+        path = data / f"metrics/grade/{policy}.json"
+        grades = json.loads(path.read_text())
+        searched = {"trials_mean": 2.0 + place, "false_claim_fraction": 0.3 - place / 10}
+        searched |= {"without_trials_fraction": 0.5, "keyword_rate_start_over": 0.01}
+        passes = {
+            f"pass_at_{k}{end}": 0.1 * k + place / 10 + width
+            for k in (1, 2, 4)
+            for end, width in (("", 0.0), ("_low", -0.05), ("_high", 0.05))
+        }
+        grades |= {f"sums_heldout/{name}": value for name, value in (searched | passes).items()}
+        write_metrics(path, grades)
+    rounds = {"rl_1": {"start_from": "sft"}, "rl_2": {"start_from": "sft"}}
+    write_params(run, {**PARAMS, "rl_rounds": rounds})
+    for name, length in (("rl_1", 90), ("rl_2", 60)):
+        rows = [{"step": step, "length/response_tokens_mean": length * step} for step in (1, 2)]
+        write_curves(data / f"curves/rl_round/{name}.csv", rows)
+    page = make_page(run)
+    text = Reader(page).text
+    assert "From sft to rl_1: 3.0 to 4.0 trials a response, 9 to 9 tokens, 6.2% to 6.2% cut off;" in text
+    assert "20.0% to 10.0% of the claims are false." in text
+    labels = [attributes["aria-label"] for tag, attributes in Reader(page).tags if tag == "svg"]
+    assert "Response length, by round. rl_1 90 → 180; rl_2 60 → 120." in labels
+    assert any(
+        label.startswith("Any of k samples, pass@k by policy. base 10.0% at 1, 20.0% at 2")
+        for label in labels
+    )
+    assert any("“start over”: base 1%" in label for label in labels)
+
+
 @pytest.mark.parametrize("missing", ["sft_curve", "rounds", "grades", "responses", "metrics"])
 def test_what_is_missing_is_said(run, missing):
     data, params = run / "data", dict(PARAMS)

@@ -2,18 +2,30 @@
 
 They lie outside the stage's outputs because DVC deletes those before it starts the command. Each holds the hashes of
 its files, so that one that a disk has damaged is told about and passed over.
+
+On several ranks a file `rank-<number>...` is written, hashed and verified by one of them, all others by rank 0.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.files import sha256_of, write_json
 from stages.observe.progress import say
 
+if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and has no torch
+    from stages.engines.trainers.protocol import Ranks
+
 MANIFEST = "manifest.json"
+OF_RANK = re.compile(r"rank-(\d+)")
+ALONE = OneRank()
 
 
 class Checkpoints:
@@ -22,27 +34,43 @@ class Checkpoints:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
 
-    def latest(self) -> tuple[int, Path] | None:
-        """Step and folder of the last checkpoint whose files are what was written, or None; others are named."""
-        for folder in sorted(self.scratch.glob("step-*"), reverse=True):
-            damage = _damage(folder)
+    def latest(self, ranks: Ranks = ALONE) -> tuple[int, Path] | None:
+        """Step and folder of the last checkpoint whose files are what was written, or None; others are named.
+
+        Collective: every rank verifies the files that are its own.
+        """
+        found = sorted(self.scratch.glob("step-*"), reverse=True)
+        for folder in ranks.broadcast(found):
+            damage = [told for told in ranks.gather(_damage(folder, ranks)) if told]
             if not damage:
                 return int(folder.name.removeprefix("step-")), folder
-            say(
-                f"WARNING: checkpoint {folder} is not used: {damage}. The run goes on from the one before, if any"
-            )
+            if ranks.rank == 0:
+                say(
+                    f"WARNING: checkpoint {folder} is not used: {'; '.join(damage)}. The run goes on from the one "
+                    "before, if any"
+                )
         return None
+
+    def newest(self) -> Path | None:
+        """The folder of the last sealed checkpoint, unverified."""
+        return max((path.parent for path in self.scratch.glob(f"step-*/{MANIFEST}")), default=None)
 
     def folder(self, step: int) -> Path:
         """Where the checkpoint of `step` belongs; write it with `replace_folder`, then call `keep_last`."""
         return self.scratch / f"step-{step:09d}"
 
-    def keep_last(self) -> None:
-        """Seals the last checkpoint with the hashes of its files and removes the others."""
-        *older, last = sorted(self.scratch.glob("step-*"))
-        write_json(last / MANIFEST, _hashes(last))
-        for folder in older:
-            shutil.rmtree(folder)
+    def keep_last(self, hashes: Mapping[str, str] = MappingProxyType({}), ranks: Ranks = ALONE) -> None:
+        """Seals the last checkpoint with the hashes of its files and removes the others; collective.
+
+        `hashes` are those of the files that this rank has written and hashed; rank 0 reads the rest.
+        """
+        known = {name: digest for own in ranks.gather_to_first(dict(hashes)) for name, digest in own.items()}
+        if ranks.rank == 0:
+            *older, last = sorted(self.scratch.glob("step-*"))
+            rest = [name for name in _names(last) if name not in known]
+            write_json(last / MANIFEST, known | {name: sha256_of(last / name) for name in rest})
+            for folder in older:
+                shutil.rmtree(folder)
 
     def clear(self) -> None:
         """Removes them all, and what a killed run had half written: the outputs are written. Any rank may, or all."""
@@ -50,20 +78,30 @@ class Checkpoints:
             shutil.rmtree(folder, onerror=_unless_gone)
 
 
-def _hashes(folder: Path) -> dict[str, str]:
+def _names(folder: Path) -> list[str]:
+    """Its files but the manifest."""
     files = (path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
-    return {str(path.relative_to(folder)): sha256_of(path) for path in files}
+    return sorted(str(path.relative_to(folder)) for path in files)
 
 
-def _damage(folder: Path) -> str:
-    """What is wrong with a checkpoint; empty when nothing is."""
+def _damage(folder: Path, ranks: Ranks) -> str:
+    """What is wrong with the files of a checkpoint that are this rank's to verify; empty when nothing is."""
     try:
         written = json.loads((folder / MANIFEST).read_bytes())
     except (OSError, ValueError):
-        return "its run ended while it was written"
-    found = _hashes(folder)
-    changed = sorted(name for name in {*written, *found} if written.get(name) != found.get(name))
+        return "its run ended while it was written" if ranks.rank == 0 else ""
+    own = [name for name in {*written, *_names(folder)} if _verifier(name) % ranks.world_size == ranks.rank]
+    changed = sorted(name for name in own if written.get(name) != _hash(folder / name))
     return f"{', '.join(changed)} changed since it was written" if changed else ""
+
+
+def _verifier(name: str) -> int:
+    of_rank = OF_RANK.match(name)
+    return int(of_rank[1]) if of_rank else 0
+
+
+def _hash(path: Path) -> str | None:
+    return sha256_of(path) if path.exists() else None
 
 
 def _unless_gone(_function: object, _path: str, error: tuple) -> None:

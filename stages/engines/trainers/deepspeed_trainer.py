@@ -5,7 +5,8 @@ Runs in one process as it is, and on every rank that `torchrun` starts. AdamW is
 caller's to divide; the losses here are shares of one sum, so each is multiplied by the number of ranks.
 
 Not bit-exact across numbers of ranks or ZeRO stages: the order of float additions differs. For a fixed number of
-ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted.
+ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted. A checkpoint serves
+any number of ranks and any ZeRO stage.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams
 from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics, add_up
+from stages.engines.trainers.shards import ShardReader, shard_of, write_tensors
+from stages.engines.trainers.zero_state import MOMENTS, fragments, optimizer_state, use_fragments
 from stages.foundations.errors import UserError
 
-TAG = "deepspeed"
 BUCKET_ELEMENTS = 100_000_000
 """Gradients reduced at once; DeepSpeed's own 500 million would take 2 GB beside a small policy."""
 
@@ -49,7 +51,12 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         torch.set_num_threads(params.threads)
         self._group = group = ProcessGroup()
         self.rank, self.world_size = group.rank, group.world_size
-        self.broadcast, self.gather, self.sum_over_ranks = group.broadcast, group.gather, group.sum_over_ranks
+        self.broadcast, self.scatter, self.sum_over_ranks = (
+            group.broadcast,
+            group.scatter,
+            group.sum_over_ranks,
+        )
+        self.gather, self.gather_to_first = group.gather, group.gather_to_first
         self.params, self.max_gradient_norm, self.peak_rate = params, max_gradient_norm, adamw.learning_rate
         self.model = model
         self.model.module.train()
@@ -67,10 +74,16 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
+        config = _engine_config(self.params, self.max_gradient_norm)
         is_mixed = self.params.dtype == "mixed"
-        exact = (
-            {name: weight.detach().clone() for name, weight in self.model.named_weights()} if is_mixed else {}
-        )
+        exact = {}
+        if is_mixed and self.rank == 0:
+            exact = {name: weight.detach() for name, weight in self.model.module.named_parameters()}
+        if self.params.zero_stage == 3:
+            # One weight after the other, from rank 0: whole, they would not fit on a GPU.
+            for weight in self.model.module.parameters():
+                weight.data = weight.data.to(torch.bfloat16 if is_mixed else torch.float32)
+            deepspeed.zero.Init(module=self.model.module, config_dict_or_path=config)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -80,13 +93,31 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 weight_decay=adamw.weight_decay,
                 foreach=True,
             ),
-            config=_engine_config(self.params, self.max_gradient_norm),
+            config=config,
             dist_init_required=False,
         )
-        for name, weight in self.model.named_weights():
-            if name in exact:  # its float32 masters are those of the weights after they were rounded
-                deepspeed.utils.safe_set_full_fp32_param(weight, exact.pop(name).to(engine.device))
+        for buffer in self.model.module.buffers():  # DeepSpeed moves those of a model that is whole
+            buffer.data = buffer.data.to(engine.device)
+        if is_mixed:
+            self._take_exact(engine, exact)
         return engine
+
+    @torch.no_grad()
+    def _take_exact(self, engine: Any, exact: dict[str, Tensor]) -> None:
+        """Gives the float32 masters, which are those of rounded weights, rank 0's weights as they were; empties it."""
+        shapes = {
+            name: getattr(weight, "ds_shape", weight.shape)
+            for name, weight in self.model.module.named_parameters()
+        }
+        own = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
+        for name, shape in shapes.items():
+            weight = torch.empty(shape, device=engine.device)
+            if self.rank == 0:
+                weight.copy_(exact.pop(name))
+            torch.distributed.broadcast(weight, 0)
+            if name in own:
+                fragment = own[name]
+                fragment.of(fragment.flat).copy_(weight.flatten()[fragment.start :][: fragment.count])
 
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
@@ -201,25 +232,49 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
             self.model.save(weights, folder)
         self._group.wait_for_all()
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes each rank's share into `folder`, which must be the same on all ranks."""
-        self._engine.save_checkpoint(str(folder), tag=TAG, save_latest=False)
+    def save_checkpoint(self, folder: Path) -> dict[str, str]:
+        """Writes this rank's fragments into `folder`, which must be the same on all ranks; see the protocol."""
+        zero_stage, tensors = self.params.zero_stage, dict[str, Tensor]()
+        for name, buffer in self._buffers():
+            tensors[f"buffer/{name}/0"] = buffer.flatten()
+        if zero_stage or self.rank == 0:
+            for one in fragments(self._engine, self.model, zero_stage):
+                state = optimizer_state(self._engine, one, self.model, zero_stage)
+                tensors[f"weight/{one.name}/{one.start}"] = one.of(one.flat)
+                tensors |= {f"{key}/{one.name}/{one.start}": one.of(state[key]) for key in MOMENTS}
+                tensors[f"step/{one.name}/{one.start}"] = state["step"].reshape(1)
+        name = shard_of(self.rank)
+        digest = write_tensors(folder / name, tensors)
         if self.rank == 0:
             (folder / "trainer.json").write_text(json.dumps(self._checkpoint_layout()))
         self._group.wait_for_all()
+        return {name: digest}
 
+    @torch.no_grad()
     def load_checkpoint(self, folder: Path) -> None:
-        """Restores what `save_checkpoint` wrote; UserError when other ranks or another ZeRO stage wrote it."""
+        """Restores what any number of ranks wrote at any ZeRO stage; see the protocol."""
         written = json.loads((folder / "trainer.json").read_text())
-        if written != self._checkpoint_layout():
-            raise UserError(
-                f"the checkpoint in {folder} was written by {written}, this run is {self._checkpoint_layout()}: "
-                "resume with the same ranks and trainer, or delete the checkpoint to start the stage again"
-            )
-        self._engine.load_checkpoint(str(folder), tag=TAG)
+        is_same = written == self._checkpoint_layout()
+        zero_stage = self.params.zero_stage
+        own = shard_of(self.rank) if is_same and zero_stage else "rank-*.safetensors"
+        with ShardReader(folder, own) as shards:
+            for name, buffer in self._buffers():
+                shards.read(f"buffer/{name}", 0, buffer.view(-1))
+            for one in fragments(self._engine, self.model, zero_stage):
+                state = optimizer_state(self._engine, one, self.model, zero_stage)
+                shards.read(f"weight/{one.name}", one.start, one.of(one.flat))
+                for key in MOMENTS:
+                    shards.read(f"{key}/{one.name}", one.start, one.of(state[key]))
+                state["step"].fill_(shards.first(f"step/{one.name}"))
+        use_fragments(self._engine, zero_stage)
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """What the model keeps besides its parameters."""
+        parameters = {name for name, _ in self.model.module.named_parameters()}
+        return ((name, buffer) for name, buffer in self.model.named_weights() if name not in parameters)
 
     def _checkpoint_layout(self) -> dict[str, int | str]:
-        return {"ranks": self.world_size, "zero_stage": self.params.zero_stage, "dtype": self.params.dtype}
+        return {"ranks": self.world_size, "zero_stage": self.params.zero_stage}
 
     def close(self) -> None:
         """Frees the engine; leaves the process group unless somebody else had set it up.

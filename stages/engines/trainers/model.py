@@ -44,6 +44,8 @@ class TrainedModel(Generic[Batch, Outputs]):
     must take part in the same reductions; what comes out counts nowhere."""
     ends: tuple[nn.Parameter, ...] = ()
     """Matrices that are no layer's, such as embeddings and head: Muon leaves them to AdamW."""
+    pair_cost: float = 0.0
+    """What attention between two tokens costs, where a token without attention costs 1; 0 where nobody asks."""
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters, tied ones once, then the buffers that belong to a checkpoint: the tensors themselves."""

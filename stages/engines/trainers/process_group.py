@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from stages.foundations.errors import UserError
 
 PASS_TIMEOUT = timedelta(minutes=10)
 """Of the collectives of a forward and backward pass: past it a rank has hung."""
@@ -40,37 +45,71 @@ class ProcessGroup:
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank."""
         held = [value]
-        dist.broadcast_object_list(held, src=0, group=self._talk)
+        with self._waiting():
+            dist.broadcast_object_list(held, src=0, group=self._talk)
+        return held[0]
+
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """See the protocol."""
+        held: list[Any] = [None]
+        with self._waiting():
+            dist.scatter_object_list(held, None if values is None else list(values), src=0, group=self._talk)
         return held[0]
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value`, by rank."""
         values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value, group=self._talk)
+        with self._waiting():
+            dist.all_gather_object(values, value, group=self._talk)
         return values
 
+    def gather_to_first(self, value: Any) -> list[Any]:
+        """See the protocol."""
+        values: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
+        with self._waiting():
+            dist.gather_object(value, values, dst=0, group=self._talk)
+        return values or []
+
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """Elementwise sum over the ranks, on the CPU."""
-        summed = values.to("cpu", copy=True)
-        dist.all_reduce(summed, group=self._talk)
+        """Elementwise sum over the ranks, on the values' own device: those of a GPU go over NCCL."""
+        summed = values.clone()
+        with self._waiting():
+            dist.all_reduce(summed, group=None if values.is_cuda else self._talk)
         return summed
 
     def extremes(self, value: int) -> tuple[int, int]:
         """The smallest and the largest of the ranks' values."""
         ends = torch.tensor([-value, value])
-        dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._talk)
+        with self._waiting():
+            dist.all_reduce(ends, op=dist.ReduceOp.MAX, group=self._talk)
         return -int(ends[0]), int(ends[1])
 
     def wait_for_all(self) -> None:
         """Returns when every rank has called it."""
-        dist.barrier(group=self._talk)
+        with self._waiting():
+            dist.barrier(group=self._talk)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """What ends a wait is another rank's end, of which that rank has told more."""
+        try:
+            yield
+        except RuntimeError as error:
+            said = str(error).splitlines()[0]
+            raise UserError(
+                f"rank {self.rank} of {self.world_size} waited for another rank, and that one has ended ({said}): its "
+                "own message says why. The next run goes on from the last checkpoint"
+            ) from error
 
     def leave(self) -> None:
         """Ends the group, unless it was somebody else's."""
-        import deepspeed
-
-        if self._is_own:
+        if not self._is_own:
+            return
+        deepspeed = sys.modules.get("deepspeed")
+        if deepspeed is not None and deepspeed.comm.is_initialized():
             deepspeed.comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
+        else:
+            dist.destroy_process_group()
 
 
 def _join(backend: str) -> None:

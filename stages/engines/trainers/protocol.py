@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from stages.engines.trainers.model import Batch, Outputs
+from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.foundations.files import replace_folder
 
 Diagnostics = dict[str, float]
@@ -75,17 +75,24 @@ class Ranks(Protocol):
     def broadcast(self, value: Any) -> Any:
         """Rank 0's `value` on every rank (any picklable object); collective."""
 
+    def scatter(self, values: Sequence[Any] | None) -> Any:
+        """This rank's element of rank 0's `values`, one (any picklable object) for each rank; collective."""
+
     def gather(self, value: Any) -> list[Any]:
         """Every rank's `value` (any picklable object) on every rank, by rank; collective."""
 
+    def gather_to_first(self, value: Any) -> list[Any]:
+        """Every rank's `value` (any picklable object) on rank 0, by rank; empty elsewhere; collective."""
+
     def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """Elementwise sum of a small CPU tensor over the ranks; collective."""
+        """Elementwise sum of a tensor over the ranks, on its own device; collective."""
 
 
 class Trainer(Ranks, Protocol[Batch, Outputs]):
     """A model that learns, on one rank or many."""
 
     device: torch.device
+    model: TrainedModel[Batch, Outputs]
 
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float
@@ -108,8 +115,11 @@ class Trainer(Ranks, Protocol[Batch, Outputs]):
     def save_model(self, folder: Path) -> None:
         """Writes the model as its `TrainedModel.save` does (rank 0 writes; collective)."""
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU)."""
+    def save_checkpoint(self, folder: Path) -> dict[str, str]:
+        """Writes weights and optimizer state so that `load_checkpoint` continues bit for bit (on CPU).
+
+        Returns the SHA-256 of the files that this rank has written, by name: nobody needs to read them for it.
+        """
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what `save_checkpoint` wrote."""

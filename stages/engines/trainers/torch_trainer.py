@@ -5,25 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic
+from typing import Generic
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from stages.engines.devices import pick_device
 from stages.engines.trainers.mixed_precision import MasterWeights
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
+from stages.engines.trainers.one_rank import OneRank
 from stages.engines.trainers.optimizers import allocate_state, build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import LossFunction, Update, add_up
+from stages.engines.trainers.shards import write_tensors
+
+FILE = "trainer.safetensors"
 
 
-class TorchTrainer(Generic[Batch, Outputs]):
+class TorchTrainer(OneRank, Generic[Batch, Outputs]):
     """See `stages.engines.trainers.protocol.Trainer`."""
-
-    rank = 0
-    world_size = 1
 
     def __init__(
         self,
@@ -102,18 +103,18 @@ class TorchTrainer(Generic[Batch, Outputs]):
         for name, weight in self.model.named_weights():
             yield name, self._learned(weight).detach()
 
-    def save_checkpoint(self, folder: Path) -> None:
-        """Writes weights and optimizer state as one safetensors file."""
+    def save_checkpoint(self, folder: Path) -> dict[str, str]:
+        """Writes weights and optimizer state as one safetensors file; see the protocol."""
         tensors = {f"weights/{name}": weight.contiguous() for name, weight in self.learned_weights()}
         for number, opt in enumerate(self.optimizers):
             for name, weight in self.learned.items():
                 for key, value in opt.state.get(weight, {}).items():
                     tensors[f"optimizer/{number}/{name}/{key}"] = torch.as_tensor(value).contiguous()
-        save_file(tensors, folder / "trainer.safetensors")
+        return {FILE: write_tensors(folder / FILE, tensors)}
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores weights and optimizer state; KeyError when the file belongs to another model."""
-        tensors = load_file(folder / "trainer.safetensors", device=str(self.device))
+        tensors = load_file(folder / FILE, device=str(self.device))
         for name, weight in self.learned_weights():
             weight.copy_(tensors.pop(f"weights/{name}"))
         if self.masters:
@@ -122,18 +123,6 @@ class TorchTrainer(Generic[Batch, Outputs]):
             _, number, name_and_key = path.split("/", 2)
             name, key = name_and_key.rsplit("/", 1)
             self.optimizers[int(number)].state[self.learned[name]][key] = value
-
-    def broadcast(self, value: Any) -> Any:
-        """The value itself."""
-        return value
-
-    def gather(self, value: Any) -> list[Any]:
-        """The value alone."""
-        return [value]
-
-    def sum_over_ranks(self, values: Tensor) -> Tensor:
-        """The values themselves."""
-        return values
 
     def close(self) -> None:
         """Frees the model."""

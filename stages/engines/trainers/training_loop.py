@@ -139,20 +139,19 @@ def _save(
 ) -> Path:
     place = checkpoints.folder(int(curve[-1]["step"]))
     with replace_folder_together(trainer, place) as folder:
-        trainer.save_checkpoint(folder)
+        hashes = trainer.save_checkpoint(folder)
         if kept is not None:
             kept.save(folder, curve, before)
         if trainer.rank == 0:
             write_json(folder / "curve.json", curve)
-    if trainer.rank == 0:
-        checkpoints.keep_last()
+    checkpoints.keep_last(hashes, trainer)
     return place
 
 
 def _resume(
     label: str, trainer: Trainer, checkpoints: Checkpoints, kept: Kept | None
 ) -> tuple[int, Curve, Path | None]:
-    found = checkpoints.latest()
+    found = checkpoints.latest(trainer)
     if found is None:
         return 0, [], None
     step, folder = found

@@ -76,9 +76,12 @@ def judged(exercises: Sequence[Exercise]) -> list[Exercise]:
     return found
 
 
-def confidence(exercise: Exercise) -> float:
-    """Between 0 and 1, two digits: the share of pairs found and doubted like this one that are right."""
-    value = MEASURED.get(exercise.rule, UNMEASURED)
+def confidence(exercise: Exercise, precision: float | None = None) -> float:
+    """Between 0 and 1, two digits: the share of pairs found and doubted like this one that are right.
+
+    `precision` is that of what found it, where it is no rule.
+    """
+    value = MEASURED.get(exercise.rule, UNMEASURED) if precision is None else precision
     for doubt in exercise.doubts:
         value *= COSTS[doubt]
     return round(value, 2)

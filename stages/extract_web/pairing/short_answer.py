@@ -11,6 +11,8 @@ _CONCLUDES = re.compile(
     r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
+_BROKEN_LINE = re.compile(r"\n(?=[a-z])")
+"""A page may end a line after a formula: a sentence that goes on in small letters is one."""
 _SUM = re.compile(r"[-\d+*/().,\s]*\d[-\d+*/().,\s]*=\s*([-+]?\d[\d,]*(?:\.\d+)?)")
 """An equation of numbers only, `9-4=5`: its right side is the answer."""
 MAX_AFTER = 20
@@ -31,6 +33,11 @@ _CLOSES = re.compile(
     re.IGNORECASE,
 )
 """A sentence that ends in what it concludes: a formula, or a number with its unit."""
+_ANOTHER = re.compile(
+    rf"(?:\b(?:is|are)\b|=)\s*(?:\$[^$]+\$|{_VALUE})\s*(?:[,;]|\band\b)\s+(?:and\s+)?[^\W\d]", re.IGNORECASE
+)
+_FOLLOWS = re.compile(r"\b(?:so|then|thus|hence|therefore|since|because|as|if|when)\b", re.IGNORECASE)
+_IS = re.compile(r"\b(?:is|are)\b", re.IGNORECASE)
 
 
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
@@ -75,9 +82,22 @@ def _ends_in(text: str, answer: str) -> bool:
 
 
 def _conclusion(text: str) -> str | None:
-    sentence = next((part for part in reversed(_SENTENCE_END.split(text.strip())) if part.strip()), "")
-    found = _CLOSES.search(f" {sentence}")
-    return _bare(found["answer"] or found["equation"]) if found else None
+    whole = _BROKEN_LINE.sub(" ", text.strip())
+    sentences = [f" {part}" for part in _SENTENCE_END.split(whole) if part.strip()]
+    found = _CLOSES.search(sentences[-1]) if sentences else None
+    if not found or _is_one_of_several(sentences, found):
+        return None
+    return _bare(found["answer"] or found["equation"])
+
+
+def _is_one_of_several(sentences: list[str], found: re.Match[str]) -> bool:
+    """True where the last of several values was found: "mean = 25 and deviation = 7", "Domain is A. Range is B." """
+    if found["answer"] is None or _FOLLOWS.search(sentences[-1]):
+        return False
+    *others, last = sentences
+    states = [_CLOSES.search(one) and _IS.search(one) for one in sentences]
+    goes_on = bool(others) and others[-1].rstrip().endswith((";", ","))
+    return goes_on or bool(_ANOTHER.search(last[: found.start("answer")])) or bool(others and all(states))
 
 
 def _bare(answer: str) -> str:

@@ -1,6 +1,6 @@
-"""Markdown in which the author marked the exercises: MyST's directives, Quarto's fences, HTML boxes.
+"""Markdown in which the author marked the exercises by fences: MyST's directives, Quarto's boxes.
 
-What a fence calls itself (`{exercise}`, `{#exr-one}`, `class="question"`, a title "Solution") says what it holds; no
+What a fence calls itself (`{exercise}`, `{#exr-one}`, a title "Solution") says what it holds; no
 label is read. A solution belongs to the exercise that it names, that it stands in, or that it follows. A fenced
 container with text and one solution in it is an exercise, whatever its name.
 """
@@ -20,9 +20,8 @@ from stages.extract_web.readers.text_reader import read_text
 _FENCE = re.compile(
     r"\s{0,3}(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
-_BOX = re.compile(r"\s{0,3}<(?P<end>/)?(?:div|section)\b(?P<given>[^<>]*)>\s*", re.IGNORECASE)
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
-_CLASS = re.compile(r"class=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
+_CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
 _OPTION = re.compile(r":(\w[\w-]*):\s*(.*)")
 _TEXT_DIRECTIVE = re.compile(
     r"admonition|note|tip|warning|important|attention|caution|danger|seealso|dropdown|tab|group-tab|sidebar|margin"
@@ -102,16 +101,16 @@ def _asks(box: _Box) -> bool:
 def _open_or_close(line: str, stack: list[_Box]) -> bool:
     """True for a line that begins or ends a container."""
     top = stack[-1]
-    fence, box = _FENCE.fullmatch(line), _BOX.fullmatch(line)
-    sign = fence["sign"] if fence else "<"
-    given = (((fence["given"] or fence["word"]) if fence else box["given"] if box else "") or "").strip()
-    is_end = not given if fence else bool(box and box["end"])
+    fence = _FENCE.fullmatch(line)
+    sign = fence["sign"] if fence else ""
+    given = ((fence["given"] or fence["word"] or "") if fence else "").strip()
+    is_end = fence is not None and not given
     if top.is_code:
         if is_end and sign.startswith(top.sign):
             top.content.append("$$" if top.content[0] == "$$" else line)
             stack.pop()
         return is_end and top is not stack[-1]
-    if not fence and not box:
+    if not fence:
         return False
     if is_end and _close(sign, stack):
         return True
@@ -125,14 +124,14 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
         stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
         return True
     is_gated = given.endswith("-start")
-    part = _part(given.removesuffix("-start"))
-    is_text = fence and fence["given"] and _TEXT_DIRECTIVE.match(given)
+    part = part_of_attributes(given.removesuffix("-start"))
+    is_text = fence["given"] and _TEXT_DIRECTIVE.match(given)
     if is_backtick and not part and not is_text:
         code = ["$$" if given == "math" else line]
         stack.append(_Box("", sign, stack[-1], content=code, is_code=True))  # type: ignore[arg-type]
         stack[-2].content.append(stack[-1])
         return True
-    opened = _Box(part, "start" if is_gated else sign, top, (fence["name"] if fence else "") or "")
+    opened = _Box(part, "start" if is_gated else sign, top, fence["name"] or "")
     top.content.append(opened)
     stack.append(opened)
     if is_gated:  # the directive itself is closed by its own fence; its content follows
@@ -150,7 +149,7 @@ def _close(sign: str, stack: list[_Box]) -> bool:
     return False
 
 
-def _part(given: str) -> str:
+def part_of_attributes(given: str) -> str:
     """What a container is by its name, classes, identifier or title; empty for others."""
     title = _TITLE.search(given)
     if title:

@@ -67,7 +67,12 @@ def is_emphasis(element: _Element, name: str) -> bool:
 def role(element: _Element) -> tuple[str, bool] | None:
     """(part, whether it is the accepted answer) by microdata, class, id or own name; None for other elements."""
     kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
-    given = [element.get("itemprop") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    given = [
+        element.get("itemprop") or "",
+        element.get("data-type") or "",
+        *(element.get("class") or "").split(),
+    ]
+    given.append(element.get("id") or "")
     given.append(own_name(element))
     part = {"question": "problem", "answer": "answer"}.get(kind)
     every = [tokens(name) for name in given if name]

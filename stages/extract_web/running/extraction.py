@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from stages.extract_web.pairing.confidence import confidence, evidence, judged
+from stages.extract_web.pairing.candidates import candidate_rows
+from stages.extract_web.pairing.confidence import judged
 from stages.extract_web.pairing.exercises import Exercise, find_exercises
-from stages.extract_web.pairing.short_answer import short_answer
 from stages.extract_web.readers.html_reader import read_html
 from stages.extract_web.readers.html_source import NotHtml
 from stages.extract_web.readers.latex_reader import TooManyCommands, read_latex
-from stages.extract_web.readers.marked_text import read_marked_text
+from stages.extract_web.readers.markdown_reader import read_markdown
 from stages.extract_web.readers.structured_data import read_structured_data
 from stages.extract_web.readers.text_reader import read_text
 from stages.extract_web.readers.xml_reader import NotXml, read_xml
 
 READERS: dict[str, Callable[[str], list[Exercise]]] = {
     "html": lambda content: read_structured_data(content) or find_exercises(read_html(content)),
-    "markdown": lambda content: read_marked_text(content) or find_exercises(read_text(content)),
+    "markdown": read_markdown,
     "text": lambda content: find_exercises(read_text(content)),
     "cnxml": read_xml,
     "pretext": read_xml,
@@ -43,7 +43,7 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
     content = page["content"]
     if len(content) > MAX_CHARACTERS:
         return [], "too_large", f"{len(content)} characters"
-    if page["format"] in ("html", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
+    if page["format"] in ("html", "markdown", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
         return [], "too_many_tags", f"{content.count('<')} opening brackets"
     try:
         exercises = judged(reader(content))
@@ -55,20 +55,5 @@ def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome
         return [], "too_many_commands", str(error)
     except RecursionError:
         return [], "nested_too_deep", ""
-    candidates = [
-        {
-            "candidate_id": f"{page['page_id']}#{index}",
-            "page_id": page["page_id"],
-            "url": page["url"],
-            "problem": exercise.problem,
-            "solution": exercise.solution,
-            "answer": short_answer(exercise.solution, exercise.answer, max_answer_characters),
-            "instructions": exercise.instructions,
-            "number": exercise.number,
-            "evidence": evidence(exercise),
-            "confidence": confidence(exercise),
-            "licence": page["licence"],
-        }
-        for index, exercise in enumerate(exercises)
-    ]
+    candidates = candidate_rows(page, exercises, max_answer_characters)
     return candidates, "" if candidates else "no_exercise", ""

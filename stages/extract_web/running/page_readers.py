@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 from stages.extract_web.running.extraction import Outcome, extract_page
@@ -29,12 +30,18 @@ def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes
     As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
     can be started.
     """
+    requests = [{"page": dict(page), "max_answer_characters": limits.max_answer_characters} for page in pages]
+    for value, reason, detail in in_readers(extract_page, requests, limits, processes):
+        yield ([], reason, detail) if reason else value
+
+
+def in_readers(
+    function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: PageLimits, processes: int
+) -> Iterator[tuple[Any, str, str]]:
+    """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail."""
     confined = WorkerLimits(limits.memory_mib, wall_seconds=limits.seconds)
-    with WorkerPool(extract_page, min(processes, len(pages)), confined, environment()) as pool:
-        asked = [
-            pool.submit(page=dict(page), max_answer_characters=limits.max_answer_characters) for page in pages
-        ]
-        for answer in asked:
+    with WorkerPool(function, min(processes, len(requests)), confined, environment()) as pool:
+        for answer in [pool.submit(**request) for request in requests]:
             yield _outcome(answer, limits)
 
 
@@ -46,7 +53,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, **dict.fromkeys(_THREADS, "1")}
 
 
-def _outcome(asked: Future[Answer], limits: PageLimits) -> Outcome:
+def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:
     try:
         answer = asked.result()
     except StartError as error:
@@ -56,9 +63,9 @@ def _outcome(asked: Future[Answer], limits: PageLimits) -> Outcome:
         ) from error
     match answer.failure:
         case "":
-            return answer.value
+            return answer.value, "", ""
         case "timed_out":
-            return [], "timed_out", f"took more than {limits.seconds:g} s"
+            return None, "timed_out", f"took more than {limits.seconds:g} s"
         case "crashed":
-            return [], "crashed", f"its process ended with {answer.ending}"
-    return [], answer.failure, ""
+            return None, "crashed", f"its process ended with {answer.ending}"
+    return None, answer.failure, ""

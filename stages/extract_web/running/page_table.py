@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas
@@ -10,6 +11,15 @@ from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.funnel import Funnel
 from stages.observe.progress import progress
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """Rows of the tables `candidate` and `dropped`, and metrics."""
+
+    candidates: list[dict[str, Any]]
+    drops: list[dict[str, Any]]
+    counts: dict[str, int]
 
 
 def extract(

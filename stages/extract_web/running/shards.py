@@ -131,7 +131,7 @@ def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _common_key(params: ExtractWebParams) -> str:
-    values = params.model_dump(exclude={"engine"})
+    values = params.model_dump(exclude={"engine", "method"})
     folders = (Path(__file__).parents[1], Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
     return stable_hash([values, code])

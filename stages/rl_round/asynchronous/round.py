@@ -18,7 +18,9 @@ from stages.engines.replicas.fleet import Fleet
 from stages.engines.replicas.placement import gpus_each, spec_of
 from stages.engines.replicas.replicated_sampler import PACKAGES, ReplicatedSampler
 from stages.engines.samplers.params import SamplerParams
+from stages.engines.samplers.shares import DrawingShare
 from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.one_rank import OneRank
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import replace_folder
 from stages.observe.progress import say
@@ -35,6 +37,7 @@ from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.prompt_selection import (
     count_passes,
     forget_passes,
@@ -144,7 +147,8 @@ def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[R
             ReplicatedSampler(task.sections["sampler"], task.paths.policy, may_be_virtual=True)
         ) as sampler,
     ):
-        asked = task.problems, selection.samples, task.params, sampler, verifier, task.tokenizer, task.scratch
+        drawing = GroupDrawing(sampler, verifier, task.tokenizer, DrawingShare(OneRank()))
+        asked = task.problems, selection.samples, task.params, drawing, task.scratch
         counts = count_passes(*asked, task.seed, task.name)
     kept = select_by_pass_rate(task.problems, counts, selection, task.params.problems_per_step)
     told = selection_metrics(counts, len(kept))

@@ -22,6 +22,7 @@ from stages.foundations.files import write_json
 from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.loop.training_step import train_step
+from stages.rl_round.loop.weight_sync_check import PROBE_TOKENS
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.rollouts.records import Batch
@@ -54,7 +55,7 @@ class RoundTrainer:
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(task.scratch)
         self._standing = Standing(0, {})
-        found = self._checkpoints.latest()
+        found = self._checkpoints.latest(trainer)
         if found:
             trainer.load_checkpoint(found[1])
             self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
@@ -75,7 +76,9 @@ class RoundTrainer:
         started = time.perf_counter()
         if not self._probe:
             chosen = batch.groups[: self._task.rl.weight_sync_check.sequences]
-            self._probe = [[group.prompt, group.rollouts[0].sample.token_ids] for group in chosen]
+            self._probe = [
+                [group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen
+            ]
         row = train_step(self._context, step, batch).row
         self._standing = Standing(step + 1, row)
         trained = time.perf_counter()
@@ -119,9 +122,8 @@ class RoundTrainer:
         with replace_folder_together(
             self._trainer, self._checkpoints.folder(self._standing.steps_done)
         ) as folder:
-            self._trainer.save_checkpoint(folder)
+            hashes = self._trainer.save_checkpoint(folder)
             if self._trainer.rank == 0:
                 write_json(folder / ROUND_FILE, asdict(self._standing))
                 write_json(folder / PROBE_FILE, self._probe)
-        if self._trainer.rank == 0:
-            self._checkpoints.keep_last()
+        self._checkpoints.keep_last(hashes, self._trainer)

@@ -11,22 +11,24 @@ from typing import Protocol
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from stages.engines.samplers.protocol import FullSample, Sampler
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.protocol import FullSample
+from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.params.verifier import ModelVerifier
+from stages.rl_round.rollouts.agreement import agreement_metrics
 from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
-from stages.rl_round.rollouts.grouping import draw_groups
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
-from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.undecided import stop_when_undecided
 
 
 class BatchSource(Protocol):
-    """Gives every rank the batch of the next step. All methods are collective."""
+    """Gives rank 0 the batch of the next step. All methods are collective."""
 
-    def next_batch(self) -> Batch:
-        """What the next step trains on, the same on every rank."""
+    def next_batch(self) -> Batch | None:
+        """What the next step trains on; None on every rank but 0."""
 
     def leftover(self) -> list[Group]:
         """Finished groups that no step has taken; empty on ranks that hold none."""
@@ -40,42 +42,76 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True)
 class RolloutParts:
-    """What rank 0 draws and scores with."""
+    """What a round draws from, and what it draws with."""
 
     problems: Sequence[Problem]
-    sampler: Sampler
-    verifier: RoundVerifier
-    tokenizer: object
+    drawing: GroupDrawing
     abort_undecided_fraction: float
 
 
 class SampledBatches:
-    """Rank 0's source: draws from the sampler's present weights, and tells the other ranks what it drew."""
+    """The source of the synchronous loop: every rank draws a share of the problems from its sampler's present weights.
+
+    Rank 0 says which problems are drawn and makes the batch; the others do as they are told.
+    """
 
     def __init__(self, context: RoundContext, parts: RolloutParts) -> None:
         self._context, self._parts = context, parts
         self.state = DrawState()
+        """Rank 0's."""
+        self._judged: list[tuple[Verdict, Verdict]] = []
+        """Rank 0's: verdicts of a model and of the rules, of this step."""
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> Batch | None:
         """See the protocol. UserError when the verifier failed on too many responses."""
-        return self._context.trainer.broadcast(self._draw())
+        sampler, trainer = self._parts.drawing.sampler, self._context.trainer
+        if sampler.is_resting:  # the last step has changed no weights, so none were brought
+            sampler.load_weights(trainer.named_weights(), sampler.policy_version)
+        batch = self._lead() if trainer.rank == 0 else self._follow()
+        sampler.rest()  # training has the memory now
+        return batch
+
+    def _lead(self) -> Batch:
+        """Rank 0 draws batch after batch, and says when it has enough; what the user must mend, all are told."""
+        try:
+            batch = self._draw()
+        except UserError as error:
+            self._context.trainer.broadcast(error)
+            raise
+        self._context.trainer.broadcast(None)
+        return batch
+
+    def _follow(self) -> None:
+        while (asked := self._context.trainer.broadcast(None)) is not None:
+            if isinstance(asked, UserError):
+                raise asked
+            self._draw_share(*asked)
 
     def _draw(self) -> Batch:
-        context, parts = self._context, self._parts
-        params, round_seed = context.params, (context.seed, context.name)
+        params, parts = self._context.params, self._parts
 
         def draw(first: int, count: int) -> list[Group]:
-            draws = problems_in_order(parts.problems, first, count, *round_seed)
-            return draw_groups(draws, parts.sampler, parts.verifier, parts.tokenizer, params, *round_seed)
+            self._context.trainer.broadcast((first, count))
+            return self._draw_share(first, count)
 
         # The version is the sampler's: one that is stale on purpose draws with older weights than the trainer's, and
         # surplus then waits no longer than other surplus.
-        version = parts.sampler.policy_version
+        version = parts.drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
         stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, params.verifier)
-        if isinstance(params.verifier, ModelVerifier):
-            batch = replace(batch, agreement=parts.verifier.pop_agreement_metrics())
-        return batch
+        judged, self._judged = self._judged, []
+        return replace(batch, agreement=agreement_metrics(judged))
+
+    def _draw_share(self, first: int, count: int) -> list[Group]:
+        """This rank's share of the draws `first` to `first + count` of the round; on rank 0 the groups of all."""
+        context, drawing = self._context, self._parts.drawing
+        seed_parts = context.seed, context.name
+        draws = problems_in_order(self._parts.problems, first, count, *seed_parts)
+        groups = drawing.draw(draws, context.params, *seed_parts)
+        if isinstance(context.params.verifier, ModelVerifier):
+            pairs = drawing.verifier.pop_judged()
+            self._judged += [pair for of_rank in context.trainer.gather_to_first(pairs) for pair in of_rank]
+        return groups
 
     def leftover(self) -> list[Group]:
         """Surplus that still waits."""
@@ -83,6 +119,8 @@ class SampledBatches:
 
     def save(self, folder: Path) -> None:
         """Surplus as JSON, its distributions (where they are kept) as tensors beside it."""
+        if self._context.trainer.rank != 0:
+            return
         stored = {
             "cursor": self.state.cursor,
             "signal_fraction": self.state.signal_fraction,
@@ -93,21 +131,19 @@ class SampledBatches:
 
     def load(self, folder: Path) -> None:
         """See the protocol."""
+        if self._context.trainer.rank != 0:
+            return
         stored = json.loads((folder / "drawing.json").read_text(encoding="utf-8"))
         carried = [group_from_json(group) for group in stored["carried"]]
         carried = _with_distributions(carried, load_file(folder / "distributions.safetensors"))
         self.state = DrawState(stored["cursor"], stored["signal_fraction"], carried)
 
 
-class ReceivedBatches:
-    """Every other rank's source: what rank 0 drew."""
+class NoBatches:
+    """The source of a rank that draws nothing and waits for its share of what rank 0 brings."""
 
-    def __init__(self, context: RoundContext) -> None:
-        self._trainer = context.trainer
-
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> None:
         """See the protocol."""
-        return self._trainer.broadcast(None)
 
     def leftover(self) -> list[Group]:
         """Nothing: rank 0 holds it."""

@@ -43,7 +43,7 @@ def identity_of(task: RoundTask) -> RoundIdentity:
         "rl": task.params.model_dump(
             mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
         ),
-        f"rl_rounds.{task.name}": task.round.model_dump(mode="json", exclude={"steps"}),
+        f"rl_rounds.{task.name}": task.round.model_dump(mode="json", exclude={"steps", "reward"}),
     }
     return RoundIdentity(
         task.name, settings, task.attempt.digests["policy"], task.attempt.digests["problems"]

@@ -53,9 +53,6 @@ class ReplayedBatches:
 
     def next_batch(self) -> Batch:
         """See the protocol."""
-        return self._context.trainer.broadcast(self._batch())
-
-    def _batch(self) -> Batch:
         step = self._schedule.steps[self._steps]
         too_stale = sum(placed.first_row in self._waiting for placed in step.left_out)
         self._go_past(step)

@@ -29,13 +29,12 @@ def save_state(
 ) -> None:
     """Writes a checkpoint that `load_state` continues from bit for bit; collective."""
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
-        trainer.save_checkpoint(folder)
+        hashes = trainer.save_checkpoint(folder)
         source.save(folder)
         weights.save(folder)
         if trainer.rank == 0:
             write_json(folder / "round.json", asdict(state))
-    if trainer.rank == 0:
-        checkpoints.keep_last()
+    checkpoints.keep_last(hashes, trainer)
 
 
 def load_state(
@@ -45,7 +44,7 @@ def load_state(
 
     The sampler still needs the trainer's weights.
     """
-    found = checkpoints.latest()
+    found = checkpoints.latest(trainer)
     if found is None:
         return RoundState()
     step, folder = found

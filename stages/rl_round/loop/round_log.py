@@ -12,7 +12,9 @@ import pandas
 from stages.foundations.files import write_json
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
+from stages.observe.progress import say
 from stages.observe.tracking import Run
+from stages.rl_round.loop.signal_watch import SignalWatch
 from stages.rl_round.rollouts.records import Batch, Group
 from stages.rl_round.schedule.schedule import leftover_fates, step_fates
 
@@ -52,11 +54,12 @@ class LogContext(Protocol):
 
 class RolloutLog:
     """Of rank 0: rollouts and fates go to files of each step in the scratch folder until the round ends, numbers to
-    tracking."""
+    tracking, and to the person who watches that nothing can be learned, where it is so."""
 
     def __init__(self, context: LogContext) -> None:
         self.folder = context.scratch / "rollouts"
         self._context = context
+        self._signal = SignalWatch()
 
     def resume(self, step: int) -> None:
         """See the protocol."""
@@ -69,6 +72,8 @@ class RolloutLog:
         self._keep(step, batch.groups, batch.left_out, step_fates(batch))
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
         self._context.run.log({**rates, **row}, step=step)
+        if told := self._signal.see(batch.drawn):
+            say(f"step {step}: {told}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """See the protocol."""

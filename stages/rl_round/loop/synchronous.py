@@ -2,8 +2,8 @@
 
 This is the whole algorithm in one place. On CPU it is bit-exact: the same seed gives the same weights, and a run that
 was killed and goes on from its checkpoint gives the weights of one that was not.
-Ranks: every rank runs this listing and trains its share; what only rank 0 holds (sampler, verifier, rollouts on disk)
-stands behind `source`, `weights` and `log`, which other ranks have in a form that takes part and holds nothing.
+Ranks: every rank runs this listing, draws its share of the responses and trains its share of the batch. Rank 0 makes
+the batch, the row of the curve and the files.
 A replay is the same listing: its source reads what was drawn, and there is no sampler to sync.
 """
 
@@ -24,7 +24,10 @@ from stages.rl_round.loop.weight_sync import WeightSync
 def run_synchronous_round(
     context: RoundContext, source: BatchSource, weights: WeightSync, log: RoundLog
 ) -> RoundState:
-    """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached."""
+    """Runs the round's steps, going on from the last checkpoint if there is one, and returns what it reached.
+
+    The curve is rank 0's.
+    """
     trainer, run = context.trainer, context.run
     checkpoints = Checkpoints(context.scratch)
     state = load_state(checkpoints, trainer, source, weights)
@@ -46,7 +49,8 @@ def run_synchronous_round(
                 row |= weights.push(state.policy_version)
         state.step = step + 1
         state.curve.append(row)
-        log.add(state.step, batch, row, time.perf_counter() - started)
+        if batch is not None:
+            log.add(state.step, batch, row, time.perf_counter() - started)
 
         if state.step % context.params.checkpoint_every_steps == 0 and state.step < context.round.steps:
             with run.phase("checkpoint"):

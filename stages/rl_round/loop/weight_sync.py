@@ -9,7 +9,6 @@ from typing import Protocol
 from safetensors.torch import load_file, save_file
 
 from stages.engines.samplers.protocol import Sampler
-from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import derive_seed
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
@@ -33,7 +32,7 @@ class WeightSync(Protocol):
 
 
 class SamplerSync:
-    """Rank 0: it holds the sampler."""
+    """Every rank hands the weights, which all of them gather, to the sampler that it holds."""
 
     def __init__(self, context: RoundContext, sampler: Sampler, problems: Sequence[Problem]) -> None:
         self._trainer, self._sampler = context.trainer, sampler
@@ -45,40 +44,22 @@ class SamplerSync:
             sampler,
             derive_seed(context.seed, context.name, "probe"),
         )
+        # All have drawn, as the ranks of one engine must; all check the same responses.
         self._check: WeightSyncCheck = context.trainer.broadcast(check)
 
     def push(self, policy_version: int) -> dict[str, float]:
-        """See the protocol: the largest gap of a log-prob."""
+        """See the protocol: the largest gap of a log-prob on any rank."""
         # First, and on every rank in this order: both calls are collective.
         from_trainer = self._check.trainer_side(self._trainer)
         self._sampler.load_weights(self._trainer.named_weights(), policy_version)
-        return {"sync/logprob_gap_max": self._check.check(self._sampler, from_trainer)}
+        gaps = self._trainer.gather(self._check.check(self._sampler, from_trainer))
+        return {"sync/logprob_gap_max": max(gaps)}
 
     def save(self, folder: Path) -> None:
         """The older weights that a sampler which is stale on purpose still serves; empty for others."""
-        save_file(self._sampler.kept_weights(), folder / "sampler.safetensors")
+        if self._trainer.rank == 0:  # all serve the same
+            save_file(self._sampler.kept_weights(), folder / "sampler.safetensors")
 
     def load(self, folder: Path) -> None:
         """See the protocol."""
         self._sampler.restore_weights(load_file(folder / "sampler.safetensors"))
-
-
-class SyncWithRankZero:
-    """Every other rank: it takes part in gathering the weights and keeps nothing."""
-
-    def __init__(self, context: RoundContext) -> None:
-        self._trainer: Trainer = context.trainer
-        self._check: WeightSyncCheck = context.trainer.broadcast(None)
-
-    def push(self, policy_version: int) -> dict[str, float]:
-        """See the protocol; nothing."""
-        self._check.trainer_side(self._trainer)
-        for _ in self._trainer.named_weights():  # gathering the weights is collective
-            continue
-        return {}
-
-    def save(self, folder: Path) -> None:
-        """Nothing to keep."""
-
-    def load(self, folder: Path) -> None:
-        """Nothing was kept."""

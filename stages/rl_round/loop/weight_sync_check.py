@@ -15,6 +15,9 @@ from stages.engines.samplers.sampling import sample_prompts
 from stages.engines.trainers.protocol import Trainer
 from stages.rl_round.params.rl import WeightSyncCheckParams
 
+PROBE_TOKENS = 256
+"""Most tokens of a response that is compared: the log-probs of the whole vocabulary exist for all of them at once, and
+a weight that is stale shows in the first."""
 SMALLEST_CHANGE = 1e-6
 """Change of the trainer's log-probs below which a sampler that did not change at all is not suspicious."""
 
@@ -42,9 +45,9 @@ class WeightSyncCheck:
         sampler: Sampler,
         seed: int,
     ) -> WeightSyncCheck:
-        """A probe on one response of `sampler` to each of the first `params.sequences` prompts."""
+        """A probe on one response of `sampler`, or its beginning, to each of the first `params.sequences` prompts."""
         chosen = prompts[: params.sequences]
-        settings = SamplingSettings(1.0, 1.0, 0, max_response_tokens, None)
+        settings = SamplingSettings(1.0, 1.0, 0, min(PROBE_TOKENS, max_response_tokens), None)
         names = [str(number) for number in range(len(chosen))]
         drawn = sample_prompts(sampler, chosen, names, 1, settings, seed)
         return cls(params, chosen, [samples[0].token_ids for samples in drawn])

@@ -13,12 +13,12 @@ from stages.rl_round.params.verifier import ModelVerifier
 
 
 def loop_contradictions(
-    rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, train_command: str | None = None
+    rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1
 ) -> list[str]:
-    """A sentence each that says what to change; `train_command` is `launch.train` where it is known."""
+    """A sentence each that says what to change; `ranks` is how many section `launch` starts."""
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_update_contradictions(rl))
-    return [*_update_contradictions(rl), *_process_contradictions(rl.loop, sampler, trainer, train_command)]
+    return [*_update_contradictions(rl), *_process_contradictions(rl.loop, sampler, trainer, ranks)]
 
 
 def _update_contradictions(rl: RlParams) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[
 
 
 def _process_contradictions(
-    loop: AsynchronousLoop, sampler: SamplerParams, trainer: TrainerParams, train_command: str | None
+    loop: AsynchronousLoop, sampler: SamplerParams, trainer: TrainerParams, ranks: int
 ) -> Iterator[str]:
     if sampler.replicas is None:
         yield (
@@ -88,8 +88,8 @@ def _process_contradictions(
             f"rl.loop.trainer_ranks {loop.trainer_ranks} train together, and trainer.kind {trainer.kind} is one "
             "process: set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"
         )
-    if train_command is not None and "torchrun" in train_command:
+    if ranks > 1:
         yield (
-            "launch.train torchrun starts the round once a rank, and rl.loop.kind asynchronous starts its ranks "
-            "itself: set launch.train python, and rl.loop.trainer_ranks to the number of ranks"
+            f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "
+            "itself: set launch.command.kind python, and rl.loop.trainer_ranks to the number of ranks"
         )

@@ -120,13 +120,14 @@ class RlParams(StrictParams):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> RlParams:
-        found = [*_reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        found = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
         if found:
             raise ValueError("; ".join(found))
         return self
 
 
-def _reward_contradictions(rl: RlParams) -> Iterator[str]:
+def reward_contradictions(rl: RlParams) -> Iterator[str]:
+    """What the reward and the limits of length contradict each other in."""
     if isinstance(rl.overlong, SoftOverlong):
         if isinstance(rl.reward, CosineReward):
             yield (
@@ -210,6 +211,12 @@ class RoundParams(StrictParams):
     """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
     problem_slice: ProblemSlice
     prompt_selection: PromptSelectionParams
+    reward: RewardParams | None = None
+    """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
+
+    def of(self, rl: RlParams) -> RlParams:
+        """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
+        return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
 
 
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:

@@ -63,21 +63,10 @@ class CheckedJudge:
         self._pairs += [(one.verdict, other.verdict) for one, other in zip(judged, ruled, strict=True)]
         return judged
 
-    def pop_agreement_metrics(self) -> dict[str, float]:
-        """How the judgements since the last call compare with those of the rules; empty when none was asked.
-
-        Agreement is on correct or not, among those that both have decided.
-        """
-        decided = [pair for pair in self._pairs if not any(verdict.is_failure for verdict in pair)]
-        correct = [tuple(verdict is Verdict.CORRECT for verdict in pair) for pair in decided]
-        self._pairs = []
-        if not decided:
-            return {}
-        return {
-            "verdict/rule_agreement_fraction": sum(one == other for one, other in correct) / len(correct),
-            "verdict/false_correct_fraction": sum(one and not other for one, other in correct) / len(correct),
-            "verdict/false_wrong_fraction": sum(other and not one for one, other in correct) / len(correct),
-        }
+    def pop_judged(self) -> list[tuple[Verdict, Verdict]]:
+        """The judge's and the rules' verdicts since the last call."""
+        pairs, self._pairs = self._pairs, []
+        return pairs
 
     def close(self) -> None:
         """Ends the judge; the rules are their owner's to end."""

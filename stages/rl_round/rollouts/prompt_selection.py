@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.observe.progress import progress
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.grouping import draw_groups
+from stages.rl_round.rollouts.group_drawing import GroupDrawing
 from stages.rl_round.rollouts.records import Group, Problem
-from stages.rl_round.rollouts.round_verifier import RoundVerifier
 from stages.rl_round.rollouts.sampling import ProblemDraw
 
 PROBLEMS_AT_ONCE = 128
@@ -45,25 +43,26 @@ def count_passes(
     problems: Sequence[Problem],
     samples: int,
     params: RlParams,
-    sampler: Sampler,
-    verifier: RoundVerifier,
-    tokenizer: object,
+    drawing: GroupDrawing,
     scratch: Path,
     *seed_parts: int | str,
 ) -> list[PassCount]:
-    """Each problem's count over `samples` responses of the sampler's present weights, or what `scratch` remembers."""
+    """Each problem's count over `samples` responses of the sampler's present weights, or what `scratch` remembers.
+
+    Collective; rank 0 has the counts.
+    """
+    ranks = drawing.share.ranks
     file = scratch / "pass_counts.json"
     counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
-    starts = range(len(counts), len(problems), PROBLEMS_AT_ONCE)
+    starts = range(ranks.broadcast(len(counts)), len(problems), PROBLEMS_AT_ONCE)
     study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
     params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
         piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-        groups = draw_groups(
-            piece, sampler, verifier, tokenizer, params, *seed_parts, "pass_rates", group_size=samples
-        )
-        counts += [_count(group) for group in groups]
-        write_json(file, [[count.correct, count.decided] for count in counts])
+        groups = drawing.draw(piece, params, *seed_parts, "pass_rates", group_size=samples)
+        if ranks.rank == 0:
+            counts += [_count(group) for group in groups]
+            write_json(file, [[count.correct, count.decided] for count in counts])
     return counts
 
 

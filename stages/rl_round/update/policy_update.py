@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from stages.algorithms.trust_region_masking import error_bounds
 from stages.engines.trainers.protocol import Diagnostics, Trainer, Update, add_diagnostics
-from stages.foundations.seeds import permutation
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group
 from stages.rl_round.update.advantages import with_advantages
@@ -23,7 +22,12 @@ from stages.rl_round.update.recompute_logprobs import (
     with_proximal_statistics,
     with_reference_logprobs,
 )
-from stages.rl_round.update.training_samples import TrainingSamples, make_micro_batches, training_samples
+from stages.rl_round.update.training_samples import (
+    TrainingSamples,
+    make_micro_batches,
+    minibatch_orders,
+    training_samples,
+)
 
 
 def prepare_samples(
@@ -33,18 +37,22 @@ def prepare_samples(
     micro_batch_tokens: int,
     trainer: Trainer,
     reference: Reference | None = None,
+    seed_parts: Sequence[int | str] = (),
 ) -> TrainingSamples:
     """The decided rollouts of `groups` with all that the loss needs; collective. `reference` for `reference_kl`.
 
-    Empty when no rollout is decided.
+    Empty when no rollout is decided. On several ranks `seed_parts` are those of `update_policy`: a rank looks at the
+    samples that it will train on.
     """
     samples = training_samples(groups, params, newest_version)
     if not len(samples):
         return samples
     if params.proximal == "recompute":
-        samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer)
+        samples = with_proximal_statistics(samples, params, micro_batch_tokens, trainer, *seed_parts)
     if reference is not None:
-        samples = with_reference_logprobs(samples, params, micro_batch_tokens, trainer, reference)
+        samples = with_reference_logprobs(
+            samples, params, micro_batch_tokens, trainer, reference, *seed_parts
+        )
     return with_advantages(samples, params)
 
 
@@ -61,13 +69,9 @@ def update_policy(
     No update where there is no sample. FloatingPointError when a loss or gradient is not finite; that update leaves
     weights and optimizer as they were.
     """
-    if not len(samples):
-        return []
-    order = permutation(len(samples), *seed_parts)
-    size = -(-len(samples) // params.minibatches)
     updates = []
-    for first in range(0, len(samples), size):
-        minibatch = samples.select(order[first : first + size])
+    for order in minibatch_orders(len(samples), params.minibatches, *seed_parts):
+        minibatch = samples.select(order)
         batches = make_micro_batches(minibatch, params, micro_batch_tokens, trainer)
         update = trainer.update(batches, policy_loss(minibatch, params), learning_rate_scale)
         updates.append(_finished(update, len(minibatch), params.max_response_tokens))

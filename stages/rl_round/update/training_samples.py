@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 
+import numpy
 import torch
 from torch import Tensor
 
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack, split_by_tokens
+from stages.engines.policies.balancing import balanced_passes, groups_of_rank
+from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.samplers.protocol import FullSample
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
+from stages.foundations.seeds import permutation
 from stages.rl_round.params.loop import SynchronousLoop
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
@@ -136,9 +139,30 @@ def micro_batch_indices(
     """Indices of the samples in each of this rank's micro-batches; every rank has the same number of them."""
     # Prompt and response both cost a forward pass, so both count towards a micro-batch.
     lengths = [sequence.tokens for sequence in samples.sequences]
-    return split_by_tokens(lengths, micro_batch_tokens, trainer.world_size)[
-        trainer.rank :: trainer.world_size
-    ]
+    return groups_of_rank(lengths, micro_batch_tokens, trainer)
+
+
+def minibatch_orders(count: int, minibatches: int, *seed_parts: int | str) -> list[tuple[int, ...]]:
+    """Which of `count` samples each optimizer update of a step trains on, in an order that the seed decides."""
+    order, size = permutation(count, *seed_parts), -(-count // minibatches)
+    return [order[first : first + size] for first in range(0, count, size)] if count else []
+
+
+def groups_by_rank(
+    lengths: Sequence[int],
+    minibatches: int,
+    micro_batch_tokens: int,
+    trainer: Trainer,
+    *seed_parts: int | str,
+) -> list[list[list[int]]]:
+    """The samples of these lengths in the micro-batches of a whole step: by rank, then in the order of training."""
+    found: list[list[list[int]]] = [[] for _ in range(trainer.world_size)]
+    for minibatch in minibatch_orders(len(lengths), minibatches, *seed_parts):
+        own = [lengths[index] for index in minibatch]
+        passes = balanced_passes(own, micro_batch_tokens, trainer.world_size, trainer.model.pair_cost)
+        for rank, of_rank in enumerate(found):
+            of_rank += [[minibatch[place] for place in groups[rank]] for groups in passes]
+    return found
 
 
 def make_micro_batches(
@@ -153,8 +177,9 @@ def make_micro_batches(
 
 def rows(values: Iterable[Sequence[float]], response_mask: Tensor) -> Tensor:
     """One row for each response, its tokens' values first, 0 where the mask is 0: (responses, tokens)."""
-    flat = [value for row in values for value in row]
-    return torch.zeros(response_mask.shape).masked_scatter_(response_mask.bool(), torch.tensor(flat))
+    flat = [numpy.asarray(row, dtype=numpy.float32) for row in values]
+    whole = torch.from_numpy(numpy.concatenate(flat or [numpy.zeros(0, numpy.float32)]))
+    return torch.zeros(response_mask.shape).masked_scatter_(response_mask.bool(), whole)
 
 
 def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:

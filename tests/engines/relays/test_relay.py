@@ -23,6 +23,7 @@ from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Trajectory
 from stages.foundations.errors import UserError
 from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
+from tests.fakes.processes import assert_all_end
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -219,8 +220,7 @@ def test_a_stopped_relay_is_restarted(cluster, chain_of):
     publish(cluster, 2)
     chain.announce(2)
     poll_until(chain, all_have(chain, [1, 2]))
-    psutil.wait_procs([process], timeout=30)
-    assert not process.is_running()
+    assert_all_end([process])
 
 
 def test_a_version_that_nobody_has_is_tried_again(cluster, chain_of):

@@ -17,6 +17,7 @@ from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Trajectory
 from stages.foundations.errors import UserError
+from tests.fakes.processes import assert_all_end
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -138,8 +139,7 @@ def test_a_stopped_replica_is_replaced_and_harmless_when_it_wakes(policy, hub_of
     hub.until(lambda: len(hub.events) > before + 3)
     after = [event for event in hub.events[before:] if isinstance(event, Reported)]
     assert not any(event.report.new_tokens or event.report.ended for event in after)
-    psutil.wait_procs([process], timeout=30)
-    assert not process.is_running()
+    assert_all_end([process])
 
 
 def build_broken():

@@ -3,7 +3,6 @@
 import os
 import signal
 
-import psutil
 import pytest
 import torch
 
@@ -14,6 +13,7 @@ from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Trajectory
 from stages.engines.samplers.sampling import sample_trajectories
 from stages.foundations.errors import UserError
+from tests.fakes.processes import assert_all_end, descendants
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 ALONE = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=8)
@@ -51,8 +51,7 @@ def is_alike(drawn, expected):
 
 
 def replica_processes():
-    found = psutil.Process().children(recursive=True)
-    return [process for process in found if " ".join(process.cmdline()).startswith("ray::ReplicaActor")]
+    return descendants("ray::ReplicaActor")
 
 
 def test_it_draws_what_one_sampler_draws(replicas, policy):
@@ -97,8 +96,7 @@ def test_a_lost_replica_costs_time_and_nothing_else(replicas, policy, sent):
     drawn |= dict(stream)
     expected = sample_trajectories(alone, many, LONG)
     assert is_alike([drawn[index] for index in range(len(many))], expected)
-    psutil.wait_procs([victim], timeout=30)
-    assert not victim.is_running()
+    assert_all_end([victim])
     assert is_alike(
         sample_trajectories(replicas, TRAJECTORIES, SETTINGS),
         sample_trajectories(alone, TRAJECTORIES, SETTINGS),

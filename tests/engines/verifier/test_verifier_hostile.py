@@ -3,7 +3,6 @@
 import multiprocessing
 import resource
 import threading
-import time
 from unittest.mock import patch
 
 import psutil
@@ -13,6 +12,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from tests.fakes import worker_functions
 from tests.fakes.hostile_answers import GOLDS, hostile_pairs
+from tests.fakes.processes import assert_all_end, wait_until
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SLOW = (r"\sum_{k=1}^{5} k", "15")
@@ -24,12 +24,8 @@ def judge_hostile(count, directory, monkeypatch):
     with Verifier(PARAMS) as verifier:
         verifier.judge([SLOW, (SLOW[0], "15+2-2")])
         judged = verifier.judge(hostile_pairs(count, seed=11))
-        deadline = time.monotonic() + 20
-        while len(verifier.worker_pids()) < PARAMS.workers and time.monotonic() < deadline:
-            time.sleep(0.05)
-        workers = len(verifier.worker_pids())
+        wait_until(lambda: len(verifier.worker_pids()) == PARAMS.workers)
         assert verifier.judge([SLOW])[0].verdict == "correct"
-    assert workers == PARAMS.workers
     assert "correct" not in {one.verdict for one in judged}
     assert not list(directory.iterdir())
     return judged
@@ -96,22 +92,13 @@ def test_limits_hold_in_a_ray_actor():
 
         grader = ray.remote(num_cpus=1)(Grader).remote()
         assert ray.get(grader.judge.remote([HANG, SLOW])) == ["exhausted", "correct"] * 2
-        deadline = time.monotonic() + 30
-        while True:  # the worker in the place of the killed one confines itself before it takes a question
-            workers = ray.get(grader.workers.remote())
-            if set(workers.values()) == {(PARAMS.memory_mib << 20,) * 2} or time.monotonic() > deadline:
-                break
-        assert set(workers.values()) == {(PARAMS.memory_mib << 20,) * 2}
+        confined = (PARAMS.memory_mib << 20,) * 2
+
+        def workers():
+            return ray.get(grader.workers.remote())
+
+        # The worker in the place of the killed one confines itself before it takes a question.
+        wait_until(lambda: set(workers().values()) == {confined})
+        pids = list(workers())
         ray.kill(grader)
-        deadline = time.monotonic() + 30
-        while any(map(is_at_work, workers)) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not any(map(is_at_work, workers))
-
-
-def is_at_work(pid):
-    """False for one that has ended and whose parent has not noticed yet."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        assert_all_end(pids)

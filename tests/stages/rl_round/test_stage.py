@@ -222,7 +222,7 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         main(rl_flags(taught, params, tmp_path / "resumed"))
     monkeypatch.setattr(training_step, "update_policy", update)
-    monkeypatch.setattr(prompt_selection, "draw_groups", None)  # pass rates are not sampled again
+    monkeypatch.setattr(prompt_selection, "ProblemDraw", None)  # pass rates are not sampled again
     main(rl_flags(taught, params, tmp_path / "resumed"))
     for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
         assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name

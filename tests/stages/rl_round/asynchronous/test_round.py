@@ -17,6 +17,7 @@ import pytest
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
+from tests.fakes.processes import those_with
 from tests.fakes.taught_policy import rl_flags, write_params
 
 pytestmark = pytest.mark.timeout(900)
@@ -66,11 +67,8 @@ def replayed(taught, folder):
 
 
 def actors(process, name):
-    return [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if child.is_running() and (child.cmdline() or [""])[0].startswith(f"ray::{name}")
-    ]
+    family = psutil.Process(process.pid).children(recursive=True)
+    return those_with(lambda child: (child.cmdline() or [""])[0].startswith(f"ray::{name}"), family)
 
 
 def wait_for(condition, process, seconds=240.0):
@@ -107,7 +105,7 @@ def check_round(taught, folder, window=2):
 
 
 def check_nothing_is_left(process):
-    pid, deadline = process.pid, time.monotonic() + 10
+    pid, deadline = process.pid, time.monotonic() + 60
     while list(Path("/dev/shm").glob(f"retrace-{pid}.*")):
         assert time.monotonic() < deadline, "weights were left in memory"
         time.sleep(0.1)

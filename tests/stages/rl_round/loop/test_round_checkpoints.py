@@ -11,8 +11,8 @@ from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.loop.batch_source import SampledBatches
+from stages.rl_round.loop.replayed import NoWeightSync
 from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
-from stages.rl_round.loop.weight_sync import SyncWithRankZero
 from stages.rl_round.rollouts.dynamic_sampling import DrawState
 from stages.rl_round.rollouts.records import Group, Rollout
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -31,11 +31,12 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(tmp_path
     full = FullSample([1, 2, 0], [-0.1, -1 / 3, -2e-9], StopReason.END_OF_SEQUENCE, 2, rows)
     plain = Sample([4], [-0.5], StopReason.MAX_TOKENS, 1)
     groups = [Group("a", [3], (rollout(plain),)), Group("b", [5], (rollout(plain), rollout(full)))]
-    source, weights = SampledBatches(None, None), SyncWithRankZero(SimpleNamespace(trainer=trainer))
+    context = SimpleNamespace(trainer=trainer)
+    source, weights = SampledBatches(context, None), NoWeightSync()
     source.state = DrawState(8, 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
     save_state(Checkpoints(tmp_path), state, trainer, source, weights)
-    again = SampledBatches(None, None)
+    again = SampledBatches(context, None)
     assert load_state(Checkpoints(tmp_path), trainer, again, weights) == state
     assert again.state == source.state
     assert type(again.state.carried[0].rollouts[0].sample) is Sample

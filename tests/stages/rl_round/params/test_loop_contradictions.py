@@ -108,8 +108,8 @@ def test_the_recipe_is_sound_and_may_select_by_pass_rate(recipe):
         ("rl", looped(trainer_ranks=4), "set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"),
         (
             "launch",
-            {"train": "torchrun --nproc-per-node 2"},
-            "starts its ranks itself: set launch.train python",
+            {"command": {"kind": "torchrun"}, "gpus_per_node": 2},
+            "starts its ranks itself: set launch.command.kind python",
         ),
     ],
 )

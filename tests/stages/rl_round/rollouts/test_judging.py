@@ -18,6 +18,7 @@ from stages.foundations.prompts import PlainPrompt
 from stages.rl_round.__main__ import main
 from stages.rl_round.params.rl import sampler_contradictions
 from stages.rl_round.params.verifier import MadePairs
+from stages.rl_round.rollouts.agreement import agreement_metrics
 from stages.rl_round.rollouts.judging import CheckedJudge, made_pairs, taught_judge
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL, load
@@ -45,12 +46,12 @@ def test_the_judge_counts_and_the_rules_are_compared():
         judged = checked.judge([("1", "")] * 5)
         # No judgement is the judge's failure; an answer that is not found is a fact about the response.
         assert [one.verdict for one in judged] == ["correct", "correct", "wrong", "crashed", "unparsed"]
-        assert checked.pop_agreement_metrics() == {
+        assert agreement_metrics(checked.pop_judged()) == {
             "verdict/rule_agreement_fraction": 0.5,
             "verdict/false_correct_fraction": 0.25,
             "verdict/false_wrong_fraction": 0.25,
         }
-        assert checked.pop_agreement_metrics() == {}
+        assert checked.pop_judged() == []
     assert judge.is_closed and not rules.is_closed
 
 

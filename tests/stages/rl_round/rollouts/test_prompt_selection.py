@@ -1,11 +1,14 @@
 """Prompt selection: the pass rates of the policy that a round starts from decide, and are never sampled twice."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.shares import DrawingShare
+from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
@@ -61,7 +64,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
     rl = RlParams.model_validate(PARAMS["rl"])
     asked = []
 
-    def draw_groups(draws, sampler, verifier, tokenizer, params, *seed_parts, group_size):
+    def draw_groups(draws, params, *seed_parts, group_size):
         problems = [draw.problem for draw in draws]
         asked.append(([problem.problem_id for problem in problems], group_size, seed_parts))
         if len(asked) == 2 and not (tmp_path / "second").exists():
@@ -74,11 +77,11 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
             for p in problems
         ]
 
-    monkeypatch.setattr(prompt_selection, "draw_groups", draw_groups)
+    drawing = SimpleNamespace(draw=draw_groups, share=DrawingShare(OneRank()))
     monkeypatch.setattr(prompt_selection, "PROBLEMS_AT_ONCE", 4)
 
     def count():
-        return count_passes(PROBLEMS, 3, rl, None, None, None, tmp_path, 0, "rl_1")
+        return count_passes(PROBLEMS, 3, rl, drawing, tmp_path, 0, "rl_1")
 
     with pytest.raises(KeyboardInterrupt):
         count()

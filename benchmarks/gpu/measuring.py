@@ -1,0 +1,111 @@
+"""What measurements share: a row of a table, timing on a device, and the process of one measurement.
+
+Command (started by `benchmarks.gpu`): python -m benchmarks.gpu.measuring NAME cpu|cuda full|miniature FILE
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. `values` are those of the repeats; the figure is their median."""
+
+    what: str
+    values: Sequence[float]
+    unit: str
+    least: float | None = None
+    """The figure must reach this,"""
+    most: float | None = None
+    """or stay below this; None where nothing is asked."""
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def is_met(self) -> bool | None:
+        """None where nothing is asked."""
+        if self.least is None and self.most is None:
+            return None
+        return (self.least is None or self.median >= self.least) and (
+            self.most is None or self.median <= self.most
+        )
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where a measurement runs, and whether at sizes that a CPU takes."""
+
+    device: torch.device
+    is_miniature: bool
+
+    @property
+    def repeats(self) -> int:
+        return 2 if self.is_miniature else 5
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.device.type == "cpu" else torch.bfloat16
+
+    def seconds(self, work: Callable[[], object], warm_ups: int = 2) -> list[float]:
+        """Of each repeat, by CUDA's events on a GPU."""
+        for _ in range(1 if self.is_miniature else warm_ups):
+            work()
+        return [self._once(work) for _ in range(self.repeats)]
+
+    def _once(self, work: Callable[[], object]) -> float:
+        if self.device.type == "cpu":
+            started = time.perf_counter()
+            work()
+            return time.perf_counter() - started
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        first.record()
+        work()
+        last.record()
+        torch.cuda.synchronize()
+        return first.elapsed_time(last) / 1000
+
+    def wall_seconds(self, work: Callable[[], object]) -> float:
+        """Of work that the host takes part in."""
+        self.wait()
+        started = time.perf_counter()
+        work()
+        self.wait()
+        return time.perf_counter() - started
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def peak_gib(self) -> float:
+        """The most that torch has held on the device since the last `forget_peak`; 0 on a CPU."""
+        return torch.cuda.max_memory_allocated() / 2**30 if self.device.type == "cuda" else 0.0
+
+    def forget_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+
+
+def main() -> None:
+    name, device, size, file = sys.argv[1:]
+    module, function = name.split(":")
+    bench = Bench(torch.device(device), size == "miniature")
+    rows = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)(bench)
+    Path(file).write_text(json.dumps([asdict(row) for row in rows]))
+
+
+if __name__ == "__main__":
+    main()

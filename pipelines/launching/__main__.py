@@ -1,0 +1,105 @@
+"""Starts a training stage where section `launch` of its parameter file says; dvc.yaml calls this.
+
+    python -m pipelines.launching -m stages.sft --params params.yaml ...          # what DVC runs
+    python -m pipelines.launching --show -m stages.sft --params params.yaml ...   # what would be run, and nothing else
+
+On this machine the process becomes the stage or torchrun. For other machines it stays, shows their log, and takes the
+job back when it is ended. `--show` prints a command line, or the manifest (for `kubectl apply --dry-run=server -f -`
+and `sky launch --dryrun`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from pipelines.launching.kubernetes import pytorch_job, run_job
+from pipelines.launching.params import KubernetesCommand, LaunchParams, SkypilotCommand, SlurmCommand
+from pipelines.launching.processes import local_command, slurm_command
+from pipelines.launching.skypilot import down_command, launch_command, skypilot_task
+from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
+from stages.foundations.errors import UserError
+from stages.foundations.params import load_section
+from stages.observe.command import run_stage
+
+
+def main() -> None:
+    is_shown, stage = sys.argv[1:2] == ["--show"], sys.argv[1:]
+    stage = stage[1:] if is_shown else stage
+    launch = load_section(_parameter_file(stage), "launch", LaunchParams)
+    if is_shown:
+        print(shown(launch, stage))
+        return
+    with terminated_as_interrupt():
+        sys.exit(run(launch, stage))
+
+
+def run(launch: LaunchParams, stage: Sequence[str]) -> int:
+    """The stage's exit code; on this machine it does not return. UserError where the tool for it is missing."""
+    name = job_name(stage)
+    match launch.command:
+        case SlurmCommand() as command:
+            _require("srun", launch)
+            return run_in_group(slurm_command(launch, command, name, stage), Path.cwd(), env=os.environ)
+        case KubernetesCommand() as command:
+            _require("kubectl", launch)
+            return run_job(pytorch_job(launch, command, name, stage))
+        case SkypilotCommand() as command:
+            _require("sky", launch)
+            with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
+                file = Path(folder) / "task.yaml"
+                file.write_text(yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False))
+                try:
+                    own = launch_command(name, str(file))
+                    return run_in_group(own, Path.cwd(), timeout_seconds=launch.hours * 3600, env=os.environ)
+                finally:
+                    subprocess.run(down_command(name), stdin=subprocess.DEVNULL)
+        case _:
+            command = local_command(launch, stage)
+            sys.stdout.flush()
+            os.execvp(command[0], command)
+
+
+def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
+    """What would be run: a command line, or the manifest as YAML."""
+    name = job_name(stage)
+    match launch.command:
+        case SlurmCommand() as command:
+            return shlex.join(slurm_command(launch, command, name, stage))
+        case KubernetesCommand() as command:
+            return yaml.safe_dump(pytorch_job(launch, command, name, stage), sort_keys=False)
+        case SkypilotCommand() as command:
+            return yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False)
+        case _:
+            return shlex.join(local_command(launch, stage))
+
+
+def job_name(stage: Sequence[str]) -> str:
+    """Of the stage in this clone: the same when it is run again, so that what was left behind is found."""
+    told = "\n".join([str(Path.cwd()), *stage])
+    module = stage[1].rpartition(".")[2].replace("_", "-")
+    return f"retrace-{module}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def _require(tool: str, launch: LaunchParams) -> None:
+    if shutil.which(tool) is None:
+        raise UserError(f"launch.command.kind {launch.command.kind} needs {tool}, which is not on the PATH")
+
+
+def _parameter_file(stage: Sequence[str]) -> Path:
+    if stage[:1] != ["-m"] or "--params" not in stage[:-1]:
+        raise UserError("name a stage: python -m pipelines.launching -m stages.sft --params params.yaml ...")
+    return Path(stage[stage.index("--params") + 1])
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,113 @@
+"""Section `launch`: the machines of a training stage and the tool that starts its ranks there.
+
+The number of ranks is part of the result, because sums of floats depend on it: dvc.yaml watches `nodes`,
+`gpus_per_node` and `command.kind`. Nothing else here changes a result.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from stages.foundations.params import StrictParams
+
+DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+"""What Kubernetes takes for a name (RFC 1123)."""
+AbsolutePath = Annotated[str, Field(pattern=r"^/[\w./-]+$")]
+EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+
+
+class PythonCommand(StrictParams):
+    """One process on this machine, which sees all GPUs of the stage: the trainer `torch`, and the asynchronous loop."""
+
+    kind: Literal["python"]
+
+
+class TorchrunCommand(StrictParams):
+    """A rank for each GPU of this machine."""
+
+    kind: Literal["torchrun"]
+
+
+class SlurmCommand(StrictParams):
+    """`srun` with one torchrun on each node, which find each other through the first node (c10d).
+
+    The clone lies in a folder that all nodes share, under the same path.
+    """
+
+    kind: Literal["slurm"]
+    options: list[str]
+    """More flags for `srun`: partition, account, container."""
+    port: int = Field(gt=1023, lt=65536)
+    """On the first node of the job."""
+
+
+class KubernetesCommand(StrictParams):
+    """A PyTorchJob of Kubeflow's training operator (v1): all pods start or none, if a gang scheduler is set up."""
+
+    kind: Literal["kubernetes"]
+    namespace: DnsName
+    image: str = Field(min_length=1)
+    """Has what the clone's environment needs of the system: libc, CUDA's driver interface, the same Python."""
+    claim: DnsName
+    """Volume claim that every pod mounts (ReadWriteMany); the clone with its `.venv` lies in it."""
+    mount: AbsolutePath
+    project: AbsolutePath
+    """The clone, as pods see it."""
+    secret: DnsName | None
+    """Its entries become variables of the pods: passwords stand there, and never in a recipe."""
+    environment: dict[EnvironmentName, str]
+    shared_memory_gib: int = Field(ge=1)
+    """`/dev/shm`, through which NCCL and vLLM's processes talk."""
+
+
+class SkypilotCommand(StrictParams):
+    """`sky launch`: a cluster for the stage, which ends with it."""
+
+    kind: Literal["skypilot"]
+    infra: str = Field(min_length=1)
+    """Cloud or cluster: `k8s`, `aws/us-east-1`."""
+    accelerator: str = Field(pattern=r"^[\w.-]+$")
+    """Name of the GPU: `H100`."""
+    volumes: dict[AbsolutePath, str]
+    """Where a node mounts which SkyPilot volume."""
+    project: AbsolutePath
+    """The clone with its `.venv`, in a volume that all nodes mount."""
+    environment: dict[EnvironmentName, str]
+
+
+LaunchCommand = Annotated[
+    PythonCommand | TorchrunCommand | SlurmCommand | KubernetesCommand | SkypilotCommand,
+    Field(discriminator="kind"),
+]
+
+
+class LaunchParams(StrictParams):
+    """Section `launch`: what a training stage takes of machines."""
+
+    nodes: int = Field(ge=1)
+    gpus_per_node: int = Field(ge=1)
+    """Where there are GPUs; without any, as many processes on the CPU."""
+    hours: float = Field(gt=0, le=24 * 30)
+    """The longest that any stage may run."""
+    command: LaunchCommand
+
+    @model_validator(mode="after")
+    def _on_one_node(self) -> LaunchParams:
+        if self.nodes > 1 and self.command.kind in ("python", "torchrun"):
+            raise ValueError(
+                f"command.kind {self.command.kind} starts processes on this machine, and nodes is {self.nodes}: set "
+                "command.kind slurm, kubernetes or skypilot, or nodes 1"
+            )
+        return self
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together."""
+        return 1 if self.command.kind == "python" else self.nodes * self.gpus_per_node
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the ranks run on this machine, and take its GPUs."""
+        return self.command.kind in ("python", "torchrun")

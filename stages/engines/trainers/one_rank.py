@@ -1,0 +1,54 @@
+"""A program that runs once, as ranks see it; and how a stage that trains nothing finds its ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from stages.observe.quick_imports import quick_imports
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop clears checkpoints, and has no torch
+    from torch import Tensor
+
+    from stages.engines.trainers.protocol import Ranks
+
+
+class OneRank:
+    """See `stages.engines.trainers.protocol.Ranks`."""
+
+    rank = 0
+    world_size = 1
+
+    def broadcast(self, value: Any) -> Any:
+        """The value itself."""
+        return value
+
+    def scatter(self, values: Sequence[Any]) -> Any:
+        """The one value."""
+        return values[0]
+
+    def gather(self, value: Any) -> list[Any]:
+        """The value alone."""
+        return [value]
+
+    gather_to_first = gather
+
+    def sum_over_ranks(self, values: Tensor) -> Tensor:
+        """The values themselves."""
+        return values
+
+
+@contextmanager
+def launched_ranks() -> Iterator[Ranks]:
+    """The ranks that `torchrun` has started, or one where it has not."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield OneRank()
+        return
+    with quick_imports():
+        from stages.engines.trainers.process_group import ProcessGroup
+
+    group = ProcessGroup()
+    yield group
+    group.leave()

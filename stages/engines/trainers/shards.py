@@ -1,0 +1,95 @@
+"""The shards of a checkpoint: each rank writes what it holds, and any number of ranks reads what it needs.
+
+A shard is a safetensors file. Its tensors are flat pieces of whole tensors; the name `<key>/<name>/<start>` says of
+which and from where. A rank that holds the same pieces again reads its own shard alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+DTYPES = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
+
+
+def shard_of(rank: int) -> str:
+    """File name of a rank's shard: see `stages.engines.trainers.checkpoints`."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """Writes a safetensors file, one tensor after the other by way of the CPU, and returns its SHA-256."""
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [end, end + size],
+        }
+        end += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    digest = hashlib.sha256()
+    with open(path, "wb") as file:
+
+        def write(content: bytes | memoryview) -> None:
+            digest.update(content)
+            file.write(content)
+
+        write(len(text).to_bytes(8, "little"))
+        write(text)
+        for tensor in tensors.values():
+            plain = tensor.detach().to("cpu").contiguous().flatten().view(torch.uint8)
+            write(memoryview(plain.numpy()))
+    return digest.hexdigest()
+
+
+class ShardReader:
+    """The pieces in all shards of a folder, or in one of them. A context manager closes the files."""
+
+    def __init__(self, folder: Path, shard: str = "rank-*.safetensors") -> None:
+        self._files = {path.name: safe_open(path, framework="pt") for path in sorted(folder.glob(shard))}
+        self._pieces: dict[str, list[tuple[int, int, str, str]]] = {}
+        """Start, end, file and name there of each tensor's pieces."""
+        for file, handle in self._files.items():
+            for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not iterable)
+                whole, start = name.rsplit("/", 1)
+                (length,) = handle.get_slice(name).get_shape()
+                self._pieces.setdefault(whole, []).append((int(start), int(start) + length, file, name))
+
+    def read(self, whole: str, start: int, target: Tensor) -> None:
+        """Fills the flat `target` from element `start` of a tensor on; KeyError where no shard has all of it."""
+        end, found = start + len(target), 0
+        for first, last, file, name in self._pieces.get(whole, ()):
+            low, high = max(start, first), min(end, last)
+            if low < high and found < len(target):  # what every rank has is rank 0's
+                target[low - start : high - start] = self._files[file].get_slice(name)[
+                    low - first : high - first
+                ]
+                found += high - low
+        if found < len(target):
+            raise KeyError(f"the checkpoint lacks elements {start} to {end} of {whole}")
+
+    def first(self, whole: str) -> float:
+        """The first element of the first piece of a tensor; KeyError where no shard has one."""
+        *_, file, name = self._pieces[whole][0]
+        return float(self._files[file].get_slice(name)[:1])
+
+    def __enter__(self) -> ShardReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._files.clear()

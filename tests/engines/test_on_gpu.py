@@ -1,0 +1,228 @@
+"""What a GPU must do as a CPU does, or must not do at all. Sizes are small: nothing here is about speed.
+
+`RETRACE_GPU_TESTS_ON=cpu pytest tests/engines/test_on_gpu.py` runs what a CPU can run of it, so that it does not rot.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from benchmarks.gpu.measuring import Bench
+from benchmarks.gpu.shapes import micro_batch, random_trainer, trainer_params
+from pipelines.planning.memory import CONTEXT_BYTES, training_memory
+from pipelines.planning.shapes import Shape
+from stages.engines.policies.language_model import language_model
+from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.statistics import policy_statistics
+from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.torch_sampler import TorchSampler
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
+from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
+
+DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
+pytestmark = pytest.mark.gpu
+needs_cuda = pytest.mark.skipif(DEVICE == "cpu", reason="a CPU has no such thing")
+ADAMW = AdamwParams(kind="adamw", learning_rate=1e-3, beta1=0.9, beta2=0.95, weight_decay=0.0)
+MUON = MuonParams(
+    kind="muon", learning_rate=0.02, adamw_learning_rate=0.003, beta1=0.9, beta2=0.98, weight_decay=0.01
+)
+SEQUENCES = [TokenSequence([5, 6, 7], [8, 9]), TokenSequence([10], [11, 12, 13]), TokenSequence([3, 4], [9])]
+BATCH = pack(SEQUENCES)
+SIZES = {
+    "vocab_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+FAMILIES = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+}
+
+
+def loss_of(statistics, batch):
+    return -(statistics.logprobs * batch.response_mask).sum() / 6, {"tokens": batch.response_mask.sum()}
+
+
+def trainer_on(folder, device=DEVICE, dtype="mixed", optimizer=ADAMW, checkpointing=False, **deepspeed):
+    own = {"threads": 1, "micro_batch_tokens": 64, "gradient_checkpointing": checkpointing, "dtype": dtype}
+    if deepspeed:
+        params = DeepspeedTrainerParams(kind="deepspeed", offload_optimizer=False, **own, **deepspeed)
+    else:
+        params = TorchTrainerParams(kind="torch", device=device, **own)
+    return build_trainer(params, optimizer, 1.0, language_model(folder, params))
+
+
+def losses(trainer, updates=5):
+    return [trainer.update([BATCH], loss_of, 1.0).loss for _ in range(updates)]
+
+
+def weights_of(trainer):
+    return {name: weight.float().cpu().clone() for name, weight in trainer.learned_weights()}
+
+
+@pytest.fixture
+def policy(tmp_path):
+    return write_tiny_policy(tmp_path / "policy")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_sequences_do_not_see_each_other(family):
+    config, model = FAMILIES[family]
+    torch.manual_seed(0)
+    made = model(config(**SIZES)).to(DEVICE).eval()
+    with torch.no_grad():
+        packed = policy_statistics(
+            made, pack(SEQUENCES, row_tokens=16).to(torch.device(DEVICE))
+        ).logprobs.cpu()
+        for number, sequence in enumerate(SEQUENCES):
+            alone = policy_statistics(made, pack([sequence]).to(torch.device(DEVICE))).logprobs.cpu()[0]
+            torch.testing.assert_close(packed[number, : len(alone)], alone, rtol=1e-4, atol=1e-4)
+
+
+def test_mixed_precision_learns_as_float32_does_on_a_cpu(policy):
+    there, here = trainer_on(policy), trainer_on(policy, device="cpu", dtype="float32")
+    before = weights_of(there)
+    found, exact = losses(there, 20), losses(here, 20)
+    assert found[-1] < found[0] and found == pytest.approx(exact, abs=1e-2 + 0.02 * abs(exact[0]))
+    moved = [(weights_of(there)[name] != weight).float().mean() for name, weight in before.items()]
+    seen = {"model.embed_tokens.weight", "lm_head.weight"}  # most tokens have not been met
+    assert min(share for share, name in zip(moved, before, strict=True) if name not in seen) > 0.99
+
+
+def test_a_tiny_learning_rate_moves_weights(policy):
+    trainer = trainer_on(policy, optimizer=ADAMW.model_copy(update={"learning_rate": 1e-6}))
+    before = weights_of(trainer)["model.layers.0.mlp.up_proj.weight"]
+    losses(trainer, 10)
+    assert (weights_of(trainer)["model.layers.0.mlp.up_proj.weight"] != before).float().mean() > 0.99
+
+
+def test_gradient_checkpointing_changes_nothing_that_counts(policy):
+    plain, saved = losses(trainer_on(policy)), losses(trainer_on(policy, checkpointing=True))
+    assert plain == pytest.approx(saved, rel=1e-2)
+
+
+def test_muon_lowers_the_loss(policy):
+    found = losses(trainer_on(policy, optimizer=MUON), 8)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, MUON], ids=["adamw", "muon"])
+def test_a_checkpoint_goes_on_where_it_was(policy, tmp_path, optimizer):
+    first = trainer_on(policy, optimizer=optimizer)
+    losses(first, 2)
+    first.save_checkpoint(tmp_path)
+    expected = losses(first, 2)
+    second = trainer_on(policy, optimizer=optimizer)
+    second.load_checkpoint(tmp_path)
+    assert losses(second, 2) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_broken_loss_leaves_the_weights_alone(policy):
+    trainer = trainer_on(policy)
+    before = weights_of(trainer)
+    with pytest.raises(FloatingPointError, match="the weights were left as they were"):
+        trainer.update([BATCH], lambda found, batch: (loss_of(found, batch)[0] * float("nan"), {}), 1.0)
+    assert all(torch.equal(weight, before[name]) for name, weight in weights_of(trainer).items())
+
+
+def sampler_on(device, dtype="float32"):
+    params = TorchSamplerParams(kind="torch", device=device, dtype=dtype, threads=1, max_sequences=8)
+    return TorchSampler(params, tiny_model().to(getattr(torch, dtype)), 0)
+
+
+def drawn(sampler, temperature):
+    settings = SamplingSettings(temperature, 1.0, 0, 12, None)
+    asked = [Trajectory([5, 6, 7 + number], number) for number in range(4)]
+    return asked, dict(sampler.stream(asked, settings))
+
+
+def test_the_most_probable_tokens_are_the_cpus():
+    _, there = drawn(sampler_on(DEVICE), 0.0)
+    _, here = drawn(sampler_on("cpu"), 0.0)
+    assert {n: one.token_ids for n, one in there.items()} == {n: one.token_ids for n, one in here.items()}
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-3), ("bfloat16", 0.1)])
+def test_sampled_log_probs_are_the_trainers(policy, dtype, most):
+    asked, found = drawn(sampler_on(DEVICE, dtype), 1.0)
+    trainer = trainer_on(policy, dtype="float32")
+    for number, one in found.items():
+        batch = pack([TokenSequence(asked[number].prompt, one.token_ids)])
+        own = trainer.evaluate(batch).logprobs[0].cpu()
+        torch.testing.assert_close(own, torch.tensor(one.logprobs), rtol=0, atol=most)
+    assert {n: one.token_ids for n, one in drawn(sampler_on(DEVICE, dtype), 1.0)[1].items()} == {
+        n: one.token_ids for n, one in found.items()
+    }, "equal seeds give equal responses"
+
+
+@needs_cuda
+def test_a_pass_does_not_make_the_host_wait(policy):
+    trainer = trainer_on(policy)
+    losses(trainer, 2)  # kernels are compiled
+    batch = BATCH.to(torch.device(DEVICE))
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        share, _ = loss_of(trainer.model.forward(trainer.model.module, batch), batch)
+        share.backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_on_one_device_trains_as_the_torch_trainer(policy, stage):
+    pytest.importorskip("deepspeed")
+    found = losses(trainer_on(policy, dtype="float32", zero_stage=stage), 4)
+    assert found == pytest.approx(losses(trainer_on(policy, dtype="float32"), 4), rel=1e-3)
+
+
+@needs_cuda
+def test_an_update_holds_what_the_plan_says():
+    shape = Shape("small", 1024, 8, 16, 4, 64, 4096, 32_000, True, has_qkv_bias=True)
+    bench, tokens = Bench(torch.device("cuda"), False), 8192
+    params = trainer_params(bench, tokens, False)
+    trainer, batch = random_trainer(bench, shape, params), micro_batch(shape, tokens)
+    torch.cuda.reset_peak_memory_stats()
+    trainer.update([batch], loss_of, 1.0)
+    planned = training_memory(shape, params, "adamw", 1, tokens, False).total - CONTEXT_BYTES
+    assert torch.cuda.max_memory_allocated() == pytest.approx(planned, rel=0.15)
+
+
+HOLDER = (
+    "import torch, time; held = torch.empty(2**30, device='cuda'); print('held', flush=True); time.sleep(600)"
+)
+
+
+@needs_cuda
+def test_a_killed_process_leaves_nothing_on_the_card():
+    torch.zeros(1, device="cuda")
+    free = torch.cuda.mem_get_info()[0]
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    assert torch.cuda.mem_get_info()[0] < free - 2**31
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    until = time.monotonic() + 30
+    while torch.cuda.mem_get_info()[0] < free - 2**27:
+        assert time.monotonic() < until, "memory of a killed process is still taken"
+        time.sleep(0.2)

@@ -1,0 +1,44 @@
+"""A real HTTP server on loopback, for what a stage downloads."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"
+
+
+@contextmanager
+def serving(files: Mapping[str, Path] | Path) -> Iterator[http.server.ThreadingHTTPServer]:
+    """Serves a folder, or files by the paths of their URLs; `handler.requests` counts what was asked for."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        requests = 0
+
+        def translate_path(self, path):
+            name = urlsplit(path).path
+            return str(
+                files / name.lstrip("/") if isinstance(files, Path) else files.get(name, "/no such file")
+            )
+
+        def log_message(self, *args):
+            type(self).requests += 1
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        running.handler = Handler
+        yield running
+        running.shutdown()
+
+
+def mirrored() -> dict[str, Path]:
+    """What the mirror holds, by the paths of the URLs that it came from."""
+    urls = {entry["url"]: entry["sha256"] for entry in json.loads((MIRROR / "sources.json").read_text())}
+    chapters = (MIRROR / "textbooks.tsv").read_text().splitlines()[1:]
+    urls |= dict(line.split("\t")[:2] for line in chapters)
+    return {urlsplit(url).path: MIRROR / sha256 for url, sha256 in urls.items()}

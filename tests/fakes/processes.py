@@ -1,0 +1,56 @@
+"""Waiting for what other processes do: one home, since each own copy had its own race and its own patience.
+
+The patience is long: on two cores beside three other test workers a process may get its turn late.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+PATIENCE_SECONDS = 90.0
+
+
+def is_running(process: int | psutil.Process) -> bool:
+    """False for one that has ended, and for one that has ended and whose parent has not noticed yet."""
+    try:
+        process = psutil.Process(process) if isinstance(process, int) else process
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until(
+    condition: Callable[[], Any], seconds: float = PATIENCE_SECONDS, told: object = "waited in vain"
+) -> None:
+    """Returns once `condition()` holds; AssertionError with `told` after `seconds`."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, told
+        time.sleep(0.05)
+
+
+def assert_all_end(processes: Iterable[int | psutil.Process]) -> None:
+    """Waits until none of them runs. A number is less safe than a `psutil.Process`: it may be given again."""
+    processes = list(processes)
+    wait_until(lambda: not any(map(is_running, processes)), told=f"one of {processes} is still there")
+
+
+def those_with(
+    condition: Callable[[psutil.Process], Any], processes: Iterable[psutil.Process]
+) -> list[psutil.Process]:
+    """Those that still run and for which `condition` holds; asking one that ends meanwhile is no error."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            if is_running(process) and condition(process):
+                found.append(process)
+    return found
+
+
+def descendants(said: str, pid: int | None = None) -> list[psutil.Process]:
+    """The children, and theirs, of a process (None: this one) whose command line holds `said`."""
+    family = psutil.Process(pid).children(recursive=True)
+    return those_with(lambda process: said in " ".join(process.cmdline()), family)

@@ -1,0 +1,217 @@
+"""Section `launch`: what is refused, what is started, and what stays behind. Two nodes are two processes here."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pipelines.launching import kubernetes
+from pipelines.launching.__main__ import run, shown
+from pipelines.launching.params import LaunchParams
+from stages.foundations.errors import UserError
+
+PROJECT = Path(__file__).resolve().parents[3]
+STAGE = ["-m", "stages.rl_round", "--params", "params.yaml", "--round", "rl 1"]
+KUBERNETES = {
+    "kind": "kubernetes",
+    "namespace": "team",
+    "image": "registry.example/retrace:1",
+    "claim": "shared",
+    "mount": "/shared",
+    "project": "/shared/retrace",
+    "secret": "tracking",
+    "environment": {"MLFLOW_TRACKING_URI": "http://mlflow:5000"},
+    "shared_memory_gib": 64,
+}
+SKYPILOT = {
+    "kind": "skypilot",
+    "infra": "k8s",
+    "accelerator": "H100",
+    "volumes": {"/shared": "shared"},
+    "project": "/shared/retrace",
+    "environment": {},
+}
+SLURM = {"kind": "slurm", "options": ["--partition=gpu"], "port": 29517}
+
+# Each node's task as Slurm would run it: the nodes of a job are known to it alone.
+SRUN = """#!{python}
+import os, subprocess, sys
+flags = [word for word in sys.argv[1:] if word.startswith("--")]
+command = sys.argv[1 + len(flags):]
+nodes = int(next(flag for flag in flags if flag.startswith("--nodes=")).partition("=")[2])
+env = {{**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NODELIST": "localhost"}}
+tasks = [subprocess.Popen(command, env=env) for _ in range(nodes)]
+sys.exit(max(task.wait() for task in tasks))
+"""
+SCONTROL = """#!/bin/sh
+test "$1 $2 $3" = "show hostnames localhost" && echo localhost && echo other
+"""
+RANKS = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+ones = torch.ones(1)
+dist.all_reduce(ones)
+if dist.get_rank() == 0:
+    Path(sys.argv[sys.argv.index("--out") + 1]).write_text(f"{dist.get_world_size()} {int(ones)} {sys.argv[-1]}")
+dist.destroy_process_group()
+"""
+# Answers as kubectl does; the job runs for one look and ends as the file `end` says.
+KUBECTL = """#!/bin/sh
+cd {folder}; shift 2; echo "$*" >> calls
+case $1 in
+create) cat > manifest ;;
+get) state=Running; test $(grep -c "^get" calls) -gt 2 && state=$(cat end)
+     printf '{{"status": {{"conditions": [{{"type": "%s", "status": "True"}}]}}}}' $state ;;
+logs) echo "step 1 of 2" ;;
+esac
+"""
+
+
+def launch(**changes):
+    whole = {"nodes": 2, "gpus_per_node": 8, "hours": 1.5, "command": SLURM, **changes}
+    return LaunchParams.model_validate(whole)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    """A folder to run the launcher in, with tools of its own first on PATH."""
+    (tmp_path / "bin").mkdir()
+    path = os.pathsep.join([str(tmp_path / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {
+        **os.environ,
+        "PATH": path,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{PROJECT}",
+        "OMP_NUM_THREADS": "1",
+    }
+    env.pop("DVC_STAGE", None)
+
+    def tool(name, text):
+        file = tmp_path / "bin" / name
+        file.write_text(text.format(python=sys.executable, folder=str(tmp_path)))
+        file.chmod(0o755)
+
+    def start(stage, **changes):
+        params = {"launch": launch(**changes).model_dump()}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+        command = [sys.executable, "-m", "pipelines.launching", *stage]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, cwd=tmp_path, env=env, text=True, **pipes)
+
+    return tmp_path, tool, start
+
+
+@pytest.mark.parametrize("kind", ["python", "torchrun"])
+def test_several_nodes_need_a_tool_that_reaches_them(kind):
+    with pytest.raises(ValueError, match=r"set command\.kind slurm, kubernetes or skypilot, or nodes 1"):
+        launch(command={"kind": kind})
+    here = launch(nodes=1, command={"kind": kind})
+    assert (here.ranks, here.is_here) == ({"python": 1, "torchrun": 8}[kind], True)
+
+
+def test_on_one_machine_the_stage_is_started_as_it_is_or_once_for_each_gpu():
+    assert shown(launch(nodes=1, command={"kind": "python"}), STAGE) == shlex.join(["python", *STAGE])
+    told = shlex.split(shown(launch(nodes=1, command={"kind": "torchrun"}), STAGE))
+    assert told[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8"]
+    assert told[5:] == STAGE
+
+
+def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
+    told = shlex.split(shown(launch(), STAGE))
+    wanted = {"--nodes=2", "--ntasks=2", "--gpus-per-node=8", "--time=90", "--kill-on-bad-exit=1"}
+    assert told[0] == "srun" and wanted < set(told) and told[-4:-1] == ["--partition=gpu", "bash", "-c"]
+    assert "--nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d" in told[-1] and told[-1].endswith(
+        "--round 'rl 1'"
+    )
+
+
+@pytest.mark.slow
+def test_two_nodes_find_each_other_and_hand_on_the_stages_arguments(bench):
+    folder, tool, start = bench
+    (folder / "ranks.py").write_text(RANKS)
+    tool("srun", SRUN)
+    tool("scontrol", SCONTROL)
+    stage = ["-m", "ranks", "--params", "params.yaml", "--out", "out", "$(touch evil) 'a' \"b\""]
+    started = start(stage, gpus_per_node=1)
+    output = started.communicate(timeout=120)[0]
+    assert started.returncode == 0, output
+    assert (folder / "out").read_text() == "2 2 $(touch evil) 'a' \"b\"" and not (folder / "evil").exists()
+
+
+def test_the_manifest_gives_every_pod_its_share_and_no_password():
+    made = yaml.safe_load(shown(launch(command=KUBERNETES), STAGE))
+    job, replicas = made["spec"], made["spec"]["pytorchReplicaSpecs"]
+    assert (made["apiVersion"], made["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    assert {kind: one["replicas"] for kind, one in replicas.items()} == {"Master": 1, "Worker": 1}
+    assert job["nprocPerNode"] == "8" and job["runPolicy"]["activeDeadlineSeconds"] == 5400
+    pods = [one["template"]["spec"] for one in replicas.values()]
+    assert pods[0] == pods[1]
+    (container,) = pods[0]["containers"]
+    assert container["name"] == "pytorch" and container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert container["command"][-len(STAGE) :] == STAGE
+    assert container["envFrom"] == [{"secretRef": {"name": "tracking"}}]
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pods[0]["volumes"]}
+    alone = yaml.safe_load(shown(launch(nodes=1, command=KUBERNETES), STAGE))
+    assert set(alone["spec"]["pytorchReplicaSpecs"]) == {"Master"}
+    assert len(made["metadata"]["name"] + "-worker-127") < 64, "a pod's name is a DNS label"
+    with pytest.raises(ValueError, match="namespace"):
+        launch(command={**KUBERNETES, "namespace": "Team A"})
+
+
+@pytest.mark.parametrize(("end", "code"), [("Succeeded", 0), ("Failed", 1)])
+def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, end, code, monkeypatch, capfd):
+    folder, tool, _ = bench
+    tool("kubectl", KUBECTL)
+    (folder / "end").write_text(end)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    monkeypatch.setattr(kubernetes, "SECONDS_BETWEEN_LOOKS", 0.01)
+    whole = launch(command=KUBERNETES)
+    assert kubernetes.run_job(kubernetes.pytorch_job(whole, whole.command, "job", STAGE)) == code
+    assert "step 1 of 2" in capfd.readouterr().out
+    verbs = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
+    assert verbs[:2] == ["delete", "create"] and verbs[-1] == "delete"
+    assert json.loads((folder / "manifest").read_text())["spec"]["nprocPerNode"] == "8"
+
+
+def test_a_job_is_taken_back_when_the_stage_is_ended(bench):
+    folder, tool, start = bench
+    tool("kubectl", KUBECTL)
+    (folder / "end").write_text("Running")
+    started = start(STAGE, command=KUBERNETES)
+    until = time.monotonic() + 60
+    while not ((folder / "calls").exists() and "logs" in (folder / "calls").read_text()):
+        assert time.monotonic() < until and started.poll() is None
+        time.sleep(0.05)
+    started.send_signal(signal.SIGTERM)
+    started.communicate(timeout=60)
+    assert started.returncode == 130 and (folder / "calls").read_text().splitlines()[-1].startswith("delete")
+
+
+def test_a_skypilot_task_says_where_each_node_finds_the_first_one():
+    task = yaml.safe_load(shown(launch(command=SKYPILOT), STAGE))
+    assert task["num_nodes"] == 2 and task["resources"] == {"infra": "k8s", "accelerators": "H100:8"}
+    script = f"set -e\nexport SKYPILOT_NODE_RANK=1 SKYPILOT_NODE_IPS='10.0.0.1\n10.0.0.2'\n{task['run']}"
+    words = script.replace("cd /shared/retrace", "").replace(
+        "exec /shared/retrace/.venv/bin/python", "printf '%s\\n'"
+    )
+    told = subprocess.run(["bash", "-c", words], capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    assert {"--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1"} < set(told) and "rl 1" in told
+
+
+@pytest.mark.parametrize(("command", "tool"), [(SLURM, "srun"), (KUBERNETES, "kubectl"), (SKYPILOT, "sky")])
+def test_a_tool_that_is_missing_is_told(monkeypatch, command, tool):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match=f"needs {tool}, which is not on the PATH"):
+        run(launch(command=command), STAGE)

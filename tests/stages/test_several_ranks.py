@@ -1,0 +1,159 @@
+"""Stages on several ranks, for real over gloo: each draws a share with its own engine; together they are one rank."""
+
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from stages.demonstrate.params import RejectionSampledDemonstrations
+from stages.demonstrate.rejection_sampling import sample_demonstrations
+from stages.engines.trainers.one_rank import launched_ranks
+from stages.filter_web.agreement import keep_agreeing
+from stages.filter_web.params import PolicyAgreement
+from stages.foundations.funnel import Funnel
+from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables.rollout import ROLLOUT
+from stages.foundations.tables.table import read_table
+from stages.respond.__main__ import main as respond
+from stages.rl_round.__main__ import main
+from stages.rl_round.loop import training_step
+from tests.fakes.forks import on_ranks
+from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
+from tests.stages.rl_round.test_stage import EVERYTHING, curve
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
+)
+ZERO = {
+    "kind": "deepspeed",
+    "zero_stage": 2,
+    "offload_optimizer": False,
+    **{name: PARAMS["trainer"][name] for name in ("dtype", "threads", "gradient_checkpointing")},
+    "micro_batch_tokens": 96,
+}
+REJECTION = RejectionSampledDemonstrations(
+    kind="rejection_sampled",
+    samples=4,
+    kept_per_problem=2,
+    temperature=1.0,
+    max_response_tokens=12,
+    max_problems=None,
+)
+AGREEMENT = PolicyAgreement(
+    kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None
+)
+CHOICES = {
+    "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
+    "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
+}
+"""The second has a baseline that compares tokens, a reference, a selection by pass rates."""
+
+
+@pytest.fixture(scope="module")
+def rounds(taught, tmp_path_factory):
+    """Folders of each choice's round on one rank and on several.
+
+    The plain one is stopped behind its checkpoint on two ranks, and ends on three.
+    """
+    out = tmp_path_factory.mktemp("ranks")
+    patch = pytest.MonkeyPatch()
+    patch.setenv("RETRACE_TRACKING", "off")
+    patch.setenv("RETRACE_STATE", str(out / "state"))
+
+    def run(name: str, kind: str, trainer: dict) -> None:
+        folder = out / f"{name}-{kind}"
+        folder.mkdir(exist_ok=True)
+        file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
+        main(rl_flags(taught, write_params(file, {**trainer, **CHOICES[name]}), folder))
+
+    def draw(kind: str) -> None:
+        """What trains nothing: evaluation, rejection sampling, agreement."""
+        folder = out / kind
+        folder.mkdir(exist_ok=True)
+        params = write_params(folder / f"params-{os.environ.get('RANK', '0')}.yaml", {})
+        flags = {
+            "params": params,
+            "name": "sft",
+            "policy": taught / "sft",
+            "benchmarks": taught / "benchmarks.parquet",
+        }
+        flags |= {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
+        respond([part for name, value in flags.items() for part in (f"--{name}", str(value))])
+        problems = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
+        candidates = [{**row, "candidate_id": row["problem_id"]} for row in problems]
+        with launched_ranks() as ranks:
+            sampled = sample_demonstrations(REJECTION, problems, params, taught / "sft", ranks)
+            kept = keep_agreeing(candidates, Funnel("test", 6), AGREEMENT, params, taught / "sft", ranks)
+            (folder / f"drawn-{ranks.rank}.json").write_text(json.dumps([sampled, kept]))
+
+    def on_two() -> None:
+        draw("several")
+        run("everything", "several", {"trainer": ZERO})
+        update = training_step.update_policy
+
+        def stopped(samples, params, tokens, scale, trainer, *seed_parts):
+            if seed_parts[-1] == 2:
+                raise KeyboardInterrupt
+            return update(samples, params, tokens, scale, trainer, *seed_parts)
+
+        training_step.update_policy = stopped
+        with pytest.raises(KeyboardInterrupt):
+            run("plain", "several", {"trainer": ZERO})
+
+    draw("one")
+    for name in CHOICES:
+        run(name, "one", {})
+    on_ranks(on_two, 2)
+    assert list((out / "state").glob("scratch/*/step-*/rank-00001.safetensors"))
+    on_ranks(lambda: run("plain", "several", {"trainer": ZERO}), 3)
+    patch.undo()
+    return out
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat(
+        [weight.flatten() for weight in load_file(folder / "rl_1" / "model.safetensors").values()]
+    )
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
+    one, several = (rounds / f"{choice}-{kind}" for kind in ("one", "several"))
+    alone, together = (read_table(folder / "rl_1.parquet", ROLLOUT) for folder in (one, several))
+    exact = [
+        "problem_id",
+        "step",
+        "sample_index",
+        "policy_version",
+        "response",
+        "verdict",
+        "reward",
+        "is_trained",
+    ]
+    assert together[exact].equals(alone[exact])
+    for first, second in zip(alone["token_ids"], together["token_ids"], strict=True):
+        assert first.tolist() == second.tolist()
+    for first, second in zip(alone["rollout_logprobs"], together["rollout_logprobs"], strict=True):
+        assert second == pytest.approx(first, abs=1e-4)
+    gaps = (weights(several) - weights(one)).abs()
+    # Adam turns the rounding of gradients that are all but zero into steps of some size: few, and small beside 2e-3.
+    assert gaps.max() < 2e-4
+    assert gaps.mean() < 1e-6
+    rows = list(zip(curve(one), curve(several), strict=True))
+    assert rows
+    for alone, together in rows:
+        assert together == pytest.approx(alone, rel=1e-3, abs=1e-4)
+
+
+def test_stages_that_train_nothing_use_all_ranks_too(rounds):
+    for name in ("responses.parquet", "respond.json"):
+        assert (rounds / "several" / name).read_bytes() == (rounds / "one" / name).read_bytes()
+    expected = json.loads((rounds / "one" / "drawn-0.json").read_text())
+    (rows, drops), kept = expected
+    assert rows and drops and 0 < len(kept) < 6, "else there is nothing to compare"
+    for rank in (0, 1):
+        assert json.loads((rounds / "several" / f"drawn-{rank}.json").read_text()) == expected
