@@ -5,12 +5,17 @@ after a warm-up turn each: ours is `Verifier.judge` over all rows with WORKERS w
 `verify` with its own defaults (its time limits on) in WORKERS processes that each take every WORKERS-th row. Start-up
 is off the clock for both. Seconds are wall-clock; ratios pair turns of the same number.
 
+With --towers N the rows of the first file are judged again with N towers of powers, giant factorials, sums and products
+beside them, drawn by --seed (`tests/fakes/unearned_answers.py`). Both have --limit seconds for a row: ours of computing
+time in a worker, math-verify for each of its two readings and its comparison. Its towers are asked one by one of
+processes that are killed where it does not keep to that, or takes more than the memory that ours have.
+
 The hostile part judges responses that attack (`tests/fakes/hostile_answers.py`), counts verdicts, time and memory, and
 repeats the first file: its throughput after them beside that before, in CPU time of this process.
 
-Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--repeats 5]
-         [--workers 2] [--hostile 10000] [--seed 11]
-A number after a file's name is the speed-up that is asked for. Exit code 1 when one is missed or a hostile response
+Command: python -m benchmarks.verifier --rows cases.jsonl.gz=5 --rows model_outputs.jsonl.gz=10 [--towers 32=10]
+         [--limit 5] [--repeats 5] [--workers 2] [--hostile 10000] [--seed 11]
+A number behind = is the speed-up that is asked for. Exit code 1 when one is missed or a hostile response
 is called correct, 2 when a file is missing.
 """
 
@@ -19,47 +24,59 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import multiprocessing
 import os
 import resource
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.math_verify_peers import MEMORY_MIB, Peers, PeerVerdict, judge_towers
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.observe.command import run_stage
 from stages.observe.progress import say
 from tests.fakes.hostile_answers import hostile_pairs
+from tests.fakes.unearned_answers import drawn, towers
 
-TIMEOUT_SECONDS = 5.0
 _WARM_UP = (r"\sum_{k=1}^{5} k", "15")
 _CALM_TURNS = 9
 Row = dict[str, Any]
-PeerVerdict = bool | str
-"""Correct or not; a text is the exception that the peer raised."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints one table and exits with 1 when something that is asked for is missed."""
     arguments = parse(argv)
     params = VerifierParams(
-        timeout_seconds=TIMEOUT_SECONDS,
-        memory_mib=1024,
+        timeout_seconds=arguments.limit,
+        memory_mib=MEMORY_MIB,
         workers=arguments.workers,
         abort_undecided_fraction=1.0,
     )
     say(f"{os.cpu_count()} cores, {arguments.workers} workers, load {os.getloadavg()[0]:.1f}")
     is_met = True
-    with Verifier(params) as verifier, Peers(arguments.workers) as peers:
+    with Verifier(params) as verifier, Peers(arguments.workers, arguments.limit, _WARM_UP) as peers:
         verifier.judge([(_WARM_UP[0], _WARM_UP[1] + f"+{n}-{n}") for n in range(4 * arguments.workers)])
         files = [read_rows(text) for text in arguments.rows]
         for name, rows, asked in files:
-            is_met &= compare(name, rows, asked, verifier, peers, arguments.repeats)
+            is_met &= compare(name, rows, asked, verifier, peers.judge, arguments.repeats)
+        count, asked = (float(part or 0) for part in arguments.towers.partition("=")[::2])
+        if count:
+            name, rows, _ = files[0]
+            high = drawn(towers, int(count), arguments.seed)
+            with_towers = [*rows, *({"gold": gold, "pred": response} for gold, response in high)]
+
+            def judge(pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
+                return peers.judge(pairs[: len(rows)]) + judge_towers(
+                    high, arguments.workers, arguments.limit
+                )
+
+            is_met &= compare(
+                f"{name} with towers", with_towers, asked, verifier, judge, arguments.repeats, 0
+            )
         if arguments.hostile:
             is_met &= attack(verifier, arguments, files[0][1] if files else [])
     if not is_met:
@@ -73,6 +90,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rows", action="append", default=[], help="FILE.jsonl[.gz][=SPEED-UP], repeatable")
+    parser.add_argument("--towers", default="0", help="COUNT[=SPEED-UP]")
+    parser.add_argument("--limit", type=int, default=5, help="seconds for a row")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--hostile", type=int, default=10_000)
@@ -94,14 +113,22 @@ def pair(row: Row) -> tuple[str, str]:
     return str(row["gold"]), str(row.get("prediction", row.get("pred")))
 
 
-def compare(name: str, rows: list[Row], asked: float, verifier: Verifier, peers: Peers, repeats: int) -> bool:
+def compare(
+    name: str,
+    rows: list[Row],
+    asked: float,
+    verifier: Verifier,
+    judge: Callable[[list[tuple[str, str]]], list[PeerVerdict]],
+    repeats: int,
+    warm_ups: int = 1,
+) -> bool:
     """Turns of both contenders over `rows`; True when the median ratio reaches `asked`."""
     pairs = [pair(row) for row in rows]
     ours, theirs = [], []
-    for turn in range(repeats + 1):
+    for turn in range(warm_ups + repeats):
         our_verdicts, our_seconds = timed(lambda: [one.verdict == "correct" for one in verifier.judge(pairs)])
-        their_verdicts, their_seconds = timed(lambda: peers.judge(pairs))
-        if turn:
+        their_verdicts, their_seconds = timed(lambda: judge(pairs))
+        if turn >= warm_ups:
             ours.append(our_seconds)
             theirs.append(their_seconds)
     ratios = sorted(their / our for our, their in zip(ours, theirs, strict=True))
@@ -157,51 +184,6 @@ def timed(call) -> tuple[Any, float]:
     started = time.perf_counter()
     result = call()
     return result, time.perf_counter() - started
-
-
-class Peers:
-    """math-verify in processes that stay up: each judges its share of the rows, one after the other."""
-
-    def __init__(self, count: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self._count = count
-        self._pool = context.Pool(count)
-        self.judge([_WARM_UP] * count)
-
-    def judge(self, pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
-        """What math-verify says of each pair, in order."""
-        shares = [pairs[start :: self._count] for start in range(self._count)]
-        verdicts: list[PeerVerdict] = [False] * len(pairs)
-        for start, share in enumerate(self._pool.map(math_verify_share, shares, chunksize=1)):
-            verdicts[start :: self._count] = share
-        return verdicts
-
-    def __enter__(self) -> Peers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.terminate()
-        self._pool.join()
-
-
-def math_verify_share(pairs: list[tuple[str, str]]) -> list[PeerVerdict]:
-    """Whether math-verify, with its defaults, calls each pair equal; the name of the exception where it raised one."""
-    import logging
-
-    from math_verify import parse, verify
-
-    logging.disable(logging.CRITICAL)
-    verdicts: list[PeerVerdict] = []
-    for gold, prediction in pairs:
-        try:
-            verdicts.append(bool(verify(parse(gold), parse(prediction))))
-        except (
-            Exception
-        ) as error:  # whatever a library raises on a row: its speed and verdicts are measured, so the
-            verdicts.append(
-                type(error).__name__
-            )  # row stays in, as not correct, and `compare` prints how many
-    return verdicts
 
 
 if __name__ == "__main__":

@@ -22,7 +22,10 @@ def ablate(
         bool, typer.Option("--dry-run", help="print the plan with an estimate, run nothing")
     ] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="print the table of finished runs, run nothing")
+        bool,
+        typer.Option(
+            "--markdown", help="print the table of finished runs, run nothing; without a name all claims"
+        ),
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="leave the worktrees of finished runs")] = False,
     revision: Annotated[str, typer.Option(help="git revision whose code is run")] = "HEAD",
@@ -53,7 +56,11 @@ def ablate(
             with_changes,
             keep,
         )
-        if not name:
+        if not name and markdown:
+            from pipelines.ablating.claims import show_claims
+
+            typer.echo(show_claims(PROJECT, state_folder()), nl=False)
+        elif not name:
             typer.echo("\n".join(list_ablations(PROJECT)))
         elif markdown:
             typer.echo(show_markdown(choice), nl=False)

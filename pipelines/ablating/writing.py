@@ -64,7 +64,7 @@ class Findings:
         if self.about["missing"]:
             lines.append(f"Missing: {', '.join(self.about['missing'])}.")
         for table in tables:
-            lines += ["", *_markdown(table)]
+            lines += ["", *markdown_table(table)]
         return "\n".join(lines) + "\n"
 
     def metrics(self) -> dict[str, Any]:
@@ -198,7 +198,9 @@ def _judged(one: Judged) -> dict[str, Any]:
     }
 
 
-def _markdown(table: Table) -> list[str]:
+def markdown_table(table: Table) -> list[str]:
+    """The lines of a Markdown table."""
+
     def line(cells: Sequence[str]) -> str:
         return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
 

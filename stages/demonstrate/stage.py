@@ -11,6 +11,7 @@ from stages.demonstrate.demonstrations import Drops, Rows, gather, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
 from stages.engines.policies.tokenizers import load_tokenizer
+from stages.engines.trainers.one_rank import launched_ranks
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
@@ -32,13 +33,14 @@ def run_demonstrate(paths: Namespace) -> None:
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
         with run.phase("rejection_sampling"):
-            return sample_demonstrations(source, chosen, paths.params, paths.policy)
+            return sample_demonstrations(source, chosen, paths.params, paths.policy, ranks)
 
     def count_tokens(texts: list[str]) -> list[int]:
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     inputs = {"problems": paths.problems, "web": paths.web, "policy": paths.policy}
-    with track(attempt_at("demonstrate", params.model_dump(), inputs, seed=seed)) as run:
+    attempt = attempt_at("demonstrate", params.model_dump(), inputs, seed=seed)
+    with launched_ranks() as ranks, track(attempt) as run:
         rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
         if not train:
@@ -47,6 +49,8 @@ def run_demonstrate(paths: Namespace) -> None:
                 f"demonstrate: no row is left to train on (dropped: {reasons}; validation: {len(validation)}): "
                 "add a source to demonstrate.sources, relax filter_web.rules, or lower validation_rows"
             )
+        if ranks.rank != 0:
+            return
         metrics, funnel = _metrics(rows, drops, len(train), len(validation))
         write_table(train, paths.train, DEMONSTRATION)
         write_table(validation, paths.validation, DEMONSTRATION)

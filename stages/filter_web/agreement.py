@@ -16,6 +16,8 @@ from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.sampling import sample_prompts
+from stages.engines.samplers.shares import drawing_share
+from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
@@ -29,11 +31,12 @@ from stages.foundations.seeds import derive_seed
 
 
 def keep_agreeing(
-    rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path
+    rows: Rows, funnel: Funnel, params: PolicyAgreement, params_path: Path, policy: Path, ranks: Ranks
 ) -> tuple[Rows, dict[str, int]]:
     """Rows to whose answer at least one response of the policy is equivalent, in their order.
 
-    Also what that cost and yielded: exercises asked for, tokens sampled, exercises kept.
+    Also what that cost and yielded: exercises asked for, tokens sampled, exercises kept. All ranks bring the same rows
+    and get the same; each draws and judges its share.
     """
     if not rows:
         return rows, {}
@@ -41,7 +44,7 @@ def keep_agreeing(
     rows, left_out = _draw(rows, params.max_candidates, seed)
     for row in left_out:
         funnel.drop(row, "not_sampled", "beyond max_candidates", row["candidate_id"])
-    judgements, sampled_tokens = _judge(rows, params, params_path, policy, seed)
+    judgements, sampled_tokens = _judge(rows, params, params_path, policy, seed, ranks)
     kept = []
     for row, verdicts in zip(rows, judgements, strict=True):
         if any(judgement.verdict is Verdict.CORRECT for judgement in verdicts):
@@ -66,31 +69,34 @@ def _draw(rows: Rows, limit: int | None, seed: int) -> tuple[Rows, Rows]:
 
 
 def _judge(
-    rows: Rows, params: PolicyAgreement, params_path: Path, policy: Path, seed: int
+    rows: Rows, params: PolicyAgreement, params_path: Path, policy: Path, seed: int, ranks: Ranks
 ) -> tuple[list[list[Judgement]], int]:
     """One list of judgements per row, and the tokens sampled; UserError when the verifier failed on too many."""
     prompt = load_section(params_path, "prompt", PromptParams)
     verifier_params = load_section(params_path, "verifier", VerifierParams)
-    tokenizer = load_tokenizer(policy)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
-    names = [row["candidate_id"] for row in rows]
-    settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens, None)
     sampler_params = load_section(params_path, "sampler", SamplerParams)
+    share = drawing_share(sampler_params, ranks)
+    own, tokenizer = share.of(rows), load_tokenizer(policy)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    names = [row["candidate_id"] for row in own]
+    settings = SamplingSettings(params.temperature, 1.0, 0, params.max_response_tokens, None)
     with closing(build_sampler(sampler_params, policy)) as sampler:
         sampled = sample_prompts(
             sampler, prompts, names, params.samples, settings, seed, "filter_web", label="agreement"
         )
     pairs, truncated = [], []
-    for row, samples in zip(rows, sampled, strict=True):
+    for row, samples in zip(own, sampled, strict=True):
         pairs += [(row["answer"], decode_response(tokenizer, sample.token_ids)) for sample in samples]
         truncated += [sample.is_truncated for sample in samples]
     with Verifier(verifier_params) as verifier:
         judgements = verifier.judge(pairs, truncated, require_marker=True)
-    failures = sum(judgement.verdict.is_failure for judgement in judgements)
-    if failures > verifier_params.abort_undecided_fraction * len(judgements):
+    judged = [judgements[i : i + params.samples] for i in range(0, len(judgements), params.samples)]
+    judged = share.everywhere(judged, len(rows))
+    failures = sum(judgement.verdict.is_failure for of_row in judged for judgement in of_row)
+    if failures > verifier_params.abort_undecided_fraction * len(rows) * params.samples:
         raise UserError(
-            f"filter_web: the verifier failed on {failures} of {len(judgements)} responses: "
+            f"filter_web: the verifier failed on {failures} of {len(rows) * params.samples} responses: "
             "raise verifier.timeout_seconds or verifier.memory_mib"
         )
-    by_row = [judgements[i : i + params.samples] for i in range(0, len(judgements), params.samples)]
-    return by_row, sum(len(sample.token_ids) for samples in sampled for sample in samples)
+    tokens = [sum(len(sample.token_ids) for sample in samples) for samples in sampled]
+    return judged, sum(share.everywhere(tokens, len(rows)))

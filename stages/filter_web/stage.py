@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from stages.engines.trainers.one_rank import launched_ranks
 from stages.filter_web.filtering import Rows, filter_candidates
 from stages.filter_web.params import FilterWebParams, NoAgreement, PolicyAgreement
 from stages.foundations.attempt import attempt_at
@@ -43,14 +44,16 @@ def run_filter_web(paths: Namespace) -> None:
                 from stages.filter_web.agreement import keep_agreeing
 
                 with run.phase("agreement"):
-                    kept, found = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy)
+                    kept, found = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, ranks)
                 agreement_metrics.update(found)
                 return kept
 
     attempt = attempt_at("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed"))
-    with track(attempt) as run:
+    with launched_ranks() as ranks, track(attempt) as run:
         with run.phase("rules"):
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
+        if ranks.rank != 0:
+            return
         metrics = funnel.metrics(len(rows)) | agreement_metrics
         write_table(rows, paths.solutions, PROBLEM)
         write_table(hits, paths.contamination, CONTAMINATION)

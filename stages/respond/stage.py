@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,8 @@ from stages.engines.samplers.params import SamplerParams
 from stages.engines.samplers.protocol import Sampler, SamplingSettings
 from stages.engines.samplers.samples import Sample
 from stages.engines.samplers.sampling import sample_prompts
+from stages.engines.samplers.shares import DrawingShare, drawing_share
+from stages.engines.trainers.one_rank import launched_ranks
 from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section, load_value
@@ -45,9 +48,12 @@ def run_respond(paths: Namespace) -> None:
     }
     inputs = {"policy": paths.policy, "benchmarks": paths.benchmarks}
     attempt = attempt_at("respond", shown, inputs, seed=seed, policy=paths.name)
-    with track(attempt) as run:
+    with launched_ranks() as ranks, track(attempt) as run:
+        share = drawing_share(sampler_params, ranks)
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
-            responses = respond(frame, params, prompt, seed, sampler, tokenizer, attempt.scratch, run)
+            responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
+        if responses is None:
+            return
         metrics = response_metrics(responses)
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
@@ -62,20 +68,28 @@ def respond(
     prompt: PlainPrompt | ChatPrompt,
     seed: int,
     sampler: Sampler,
+    share: DrawingShare,
     tokenizer,
     scratch: Path,
     run: Run,
-) -> pandas.DataFrame:
-    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems."""
+) -> pandas.DataFrame | None:
+    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems.
+
+    Drawn by all ranks together; None except on rank 0.
+    """
     starts = range(0, len(problems), params.problems_at_once)
     for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
         place = scratch / f"responses-{number:06d}.parquet"
-        if place.exists():
+        if share.ranks.broadcast(place.exists()):
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
-            write_table(_respond_to(piece, params, prompt, seed, sampler, tokenizer), place, RESPONSE)
+            rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer)
+        if share.ranks.rank == 0:
+            write_table(rows, place, RESPONSE)
         run.log({"progress/problems": start + len(piece)}, step=number)
+    if share.ranks.rank != 0:
+        return None
     return pandas.concat([read_table(place, RESPONSE) for place in _pieces(scratch)], ignore_index=True)
 
 
@@ -89,10 +103,12 @@ def _respond_to(
     prompt: PlainPrompt | ChatPrompt,
     seed: int,
     sampler: Sampler,
+    share: DrawingShare,
     tokenizer,
 ) -> list[dict]:
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in piece]
-    names = [f"{row['benchmark']}/{row['problem_id']}" for row in piece]
+    own = share.of(piece)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
     limit = params.max_response_tokens
     sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
     greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
@@ -100,8 +116,11 @@ def _respond_to(
     rows = []
     for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
         drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
-        for problem, samples in zip(piece, drawn, strict=True):
-            rows += [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
+        of_problems = [
+            [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
+            for problem, samples in zip(own, drawn, strict=True)
+        ]
+        rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
     return rows
 
 

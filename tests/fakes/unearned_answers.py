@@ -65,6 +65,26 @@ def _shuffled(draw: Draw, letters: str) -> str:
             return other
 
 
+_ORDERED_FIGURES = [
+    (r"\angle", 3),
+    (r"\overrightarrow", 2),
+    ("ray ", 2),
+    (r"\triangle", 3),
+    (r"\overline", 3),
+]
+"""Figures with as many letters as make their order count: an angle has its vertex in the middle, a ray its start first,
+vertices of a triangle correspond to another one's, and three letters under a line are digits."""
+_UNORDERED_FIGURES = [(r"\angle", 3), (r"\overline", 2), (r"\widehat", 2), (r"\overleftrightarrow", 2)]
+"""Those that are the same when read from the other end."""
+
+
+def _figure(draw: Draw, sign: str, letters: str) -> str:
+    is_braced = (
+        sign.startswith(r"\over") or sign == r"\widehat" or (sign.startswith("\\") and draw.random() < 0.5)
+    )
+    return f"{sign}{{{letters}}}" if is_braced else f"{sign} {letters}"
+
+
 def letters(draw: Draw) -> Pair:
     """The letters of a word, a figure or a sequence of choices in another order."""
     capitals = "".join(draw.sample("ABCDEFGHKLMNOPQRST", draw.randint(2, 6)))
@@ -75,12 +95,12 @@ def letters(draw: Draw) -> Pair:
     text = draw.choice([capitals, capitals, capitals, word, capital_word])
     form = draw.choice(["%s", "%s", r"\text{%s}", r"\mathrm{%s}", r"\textbf{%s}"])
     if text == capitals and draw.random() < 0.5:
-        vertices = "".join(draw.sample("ABCDEFPQR", 3))
-        middle_kept = vertices[::-1]
+        sign, count = draw.choice(_ORDERED_FIGURES)
+        vertices = "".join(draw.sample("ABCDEFPQR", count))
         other = _shuffled(draw, vertices)
-        while other == middle_kept:
+        while sign == r"\angle" and other == vertices[::-1]:
             other = _shuffled(draw, vertices)
-        return _boxed(draw, rf"\angle {vertices}", rf"\angle {other}")
+        return _boxed(draw, _figure(draw, sign, vertices), _figure(draw, sign, other))
     return _boxed(
         draw, draw.choice(["%s", form]).replace("%s", text), form.replace("%s", _shuffled(draw, text))
     )
@@ -166,6 +186,12 @@ def left_over(draw: Draw) -> Pair:
             rf"{value} \quad {other}",
         ]
     )
+    if draw.random() < 0.1:
+        return _boxed(
+            draw,
+            gold,
+            rf"{value} \text{{ {draw.choice(['upper bound', 'estimate', 'is a bound', 'guesses'])}}}",
+        )
     if draw.random() < 0.2:
         gold, other_word = draw.choice([("yes", "no"), ("true", "false"), ("even", "odd"), ("east", "west")])
         answer = draw.choice(
@@ -177,6 +203,43 @@ def left_over(draw: Draw) -> Pair:
             ]
         )
     return _boxed(draw, gold, answer)
+
+
+def _about_a_value(draw: Draw, value: str) -> str:
+    """A sentence that bounds the value, estimates it, or says that it was another step's."""
+    noun = draw.choice(
+        [
+            "bound",
+            "upper bound",
+            "lower bound",
+            "estimate",
+            "best estimate",
+            "first guess",
+            "rough approximation",
+        ]
+    )
+    noun = draw.choice(
+        [
+            noun,
+            "error",
+            "previous result",
+            "intermediate value",
+            "tentative total",
+            "earlier answer",
+            "square of it",
+            "sum so far",
+            "opposite",
+            "inverse of the answer",
+            "estimated cost",
+        ]
+    )
+    subject = draw.choice([noun, noun, f"{noun} of the sum", f"{noun} for $x$"])
+    if draw.random() < 0.6:
+        copula = draw.choice(["is", "equals", "is equal to", "is exactly"])
+        return f"{draw.choice(['The', 'the', 'Its', 'So the', 'This'])} {subject} {copula} {value}"
+    return f"{value} " + draw.choice(
+        [f"is the {subject}", f"as {noun}", f"because it is a {noun}", f"({noun})", noun]
+    )
 
 
 def prose(draw: Draw) -> Pair:
@@ -223,6 +286,8 @@ def prose(draw: Draw) -> Pair:
             f"no more than $ {value} $",
             f"the remainder when ${value}$ is divided by ${other + 100}$",
             f"equal to ${value}$ only if $x={other}$",
+            _about_a_value(draw, str(value)),
+            _about_a_value(draw, f"${value}$"),
         ]
     )
     return str(value), draw.choice(
@@ -342,6 +407,8 @@ def owed(draw: Draw) -> Pair:
     gold = str(value)
     power, base = draw.randint(2, 4), draw.randint(2, 5)
     letter = draw.choice("ABCDE")
+    sign, count = draw.choice(_UNORDERED_FIGURES)
+    vertices = "".join(draw.sample("ABCDEFPQR", count))
     return draw.choice(
         [
             (gold, f"<answer>{value}</answer>"),
@@ -365,6 +432,8 @@ def owed(draw: Draw) -> Pair:
             (rf"\frac{{{value}}}{{101}}", rf"\boxed{{{value}⁄101}}"),
             (rf"{value}^\circ", rf"\boxed{{{value}°}}"),
             (gold, rf"\boxed{{{value}º}}"),
+            (_figure(draw, sign, vertices), rf"\boxed{{{_figure(draw, sign, vertices[::-1])}}}"),
+            (rf"\angle {vertices[:2]}K = 30^\circ", rf"\boxed{{\angle K{vertices[1::-1]} = 30^\circ}}"),
             (letter, f"I think it's ({letter})."),
             (letter, f"It must be {letter}."),
             (f"({letter})", f"So the answer is option {letter}."),

@@ -3,6 +3,7 @@
 import pandas
 import pytest
 
+from pipelines.ablating.claims import claims_by_world
 from pipelines.ablating.definition import Ablation, Comparison
 from pipelines.ablating.measuring import measure
 from pipelines.ablating.page import dot_plot, round_values
@@ -114,6 +115,20 @@ def test_rows_claims_and_wording():
     assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
     assert judge_claims(ablation, {})[0].verdict == "not separated"
     assert dot_plot(ablation.metrics["accuracy"], rows).count('class="mean"') == 3
+
+
+def test_claims_of_one_paper_stand_in_one_row_with_a_column_for_each_world():
+    content = mini_ablation()
+    sums = Ablation.model_validate(content)
+    (claimed,) = [{**content["comparisons"][0], "metric": "accuracy"}]
+    digits = Ablation.model_validate({**content, "recipe": "digits", "comparisons": [claimed]})
+    measured = {"accuracy": {"plain": BASE, "slow": BETTER}}
+    judged = judge_claims(digits, measured)
+    table = claims_by_world([(digits, judged), (sums, []), (sums, judged[:1])])
+    assert table.head == ["paper", "claim", "there", "digits", "laptop"] and len(table.rows) == 1
+    paper, told, _, in_digits, in_sums = table.rows[0]
+    assert paper == sums.paper.reference and told.startswith("held out avg@2: slow")
+    assert in_digits == in_sums and in_digits.endswith(f": {judged[0].verdict}")
 
 
 def test_axes_have_round_values():

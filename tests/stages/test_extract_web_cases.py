@@ -109,14 +109,6 @@ def test_a_question_in_json_ld_has_its_accepted_answer():
     assert (row["problem"], row["solution"]) == ("What is 1+1?", "It is 2.")
 
 
-def test_posts_named_by_their_class_are_a_thread_of_little_confidence():
-    posts = "<div class='post'><p>How do I compute 1+1?</p></div>" + "".join(
-        f"<div class='reply'><p>It is {n}.</p><span class='votes'>{n} votes</span></div>" for n in (3, 9)
-    )
-    [row] = found(f"<h1>Sums</h1>{posts}", "html")
-    assert row["solution"] == "It is 9." and row["confidence"] < 0.8
-
-
 def test_a_solution_of_most_problems_is_doubted():
     page = "".join(
         f"<p><b>Exercise {n}.</b> Compute {n}+1.</p><p><b>Solution.</b> Use sums.</p>" for n in (1, 2, 3)
@@ -166,3 +158,60 @@ def test_a_problem_that_holds_its_solution_is_doubted():
     page = f"<d><exercise><problem><para>Solve 2x-1=7. {{}}</para></problem>{solution}</exercise></d>"
     assert found(page.format(""), "cnxml")[0]["confidence"] > 0.9
     assert "problem_holds_part" in found(page.format(worked), "cnxml")[0]["evidence"]
+
+
+def test_a_fenced_container_with_one_solution_is_an_exercise():
+    page = (
+        "Text.\n\n:::: challenge\n\n## Sums\n\nWhat is 1+1?\n\n::: solution\n\n## Solution\n\n2\n:::\n::::\n\n"
+        ":::: {.row}\n## A\n\nText.\n\n## B\n\nMore.\n\n::: {.solution}\nNobody's.\n:::\n::::\n"
+    )
+    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [
+        ("Sums\nWhat is 1+1?", "2")
+    ]
+
+
+def test_code_and_formulas_of_a_directive_keep_their_lines():
+    page = (
+        "```{exercise}\n:label: a\nGo.\n```\n````{solution} a\n```{code-cell} python\n:tags: [hide]\n"
+        "# double\ndef f(x):\n    return 2*x\n```\n```{math}\n:label: e\nx = 1\n```\n````\n"
+    )
+    code = "```{code-cell} python\n# double\ndef f(x):\n    return 2*x\n```"
+    assert found(page, "markdown")[0]["solution"] == f"{code}\n$$\nx = 1\n$$"
+
+
+def test_spans_with_classes_are_read_as_labels():
+    page = "__[Q1]{.Q}__: What is 1+1?\n\n__[A]{.solved}__: It is 2.\n"
+    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [
+        ("What is 1+1?", "It is 2.")
+    ]
+
+
+def test_older_dialects_of_xml_mark_parts_references_and_formulas():
+    static = "<static><statement><p>Go.</p></statement><solution><p>Done.</p></solution></static>"
+    old = (
+        '<exercise><problem>By <acroref type="t" acro="A"/>.</problem>'
+        "<solution><alignmath>x=1</alignmath></solution></exercise>"
+    )
+    rows = found(f"<d>{static}{old}</d>", "pretext")
+    assert [(row["problem"], row["solution"]) for row in rows] == [
+        ("Go.", "Done."),
+        ("By [link].", r"$\begin{aligned} x=1 \end{aligned}$"),
+    ]
+
+
+def test_units_and_tasks_of_latex():
+    latex = (
+        r"\begin{exercise}Fill \unitfrac[$3$]{L}{min}.\begin{tasks}(2)\task One. \task Two.\end{tasks}"
+        r"\end{exercise}\begin{explanation}Yes.\end{explanation}"
+    )
+    [row] = found(latex, "latex")
+    assert (row["problem"], row["solution"]) == ("Fill $3$ L/min.\n- One.\n- Two.", "Yes.")
+
+
+def test_blanks_in_formulas_are_no_answers_and_drawings_are_pictures():
+    latex = (
+        r"\begin{exercise}See \begin{tikzpicture}\draw (0,1);\end{tikzpicture} and $x=\answer{1}$.\end{exercise}"
+        r"\begin{solution}It is $1$.\end{solution}"
+    )
+    [row] = found(latex, "latex")
+    assert (row["problem"], row["solution"]) == (r"See ![]() and $x=\answer{1}$.", "It is $1$.")

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from stages.algorithms.answers.chains import holds
 from stages.algorithms.answers.clock import compare_times
-from stages.algorithms.answers.comparison import agree, holds
+from stages.algorithms.answers.comparison import agree
 from stages.algorithms.answers.equivalence import Decision
 from stages.algorithms.answers.explosive import is_explosive
 from stages.algorithms.answers.latex_parser import parse_answer

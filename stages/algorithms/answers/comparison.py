@@ -6,30 +6,21 @@ Conventions, where readings differ:
 - One value does not agree with several: who enumerates candidates has not answered.
 - `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
 - `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
-- Equations agree when they are multiples of each other.
-- `2:3` agrees with 4:6 and with 2/3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stages.algorithms.answers import algebra
-from stages.algorithms.answers.evaluation import symbols_of
-from stages.algorithms.answers.latex_tokens import UnreadableError
-from stages.algorithms.answers.latex_tree import Node, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.latex_tree import Node
 from stages.algorithms.answers.leniency import STRICT, Leniency
-from stages.algorithms.answers.matrices import computed, holds_matrix
-from stages.algorithms.answers.numbers import UNTIL_TWENTY
-from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers, name_of, shape_of
+from stages.algorithms.answers.relations import agree_relations
+from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers
+from stages.algorithms.answers.single_values import EXPRESSIONS, agree_values, all_agree
 from stages.algorithms.answers.solution_sets import Interval, endpoint_value
 from stages.algorithms.answers.values import same_value
 
 _MAX_ITEMS = 40
-_BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
-_EXPRESSIONS = frozenset(
-    ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
-)
 
 
 def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
@@ -45,21 +36,10 @@ def agree(gold, prediction, allowed: Leniency = STRICT) -> bool | None:
     if isinstance(gold, Several) or isinstance(prediction, Several):
         return _agree_several(gold, prediction, allowed)
     if isinstance(gold, Relation) and isinstance(prediction, Relation):
-        return _agree_relations(gold, prediction)
+        return agree_relations(gold, prediction)
     if isinstance(gold, Relation) or isinstance(prediction, Relation):
         return False
-    return _agree_nodes(gold, prediction, allowed)
-
-
-def _all(decisions) -> bool | None:
-    """False where one is False, else None where one is None."""
-    result: bool | None = True
-    for decision in decisions:
-        if decision is False:
-            return False
-        if decision is None:
-            result = None
-    return result
+    return agree_values(gold, prediction, allowed)
 
 
 # ---------------------------------------------------------------------------------------------- names
@@ -84,7 +64,7 @@ def _agree_named(gold, prediction, allowed) -> bool | None:
         ("unknown", "sequence", "multiply", "ratio", "|")
     ):
         return None
-    return _agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
+    return agree_relations(relation, Relation((Node("symbol", (named.name,)), named.answer), ("eq",)))
 
 
 def _records(shape) -> dict | None:
@@ -98,7 +78,7 @@ def _records(shape) -> dict | None:
 def _agree_records(gold, prediction, records, allowed) -> bool | None:
     if records[0] and records[1]:
         if records[0].keys() == records[1].keys():
-            return _all(agree(value, records[1][name], allowed) for name, value in records[0].items())
+            return all_agree(agree(value, records[1][name], allowed) for name, value in records[0].items())
         is_one_unknown = all(len({name.partition("_")[0] for name in record}) == 1 for record in records)
         if is_one_unknown:
             return _agree_unordered(list(records[0].values()), list(records[1].values()), allowed)
@@ -115,7 +95,7 @@ def _agree_records(gold, prediction, records, allowed) -> bool | None:
     if len(values) != len(other.items):
         return False
     items = [item.answer if isinstance(item, Named) else item for item in other.items]
-    return _all(agree(value, item, allowed) for value, item in zip(values, items, strict=True))
+    return all_agree(agree(value, item, allowed) for value, item in zip(values, items, strict=True))
 
 
 # ---------------------------------------------------------------------------------------------- several values
@@ -150,7 +130,7 @@ def _unwrap(shape):
 def _agree_one_and_several(gold, prediction) -> bool | None:
     """Matrices and what is no plain expression may be written otherwise; one value is never several."""
     one = prediction if isinstance(gold, Several) else gold
-    return False if isinstance(one, Relation) or one.head in _EXPRESSIONS else None
+    return False if isinstance(one, Relation) or one.head in EXPRESSIONS else None
 
 
 def _plain(items: Sequence) -> list:
@@ -172,14 +152,14 @@ def _agree_sequences(gold: Several, prediction: Several, allowed) -> bool | None
 
 
 def _agree_ordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
-    return _all(agree(one, other, allowed) for one, other in zip(gold, prediction, strict=True))
+    return all_agree(agree(one, other, allowed) for one, other in zip(gold, prediction, strict=True))
 
 
 def _agree_unordered(gold: Sequence, prediction: Sequence, allowed) -> bool | None:
     """Each of one side has a partner on the other; repetitions do not count."""
     table = [[agree(one, other, allowed) for other in prediction] for one in gold]
     partners = [_any(row) for row in table] + [_any(column) for column in zip(*table, strict=True)]
-    return _all(partners) if gold and prediction else not gold and not prediction
+    return all_agree(partners) if gold and prediction else not gold and not prediction
 
 
 def _any(decisions: Sequence[bool | None]) -> bool | None:
@@ -194,17 +174,17 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
     if sides[0] is None or sides[1] is None:
         other = prediction if sides[1] is None else gold
         is_else = isinstance(other, Several) and len(other.items) != 2
-        return False if is_else or (isinstance(other, Node) and other.head in _EXPRESSIONS) else None
+        return False if is_else or (isinstance(other, Node) and other.head in EXPRESSIONS) else None
     if len(sides[0].pieces) != len(sides[1].pieces):
         return False
     pairs = zip(sides[0].pieces, sides[1].pieces, strict=True)
-    return _all(_agree_intervals(one, other, allowed) for one, other in pairs)
+    return all_agree(_agree_intervals(one, other, allowed) for one, other in pairs)
 
 
 def _agree_intervals(gold: Interval, prediction: Interval, allowed) -> bool | None:
     if (gold.is_low_closed, gold.is_high_closed) != (prediction.is_low_closed, prediction.is_high_closed):
         return False
-    return _all(
+    return all_agree(
         [_agree_ends(gold.low, prediction.low, allowed), _agree_ends(gold.high, prediction.high, allowed)]
     )
 
@@ -214,176 +194,3 @@ def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
     if any(value in (float("inf"), float("-inf")) for value in values):
         return values[0] == values[1]
     return same_value(gold, prediction, allowed)
-
-
-# ---------------------------------------------------------------------------------------------- relations
-def _agree_relations(gold: Relation, prediction: Relation) -> bool | None:
-    sides = [_rising(relation) for relation in (gold, prediction)]
-    if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
-        pairs = zip(sides[0].items, sides[1].items, strict=True)
-        if _all(agree(one, other) for one, other in pairs):
-            return True
-    if len(gold.items) != 2 or len(prediction.items) != 2:
-        return None
-    try:
-        forms = [
-            algebra.canonical_form(Node("add", (relation.items[0], signed("-", relation.items[1]))))
-            for relation in sides
-        ]
-    except UnreadableError:
-        return None
-    factor = algebra.are_proportional(*forms)
-    is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
-    if sides[0].signs != sides[1].signs:
-        return False if is_certain else None
-    if factor is not None:
-        return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
-    is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
-    return False if is_certain and is_same_degree else None
-
-
-def _rising(relation: Relation) -> Relation:
-    """The same with `<` for every `>`."""
-    if relation.signs[0] not in ("gt", "ge"):
-        return relation
-    turned = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
-    signs = tuple(turned.get(sign, sign) for sign in reversed(relation.signs))
-    return Relation(relation.items[::-1], signs)
-
-
-def holds(node: Node) -> bool:
-    r"""False where parts of an equation in a row, `x = 41 = 42`, are not shown to agree; names come first.
-
-    What follows `\approx` agrees when it is no farther from its neighbour than a unit of its last place.
-    """
-    if node.head in ("list", "set"):
-        return all(map(holds, node.parts))
-    if node.head != "relation":
-        return True
-    items, signs = node.parts
-    if any(sign not in ("eq", "approx") for sign in signs):
-        return True
-    named = 0
-    while named < len(signs) and name_of(items[named]) is not None:
-        named += 1
-    if not named and len(items) == 2 and any(map(symbols_of, items)):
-        return True  # an equation
-    return all(
-        _is_near(items[at], items[at + 1])
-        if signs[at] == "approx"
-        else agree(shape_of(items[at]), shape_of(items[at + 1])) is True
-        for at in range(named, len(signs))
-    )
-
-
-def _is_near(node: Node, rounded: Node) -> bool:
-    values = endpoint_value(node), endpoint_value(rounded)
-    if None in values:
-        return False
-    places = rounded.parts[1] if rounded.head == "number" else 0
-    return abs(values[0] - values[1]) < 10.0 ** -max(places, 0)  # type: ignore[operator]
-
-
-# ---------------------------------------------------------------------------------------------- single values
-def _agree_nodes(gold: Node, prediction: Node, allowed) -> bool | None:
-    heads = gold.head, prediction.head
-    if gold == prediction and "call" not in heads:
-        return True
-    if holds_matrix(gold) or holds_matrix(prediction):
-        return _agree_matrices(computed(gold), computed(prediction), allowed)
-    if "ratio" in heads:
-        return _agree_ratios(gold, prediction, allowed)
-    if heads == ("text", "text"):
-        return _agree_texts(gold.first, prediction.first, allowed)
-    if "text" in heads:
-        gold, prediction = _as_product(gold), _as_product(prediction)
-        heads = gold.head, prediction.head
-    if "based" in heads:
-        return _agree_numerals(gold, prediction)
-    if not (heads[0] in _EXPRESSIONS and heads[1] in _EXPRESSIONS):
-        return None
-    infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
-    if infinities != [None, None]:
-        return infinities[0] == infinities[1]
-    if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
-        faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
-        if same_value(*faces, allowed):
-            return True
-    is_same = same_value(gold, prediction, allowed)
-    if not is_same and (_calls_log(gold) or _calls_log(prediction)):
-        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
-    return is_same
-
-
-def _is_share(gold: Node, prediction: Node) -> bool:
-    """True for a percentage beside a number below 1: a half is no half percent, but what percent may be 12.5."""
-    bare = prediction if gold.head == "percent" else gold
-    value = endpoint_value(bare) if "percent" in (gold.head, prediction.head) else None
-    return value is not None and abs(value) < 1
-
-
-def _calls_log(node: Node) -> bool:
-    """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
-    if node.head == "call" and node.first == "log":
-        return True
-    return any(_calls_log(part) for part in node.parts if isinstance(part, Node))
-
-
-def _with_decimal_logs(node: Node) -> Node:
-    parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
-    return (
-        Node("call", ("lg", *parts[1:]))
-        if node.head == "call" and node.first == "log"
-        else Node(node.head, parts)
-    )
-
-
-def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
-    """Words in either case; names of one to three letters as they are: a segment AB is no product ab."""
-    if not allowed.ordered:
-        gold, prediction = "".join(sorted(gold)), "".join(sorted(prediction))
-    return gold == prediction or (len(gold) > 3 and gold.lower() == prediction.lower())
-
-
-def _as_product(node: Node) -> Node:
-    """Small letters that stand alone, beside an expression: there `ab` can only be a product."""
-    if node.head != "text" or not (
-        1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()
-    ):
-        return node
-    return Node("multiply", tuple(Node("symbol", (letter,)) for letter in node.first))
-
-
-def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
-    """Numerals in a base agree with the same digits in the same base; ten need not be named."""
-    if not all(node.head == "based" or is_whole(node) for node in (gold, prediction)):
-        return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
-    sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
-    digits, bases = zip(*sides, strict=True)
-    bases = [str(_BASES.get(base, base)) for base in (base.strip("() ") for base in bases)]
-    return digits[0].lstrip("0") == digits[1].lstrip("0") and bases[0] == bases[1]
-
-
-def _is_infinite(node: Node) -> bool:
-    return node.head == "infinity" or (node.head == "multiply" and node.parts[-1].head == "infinity")
-
-
-def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
-    if gold.head != prediction.head:
-        return False if gold.head in _EXPRESSIONS or prediction.head in _EXPRESSIONS else None
-    if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
-        return False
-    pairs = (
-        (one, other)
-        for rows in zip(gold.parts, prediction.parts, strict=True)
-        for one, other in zip(*rows, strict=True)
-    )
-    return _all(agree(one, other, allowed) for one, other in pairs)
-
-
-def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
-    sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
-    if len(sides[0]) != len(sides[1]):
-        return False if gold.head == prediction.head else None
-    quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
-    return _all(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))

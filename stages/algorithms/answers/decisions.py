@@ -104,7 +104,7 @@ def _answer_in(side: Extraction, gold: Extraction) -> str:
     text = side.text or ""
     if not is_sentence(side) and (side.is_delimited or not (is_labelled(text) or is_about_money(text))):
         return text
-    if side.rule == "marker" and side is not gold and is_prose(text):
+    if side.rule == "marker" and side is not gold:
         return text if _are_words(gold) else value_after_marker(text) or ""
     picked = pick_answer(text)
     return text if picked is None else picked

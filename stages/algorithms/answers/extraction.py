@@ -42,6 +42,12 @@ _MARKER = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 """Of the languages that reasoning models answer in: English, Chinese, French, Spanish, German, Hindi and Arabic."""
+_ANOTHER_ANSWER = re.compile(
+    r"\b(?:wrong|incorrect|false|invalid|previous|preceding|earlier|intermediate|tentative|estimated|approximate|assumed)"
+    r"\s{1,3}\Z",
+    re.IGNORECASE,
+)
+"""Before a marker: `the earlier answer is` marks none."""
 _STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
@@ -229,10 +235,14 @@ def _is_list_gap(gap: str) -> bool:
 
 
 def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
-    matches = list(pattern.finditer(tail))
-    if not matches:
+    matches = (
+        match
+        for match in pattern.finditer(tail)
+        if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start())
+    )
+    found = max(matches, key=re.Match.start, default=None)
+    if found is None:
         return None
-    found = matches[-1]
     rest = _without_afterthought(tail[found.end() :]).strip(" \t\n*:")
     context = tail[found.start() :][:_MAX_BARE_CHARACTERS]
     closing = {"\\[": "\\]", "$$": "$$"}.get(rest[:2])

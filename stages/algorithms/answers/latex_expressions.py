@@ -5,7 +5,6 @@ levels are counted. What is not in the subset known here is an UnreadableError, 
 
 Readings, where notation is ambiguous:
 - `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35.
-- `\sin 2x \cos y` is the product of sin(2x) and cos(y); `\sin^2 x` is a square, `\sin^{-1} x` the inverse.
 - `x(y+1)` is a product, but `f(x)`, for f, g, h, F, G, H, is a call that nothing is known about.
 """
 
@@ -14,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from stages.algorithms.answers.latex_tokens import FUNCTIONS, NAME_SIGNS, Token, TokenStream, UnreadableError
+from stages.algorithms.answers.latex_commands import OPENING_COMMANDS, read_command
+from stages.algorithms.answers.latex_tokens import Token, TokenStream, UnreadableError
 from stages.algorithms.answers.latex_tree import (
     Node,
     is_whole,
@@ -28,62 +28,8 @@ from stages.algorithms.answers.matrices import determinant
 
 MAX_DEPTH = 24
 _MAX_NUMBER_CHARACTERS = 400
-_CONSTANTS = {"pi": "pi", "infty": "infinity"}
-_SYMBOLS = frozenset(
-    [
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "varrho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Pi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "hbar",
-        "ell",
-        "zzz",
-        "odot",
-        "imath",
-        "partial",
-        "nabla",
-        "aleph",
-        "angle",
-        "triangle",
-    ]
-)
-_CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
-_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
 _CALLED = frozenset("fghFGH")
-_OPENING_COMMANDS = (FUNCTIONS, _SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS)
 
 
 class ExpressionReader:
@@ -101,7 +47,7 @@ class ExpressionReader:
         terms = []
         sign = self._sign() or "+"
         while True:
-            terms.append(signed(sign, self._product(depth)))
+            terms.append(signed(sign, self.product(depth)))
             following = self._sign()
             if following is None:
                 return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
@@ -120,21 +66,21 @@ class ExpressionReader:
                 found = "-" if (found == "-") != (value == "-") else "+"
         return found
 
-    def _product(self, depth: int) -> Node:
-        factors = [self._factor(depth)]
+    def product(self, depth: int) -> Node:
+        factors = [self.factor(depth)]
         while True:
             if self.tokens.take("symbol", "*") or self.tokens.take("command", "cdot", "times", "ast"):
-                factors.append(self._signed_factor(depth))
+                factors.append(self.signed_factor(depth))
             elif self.tokens.take("symbol", "/") or self.tokens.take("command", "div"):
-                factors.append(reciprocal(self._signed_factor(depth)))
-            elif self._starts_factor():
+                factors.append(reciprocal(self.signed_factor(depth)))
+            elif self.starts_factor():
                 self._adjoin(factors, depth)
             else:
                 return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
 
-    def _signed_factor(self, depth: int) -> Node:
+    def signed_factor(self, depth: int) -> Node:
         sign = "-" if self.tokens.take("symbol", "-") else "+"
-        return signed(sign, self._factor(depth))
+        return signed(sign, self.factor(depth))
 
     def _adjoin(self, factors: list[Node], depth: int) -> None:
         """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
@@ -146,7 +92,7 @@ class ExpressionReader:
             factors[0] = mixed(factors[0], Fraction(int(top.value), int(bottom.value)))
             return
         is_fraction = self.tokens.at("command", "frac")
-        factor = self._factor(depth)
+        factor = self.factor(depth)
         inner = factor.first if factor.head in ("percent", "degree") else factor
         fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
         if fraction is not None:
@@ -164,26 +110,26 @@ class ExpressionReader:
             int(top.value) < int(bottom.value)
         )
 
-    def _starts_factor(self) -> bool:
+    def starts_factor(self) -> bool:
         token = self.tokens.peek()
         if token.kind == "symbol":
             return token.value in ("(", "{") or (token.value == "|" and not self._open_bars)
         if token.kind == "command":
-            return any(token.value in names for names in _OPENING_COMMANDS)
+            return token.value in OPENING_COMMANDS
         return token.kind in ("number", "letter", "begin")
 
-    def _factor(self, depth: int) -> Node:
-        node = self._base(depth + 1)
+    def factor(self, depth: int) -> Node:
+        node = self.base(depth + 1)
         while True:
             if self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
                 if node.head == "power" and self.tokens.at("symbol", "^"):
                     raise UnreadableError("a power of a power without brackets")
             elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
-                name = f"{node.first.first}_{self._subscript()}"
+                name = f"{node.first.first}_{self.subscript()}"
                 node = Node("power", (Node("symbol", (name,)), node.parts[1]))
             elif is_whole(node) and self.tokens.take("symbol", "_"):
-                node = Node("based", (str(node.first), self._subscript()))
+                node = Node("based", (str(node.first), self.subscript()))
             elif self.tokens.take("symbol", "!"):
                 node = Node("call", ("factorial", node))
             elif self.tokens.take("symbol", "%") or self.tokens.take("command", "%"):
@@ -198,7 +144,7 @@ class ExpressionReader:
             sign = "-" if self.tokens.take("symbol", "-") else "+"
             # v^2_0 is v_0^2, no numeral in base 0
             is_digit = self.tokens.at("number") and self.tokens.peek(1).value == "_"
-            exponent = number(Fraction(self.tokens.next().value)) if is_digit else self._base(depth)
+            exponent = number(Fraction(self.tokens.next().value)) if is_digit else self.base(depth)
             return Node("power", (node, signed(sign, exponent)))
         if self.tokens.take("command", "circ"):
             node = Node("degree", (node,))
@@ -207,7 +153,7 @@ class ExpressionReader:
         self.tokens.close("}")
         return node
 
-    def _base(self, depth: int) -> Node:
+    def base(self, depth: int) -> Node:
         if depth > MAX_DEPTH:
             raise UnreadableError("too deep")
         token = self.tokens.next()
@@ -216,13 +162,13 @@ class ExpressionReader:
         if token.kind == "letter":
             return self._letter(token.value, depth)
         if token.kind == "command":
-            return self._command(token.value, depth)
+            return read_command(self, token.value, depth)
         if token.kind == "text":
             return Node("text", (token.value,))
         if token.kind == "begin" and token.value in _MATRICES:
             return self._matrix(token.value, depth)
         if token.kind == "symbol":
-            return self._bracket(token.value, depth)
+            return self.bracket(token.value, depth)
         raise UnreadableError(f"unexpected {token.value[:40]!r}")
 
     def _number(self, token: Token) -> Node:
@@ -230,7 +176,7 @@ class ExpressionReader:
         if len(text) > _MAX_NUMBER_CHARACTERS:
             raise UnreadableError("long number")
         if self.tokens.take("symbol", "_"):
-            return Node("based", (text, self._subscript()))
+            return Node("based", (text, self.subscript()))
         _, point, decimals = text.partition(".")
         return number(Fraction(text), len(decimals) if point else -1)
 
@@ -239,15 +185,15 @@ class ExpressionReader:
             argument = self._read_listing(self, depth, True)
             self.tokens.close(")")
             return Node("call", ("unknown " + letter, argument))
-        return self._symbol(letter)
+        return self.symbol(letter)
 
-    def _symbol(self, name: str) -> Node:
+    def symbol(self, name: str) -> Node:
         """A name with its primes and subscript."""
         while True:
             if self.tokens.take("symbol", "'"):
                 name += "'"
             elif self.tokens.take("symbol", "_"):
-                name += "_" + self._subscript()
+                name += "_" + self.subscript()
             elif self.tokens.at("symbol", "^") and self._prime_length():
                 self.tokens.skip(self._prime_length())
                 name += "'"
@@ -258,7 +204,7 @@ class ExpressionReader:
         following = [self.tokens.peek(ahead).value for ahead in (1, 2, 3)]
         return 2 if following[0] == "prime" else 4 if following == ["{", "prime", "}"] else 0
 
-    def _subscript(self) -> str:
+    def subscript(self) -> str:
         if not self.tokens.take("symbol", "{"):
             return self.tokens.next().value
         name, level = [], 1
@@ -270,47 +216,7 @@ class ExpressionReader:
             name.append(token.value)
         return "".join(value for value in name if value not in "{}")
 
-    def _command(self, name: str, depth: int) -> Node:
-        if name in _CONSTANTS:
-            return Node(_CONSTANTS[name], ())
-        if name in FUNCTIONS:
-            return self._function(name, depth)
-        if name in NAME_SIGNS and (
-            self.tokens.at("text") or self.tokens.at("letter") or name not in _SYMBOLS
-        ):
-            return self._figure(name)
-        if name in _SYMBOLS:
-            return self._symbol(name)
-        return self._structure(name, depth)
-
-    def _structure(self, name: str, depth: int) -> Node:
-        if name in _CHOICES_OF_NUMBERS:
-            return self._choice_of_numbers(name, depth)
-        if name in ("int", "lim"):
-            return self._operator(name, depth)
-        if name in ("lfloor", "lceil"):
-            inner = self.sum(depth + 1)
-            self.tokens.close(f"r{name[1:]}")
-            return Node("call", (name[1:], inner))
-        if name == "frac":
-            return Node("multiply", (self._argument(depth), reciprocal(self._argument(depth))))
-        if name == "binom":
-            return Node("call", ("binom", self._argument(depth), self._argument(depth)))
-        if name == "sqrt":
-            return self._root(depth)
-        if name == "boxed":
-            return self._argument(depth)
-        if name in ("sum", "prod"):
-            return self._series(name, depth)
-        if name in ("{", "langle"):
-            return self._bracket("\\" + name, depth)
-        if name in ("emptyset", "varnothing"):
-            return Node("set", ())
-        if name == "mathbb":
-            return Node("number_set", (self._subscript(),))
-        raise UnreadableError(f"unknown command {name[:40]!r}")
-
-    def _argument(self, depth: int) -> Node:
+    def argument(self, depth: int) -> Node:
         r"""`{...}`, or one token: of `\frac13` the digits are two arguments."""
         if self.tokens.take("symbol", "{"):
             node = self.sum(depth + 1)
@@ -321,84 +227,9 @@ class ExpressionReader:
             self.tokens.skip(1)
             self.tokens.put_back(Token("number", token.value[1:], False))
             return number(int(token.value[0]))
-        return self._base(depth + 1)
+        return self.base(depth + 1)
 
-    def _root(self, depth: int) -> Node:
-        degree = number(2)
-        if self.tokens.take("symbol", "["):
-            degree = self.sum(depth + 1)
-            self.tokens.close("]")
-        return Node("power", (self._argument(depth), reciprocal(degree)))
-
-    def _series(self, name: str, depth: int) -> Node:
-        r"""`\sum_{k=0}^{n} ...`: a function of its bounds and terms of which only its own notation is known."""
-        tokens = self.tokens
-        if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
-            raise UnreadableError("a series without bounds")
-        index = tokens.next().value
-        if not tokens.take("symbol", "="):
-            raise UnreadableError("a series without a start")
-        low = self.sum(depth + 1)
-        tokens.close("}")
-        if not tokens.take("symbol", "^"):
-            raise UnreadableError("a series without an end")
-        return Node("call", (f"{name} over {index}", low, self._argument(depth), self._product(depth + 1)))
-
-    def _figure(self, name: str) -> Node:
-        r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts."""
-        if not self.tokens.take("symbol", "{"):
-            if not (self.tokens.at("text") or self.tokens.at("letter")):
-                raise UnreadableError("a figure without a name")
-            return Node("text", (f"{name} {self._symbol(self.tokens.next().value).first}",))
-        letters = []
-        while self.tokens.at("letter") or self.tokens.at("text"):
-            letters.append(self.tokens.next().value)
-        self.tokens.close("}")
-        return Node("text", (f"{name} {''.join(letters)}",))
-
-    def _operator(self, name: str, depth: int) -> Node:
-        """An integral or limit: a function of its bounds and of what follows, of which only the notation is known."""
-        bounds = []
-        for _ in range(2):
-            if self.tokens.take("symbol", "_"):
-                bounds.append(Node("text", (f"from {self._subscript()}",)))
-            elif self.tokens.take("symbol", "^"):
-                bounds.append(Node("text", (f"to {self._subscript()}",)))
-        return Node("operator", (name, *bounds, self.sum(depth + 1)))
-
-    def _choice_of_numbers(self, name: str, depth: int) -> Node:
-        bracket = self._base(depth + 1)
-        if bracket.head not in ("sequence", "set"):
-            raise UnreadableError(f"{name} of no list")
-        return Node("call", (name, *(bracket.parts if bracket.head == "set" else bracket.parts[2])))
-
-    def _function(self, name: str, depth: int) -> Node:
-        exponent = base = None
-        for _ in range(2):
-            if self.tokens.take("symbol", "^"):
-                exponent = self._argument(depth)
-            elif self.tokens.take("symbol", "_"):
-                base = self._argument(depth)
-        if exponent == number(-1) and name in ("sin", "cos", "tan"):
-            name, exponent = "arc" + name, None
-        if base is not None and name != "log":
-            raise UnreadableError(f"a subscript of {name}")
-        node = Node("call", (name if base is None else "ln", self._function_argument(depth)))
-        if base is not None:
-            node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
-        return node if exponent is None else Node("power", (node, exponent))
-
-    def _function_argument(self, depth: int) -> Node:
-        if self.tokens.at("symbol", "(", "{", "|"):
-            return self._base(depth + 1)
-        factors = [self._signed_factor(depth + 1)]
-        while self._starts_factor() and not (
-            self.tokens.at("symbol") or self.tokens.at("number") or self.tokens.at("command", *FUNCTIONS)
-        ):
-            factors.append(self._factor(depth + 1))
-        return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
-
-    def _bracket(self, opening: str, depth: int) -> Node:
+    def bracket(self, opening: str, depth: int) -> Node:
         r"""What stands between `opening` and its partner; half-open intervals may mix `(` and `[`."""
         if opening == "|":
             self._open_bars += 1

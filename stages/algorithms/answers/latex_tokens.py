@@ -33,7 +33,19 @@ _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "la
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
 """A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
-NAME_SIGNS = frozenset(["angle", "triangle", "measuredangle", "square", "odot", "overline", "widehat"])
+NAME_SIGNS = frozenset(
+    [
+        "angle",
+        "triangle",
+        "measuredangle",
+        "square",
+        "odot",
+        "overline",
+        "widehat",
+        "overleftrightarrow",
+        "overrightarrow",
+    ]
+)
 """Commands after which capitals name a figure."""
 
 
@@ -141,9 +153,13 @@ def _with_names(tokens: list[Token]) -> list[Token]:
     """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
     answers or a value, and what a figure is called. Among numbers and signs they are factors."""
     if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
-        if any(token.follows_space for token in tokens[1:]):
+        words = _letter_runs(tokens)
+        if len(words) == len(tokens):
+            is_name = all(map(str.isupper, words))
+            return [Token("text", "".join(words), False)] if is_name else tokens
+        if len(words) > 1 and not any(map(str.isupper, "".join(words))):
             return tokens
-        return [Token("text", "".join(token.value for token in tokens), False)]
+        return [Token("text", " ".join(words), False)]
     named: list[Token] = []
     at = 0
     while at < len(tokens):
@@ -161,6 +177,17 @@ def _with_names(tokens: list[Token]) -> list[Token]:
             named += tokens[at : max(end, at + 1)]
             at = max(end, at + 1)
     return named
+
+
+def _letter_runs(tokens: list[Token]) -> list[str]:
+    """The letters as they stand together: `ray AB` is two runs, `x y` two of one letter."""
+    runs: list[str] = []
+    for token in tokens:
+        if runs and not token.follows_space:
+            runs[-1] += token.value
+        else:
+            runs.append(token.value)
+    return runs
 
 
 def _is_border(beside: list[Token]) -> bool:

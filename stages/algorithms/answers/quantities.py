@@ -165,11 +165,16 @@ OPERATIVE_WORD = re.compile(
     r"fourths|quarter|quarters|fifth|fifths|sixth|sixths|seventh|sevenths|eighth|eighths|"
     r"ninth|ninths|tenth|tenths|hundredth|hundredths|mod|modulo|power|root|reciprocal|"
     r"base|vs|versus|whose|who|which|see|equation|page|step|line|chapter|exercise|"
-    r"problem|question|part|figure|table|lucky|guess"
+    r"problem|question|part|figure|table|lucky|guess|guesses|guessed|"
+    r"bound|bounds|bounded|estimate|estimates|estimated|approximation|approximated|conjecture|conjectured|"
+    r"suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|earlier|intermediate|error|"
+    r"opposite|inverse|negation|might|could|hopefully|likely|presumably|seems|tops|at (?:best|worst)|so far|"
+    r"of (?:it|this|that|the (?:answer|value|result|number|solution))"
     r")(?![\w])",
     re.IGNORECASE,
 )
-"""Closed classes of words that compare, compute, condition, deny or refer: a value beside one is not the answer."""
+"""Closed classes of words that compare, compute, condition, deny or refer, that bound or estimate a value, doubt it,
+place it elsewhere in the work, or make another of it: a value beside one is not the answer."""
 _SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
 
 

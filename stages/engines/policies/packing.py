@@ -6,6 +6,7 @@ token is predicted from the hidden state one position before it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,12 @@ class ResponseBatch:
     """1 where a response token stands, [responses, tokens], float."""
     counted: Tensor
     """Flat indices of the 1s of the mask, made on the CPU: on a GPU, looking for them would make the host wait."""
+    row_places: Tensor
+    """Flat indices into the rows of what is no padding, [row tokens of all rows]."""
+    ends: Tensor
+    """Where each sequence begins among `row_places`, and where the last one ends: [sequences + 1], int32."""
+    longest: int
+    """Tokens of the longest sequence."""
     temperature: float = 1.0
     """Temperature that the statistics are taken at."""
     log_threshold: float | None = None
@@ -121,6 +128,7 @@ def pack(
             response_mask[index, : end - first] = 1.0
             start = end
     is_packed = len(rows) < len(sequences)
+    in_rows = [sequences[index].tokens for row in rows for index in row]
     return ResponseBatch(
         row_ids,
         position_ids,
@@ -129,6 +137,9 @@ def pack(
         response_ids,
         response_mask,
         response_mask.flatten().nonzero()[:, 0],
+        (segment_ids.flatten() >= 0).nonzero()[:, 0],
+        torch.tensor([0, *itertools.accumulate(in_rows)], dtype=torch.int32),
+        max(in_rows),
         temperature,
         log_threshold,
     )

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.policies.statistics import policy_statistics, refuse_scaled_logits
+from stages.engines.policies.varlen_attention import use_varlen_attention
 
 
 class ReferencePolicy:
@@ -25,6 +26,7 @@ class ReferencePolicy:
     def from_folder(cls, folder: Path, dtype: str, device: torch.device) -> ReferencePolicy:
         """The policy in `folder` on `device`, in what a trainer of this `dtype` computes in."""
         model, _ = load_policy(folder, DTYPES[dtype])
+        use_varlen_attention(model, device, model.dtype)
         return cls(model, device)
 
     @torch.no_grad()

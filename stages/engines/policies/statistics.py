@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from stages.algorithms.token_statistics import TokenStatistics, token_statistics
 from stages.algorithms.trust_region_masking import exact_divergences
 from stages.engines.policies.packing import ResponseBatch
+from stages.engines.policies.varlen_attention import uses_varlen_attention
 from stages.foundations.errors import UserError
 
 CHUNK_TOKENS = 4096
@@ -44,15 +45,8 @@ def policy_statistics(
     At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
     hidden states that predict a response token meet the head.
     """
-    mask = batch.attention_mask(model.dtype)
-    hidden = model.base_model(
-        input_ids=batch.row_ids,
-        position_ids=None if batch.segment_ids is None else batch.position_ids,
-        attention_mask=mask,
-        use_cache=False,
-    ).last_hidden_state
     counted, head = batch.counted, model.get_output_embeddings().weight
-    predicting = hidden.flatten(0, 1).index_select(0, batch.source.flatten()[counted])
+    predicting = _hidden_states(model, batch)
     statistics = token_statistics(
         predicting[None],
         head,
@@ -66,6 +60,29 @@ def policy_statistics(
     if batch.rollout_distributions is not None:
         spread.divergence = _spread(rollout_divergences(predicting, head, batch, chunk_tokens), batch)
     return spread
+
+
+def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
+    """The hidden state before each counted token: [counted tokens, hidden]."""
+    sources = batch.source.flatten()[batch.counted]
+    if uses_varlen_attention(model):
+        hidden = model.base_model(
+            input_ids=batch.row_ids.flatten()[batch.row_places][None],
+            position_ids=batch.position_ids.flatten()[batch.row_places][None],
+            use_cache=False,
+            ends=batch.ends,
+            longest=batch.longest,
+        ).last_hidden_state
+        places = torch.zeros(batch.row_ids.numel(), dtype=torch.long, device=hidden.device)
+        places[batch.row_places] = torch.arange(len(batch.row_places), device=hidden.device)
+        return hidden[0].index_select(0, places[sources])
+    hidden = model.base_model(
+        input_ids=batch.row_ids,
+        position_ids=None if batch.segment_ids is None else batch.position_ids,
+        attention_mask=batch.attention_mask(model.dtype),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden.flatten(0, 1).index_select(0, sources)
 
 
 @torch.no_grad()

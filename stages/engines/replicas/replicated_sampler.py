@@ -41,7 +41,7 @@ class ReplicatedSampler:
     def __init__(self, params: SamplerParams, policy_folder: Path, may_be_virtual: bool) -> None:
         """Starts `params.replicas.count` replicas, in a Ray session of its own unless there is one."""
         assert params.replicas is not None
-        self.params, self.policy_version = params, 0
+        self.params, self.policy_version, self.is_resting = params, 0, False
         self._calls = count()
         self._published = 0
         """Number of the newest weights in the folder, one more for each `load_weights`; 0 is the policy's own."""
@@ -149,6 +149,9 @@ class ReplicatedSampler:
         self.policy_version = policy_version
         self._chain.announce(self._published)
         self._poll(0.0)
+
+    def rest(self) -> None:
+        """Nothing: replicas share no device with anybody."""
 
     def kept_weights(self) -> dict[str, Tensor]:
         """Nothing: replicas use the weights that they were given last."""

@@ -106,6 +106,8 @@ class Sampler(Protocol):
 
     policy_version: int
     """Version of the weights in use, as given to `load_weights`; 0 at first."""
+    is_resting: bool
+    """True where it has no weights: it needs `load_weights` before anything else."""
 
     def stream(
         self, trajectories: Sequence[Trajectory], settings: SamplingSettings
@@ -126,6 +128,9 @@ class Sampler(Protocol):
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Replaces the weights; names are those of the transformers checkpoint (tied heads may be left out)."""
+
+    def rest(self) -> None:
+        """Gives back what it holds of a device that it shares, until the next `load_weights`; nothing for most."""
 
     def kept_weights(self) -> dict[str, Tensor]:
         """What a later process needs beside the newest weights to go on as this one would; empty for most samplers."""

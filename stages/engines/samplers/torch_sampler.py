@@ -48,7 +48,7 @@ class TorchSampler:
         torch.set_num_threads(params.threads)
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_token = end_token
-        self.policy_version = 0
+        self.policy_version, self.is_resting = 0, False
         self.weights = dict(self.model.named_parameters())
         first_names = {id(weight): name for name, weight in self.weights.items()}
         every_name = self.model.named_parameters(remove_duplicate=False)
@@ -144,6 +144,9 @@ class TorchSampler:
     def _use(self, weights: Mapping[str, Tensor]) -> None:
         for name, weight in weights.items():
             self.weights[name].copy_(rounded(weight, self.mismatch))
+
+    def rest(self) -> None:
+        """Nothing; see the protocol."""
 
     def kept_weights(self) -> dict[str, Tensor]:
         """The versions that stale weights wait in; see the protocol."""

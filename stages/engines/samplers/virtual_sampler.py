@@ -43,7 +43,7 @@ class VirtualSampler:
     def __init__(self, params: VirtualSamplerParams, end_token: int, vocabulary: int) -> None:
         """Draws token ids below `vocabulary`, at least two."""
         self.params, self.end_token, self.vocabulary = params, end_token, vocabulary
-        self.policy_version = 0
+        self.policy_version, self.is_resting = 0, False
         self.clock = DeviceClock()
 
     @classmethod
@@ -100,6 +100,9 @@ class VirtualSampler:
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Marks the version; takes no time and no weights."""
         self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Nothing; see the protocol."""
 
     def kept_weights(self) -> dict[str, Tensor]:
         """Nothing."""

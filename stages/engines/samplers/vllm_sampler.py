@@ -1,10 +1,13 @@
-"""The vLLM sampler: in this process on one device, with vLLM's worker processes otherwise.
+"""The vLLM sampler: in this process wherever it can be, with vLLM's worker processes otherwise.
 
-vLLM runs in this process when the policy needs one device and no other rank shares the training: weights are then
-handed over in memory, and a repeated call repeats its batches exactly. With tensor parallelism, or under `torchrun`,
-workers of its own keep it apart from the trainer's process group, and weights travel through files.
+In this process weights are handed over in memory, and a repeated call repeats its batches exactly. So it is on one
+device, and on ranks that share a program: each rank, or tensor-parallel group of neighbouring ranks, holds an engine,
+as in TRL and verl. Tensor parallelism in a program that runs once has worker processes, which get weights as files.
 
-Works with vllm and vllm-cpu 0.32; nothing has to be set in the environment.
+On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
+stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
+
+Run with vllm-cpu 0.32, never on a GPU yet. Nothing has to be set in the environment.
 """
 
 from __future__ import annotations
@@ -41,11 +44,11 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would pin the trainer's threads too
-    "VLLM_USE_V2_MODEL_RUNNER": "0",  # one runner on CPU and GPU; the other one needs Triton
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
+RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
 CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
 SHARD_BYTES = 2 << 30
 """Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
@@ -68,7 +71,9 @@ class VllmSampler:
         self.end_token = check_policy(policy_folder, params.max_model_tokens)
         self.vocabulary = vocabulary_size(policy_folder)
         self.policy_version = 0
-        self.is_in_process = params.tensor_parallel == 1 and int(os.environ.get("WORLD_SIZE", "1")) == 1
+        self.has_ranks = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self.is_in_process = self.has_ranks or params.tensor_parallel == 1
+        self.is_resting = False
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
         self._llm = self._start(policy_folder)
         self._checkpoint_names = weight_names(policy_folder)
@@ -77,12 +82,20 @@ class VllmSampler:
     def _start(self, policy_folder: Path) -> Any:
         os.environ.update(ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING="0" if self.is_in_process else "1")
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would override kv_cache_gib
+        os.environ.pop(RUNNER_VARIABLE, None)
+        if importlib.util.find_spec("flashinfer") is None:
+            os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
         logging.getLogger("vllm").setLevel(logging.ERROR)
         from vllm.platforms import current_platform
 
         is_cpu = current_platform.is_cpu()
-        memory: dict[str, Any] = {"gpu_memory_utilization": self.params.memory_fraction}
+        self._can_sleep = self.is_in_process and current_platform.is_sleep_mode_available()
+        memory: dict[str, Any] = {
+            "gpu_memory_utilization": self.params.memory_fraction,
+            "enable_sleep_mode": self._can_sleep,
+        }
         if is_cpu:
+            os.environ[RUNNER_VARIABLE] = "0"  # the other one needs Triton
             # A prompt in pieces breaks seeded requests: vLLM rewinds their generators, which CPU ones cannot do.
             memory = {
                 "enable_chunked_prefill": False,
@@ -105,6 +118,7 @@ class VllmSampler:
                 max_model_len=min(self.params.max_model_tokens + 1, position_limit(policy_folder)),
                 max_num_seqs=self.params.max_sequences,
                 tensor_parallel_size=self.params.tensor_parallel,
+                distributed_executor_backend="external_launcher" if self.has_ranks else None,
                 enforce_eager=is_cpu or self.params.enforce_eager,
                 enable_prefix_caching=not is_cpu,
                 logprobs_mode="processed_logprobs",
@@ -184,6 +198,8 @@ class VllmSampler:
         RuntimeError when trajectories are in flight.
         """
         self._forget_prefixes()
+        if self.is_resting:
+            self._llm.wake_up(tags=["weights"])
         names: set[str] = set()
 
         def noted() -> Iterator[tuple[str, Tensor]]:
@@ -195,9 +211,18 @@ class VllmSampler:
             self._llm.collective_rpc("receive_tensors", args=(noted(),))
         else:
             self._send_files(noted())
+        if self.is_resting:  # last: until then the card may need the room for what the weights come from
+            self._llm.wake_up(tags=["kv_cache"])
+            self.is_resting = False
         if names != self._checkpoint_names:
             raise KeyError(f"weights missing or unknown: {sorted(names ^ self._checkpoint_names)}")
         self.policy_version = policy_version
+
+    def rest(self) -> None:
+        """Takes weights and key-value cache off the card; see the protocol. Nothing on a CPU, and in processes."""
+        if self._can_sleep and not self.is_resting:
+            self._llm.sleep(level=2)
+            self.is_resting = True
 
     def kept_weights(self) -> dict[str, Tensor]:
         """Nothing: it uses the weights that it was given last."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from stages.foundations.params import StrictParams
 
@@ -49,6 +49,11 @@ TrainingDtype = Annotated[Literal["float32", "mixed"], BeforeValidator(_refuse_b
 """float32, or mixed: forward and backward pass in bfloat16, weights, gradient sums and moments in float32."""
 
 
+Compiled = Annotated[Literal["body"] | None, Field(exclude_if=lambda value: value is None)]
+"""What `torch.compile` makes kernels of: a policy's layers, in one graph without a break. Absent: nothing. It costs a
+minute at the start, and a compiler on a CPU."""
+
+
 class TorchTrainerParams(StrictParams):
     """One process, one device."""
 
@@ -61,6 +66,7 @@ class TorchTrainerParams(StrictParams):
     micro_batch_tokens: int = Field(ge=1)
     """Prompt and response tokens in one forward pass."""
     gradient_checkpointing: bool
+    compile: Compiled = None
 
 
 class DeepspeedTrainerParams(StrictParams):
@@ -74,6 +80,16 @@ class DeepspeedTrainerParams(StrictParams):
     threads: int = Field(ge=1)
     micro_batch_tokens: int = Field(ge=1)
     gradient_checkpointing: bool
+    compile: Compiled = None
+
+    @model_validator(mode="after")
+    def _refuse_to_compile_spread_weights(self) -> DeepspeedTrainerParams:
+        if self.compile and self.zero_stage == 3:
+            raise ValueError(
+                "compile: body makes one graph of the layers, and zero_stage 3 gathers weights between them: set "
+                "zero_stage: 2, or leave compile out"
+            )
+        return self
 
 
 TrainerParams = Annotated[TorchTrainerParams | DeepspeedTrainerParams, Field(discriminator="kind")]

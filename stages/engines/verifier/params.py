@@ -15,6 +15,6 @@ class VerifierParams(StrictParams):
     memory_mib: int = Field(ge=256)
     """Address space of one worker, in MiB; math-verify itself needs about 100."""
     workers: int = Field(ge=1)
-    """Worker processes; they start when they are first needed."""
+    """Worker processes, shared out over the ranks of a node; they start when they are first needed."""
     abort_undecided_fraction: float = Field(ge=0, le=1)
     """A stage fails when more than this share of its responses timed out or crashed."""

@@ -38,7 +38,9 @@ class Verifier:
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._pool = WorkerPool(
             compare,
-            params.workers,
+            max(
+                1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            ),  # of this node's ranks each
             WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds),
             environment | {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
             prepare,

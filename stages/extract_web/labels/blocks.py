@@ -25,9 +25,9 @@ class Block:
     text: str
     """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
     kind: str
-    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, vote, code."""
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, code."""
     level: int = 0
-    """Rank of a heading, 1 the highest; the score of a vote; 0 for other blocks."""
+    """Rank of a heading, 1 the highest; 0 for other blocks."""
     lead: str = ""
     """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
     number: str = ""
@@ -41,11 +41,11 @@ class Mark:
     """What a container's markup (class, id, microdata, environment) says about it."""
 
     part: str
-    """problem, solution, answer or aside; of a post of a thread: post or reply."""
+    """problem, solution, answer or aside."""
     end: int
     """The block after the container."""
     is_accepted: bool = False
-    """True for the answer that a thread's author or readers chose."""
+    """True for the answer that readers chose."""
 
 
 @dataclass(slots=True)
@@ -59,8 +59,6 @@ class Page:
     """For each block, the end of the innermost container that holds it and begins before it."""
     marks: dict[int, Mark] = field(default_factory=dict)
     """First block of a container -> what its markup says."""
-    posts: dict[int, list[Mark]] = field(default_factory=dict)
-    """First block of a container -> the containers there that are named as posts of a thread, innermost first."""
     quoted: set[int] = field(default_factory=set)
     """Blocks inside a quotation."""
 

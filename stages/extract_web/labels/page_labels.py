@@ -1,6 +1,6 @@
 """The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
 
-Weak words need company (`A.` after `Q.`), bare numbers need solutions on the page, the markup's own words (a box of
+Bare numbers need solutions on the page, the markup's own words (a box of
 class "answer") stand in where there is no text, and a numbered heading with a word nobody foresaw ("Drill 7") is an
 exercise's label when solutions follow most of its kind.
 """
@@ -8,31 +8,19 @@ exercise's label when solutions follow most of its kind.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stages.extract_web.labels.blocks import Mark, Page
-from stages.extract_web.labels.furniture import MIN_REPEATED, are_facts, tag_lines
 from stages.extract_web.labels.instructions import instruction_blocks
 from stages.extract_web.labels.label_words import PLURAL_PROBLEMS
-from stages.extract_web.labels.labels import Label, Part, answer_after_letter, find_label
+from stages.extract_web.labels.labels import Label, Part, find_label
 from stages.extract_web.labels.numbering import Numbered, numbered_blocks, runs, strip_number
-from stages.extract_web.labels.threads import add_threads
 
-_QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _PLURAL = re.compile(
     rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*",
     re.IGNORECASE,
 )
-_ANSWERS = re.compile(r"\W*(?:all\s+)?(?:answers|solutions|replies|responses)\W*", re.IGNORECASE)
-_FEEDBACK = re.compile(r"\W*(?:\w+\s+){0,2}feedback\b", re.IGNORECASE)
-_GOES_ON = re.compile(
-    r"\b(?:more|continue|rest|full|whole|text|statement|problem|question|exercise)\b", re.IGNORECASE
-)
-"""Words of what opens the rest of a text."""
-_BARE_NUMBER = re.compile(r"\W*\d{1,6}\W*")
-"""What a field "Question no." holds."""
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
@@ -44,126 +32,15 @@ NEAR = 3
 def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
-    _judge_weak_letters(page, labels)
-    _add_fields(page, labels)
-    _drop_lone_feedback(page, labels)
-    _drop_titles_of_posts(page, labels)
-    _restore_values(page, labels)
     if page.marks:
         _add_marks(page, labels)
-    add_threads(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
     else:
         _drop_stray_numbers(page, labels)
-    _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
-
-
-def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
-    """`A.` answers a `Q.`; anywhere else, and before a `B.`, it is a choice."""
-    last_question = False
-    for index, label in enumerate(labels):
-        if label is None:
-            following = page.blocks[index + 1].text if index + 1 < len(labels) else ""
-            rest = answer_after_letter(page.blocks[index].text, following) if last_question else None
-            if rest:
-                labels[index] = Label(Part.ANSWER, rest, "")
-                last_question = False
-            continue
-        if label.is_weak and not last_question:
-            labels[index] = None
-        elif label.part is Part.PROBLEM:
-            last_question = bool(_QUESTION_WORD.match(page.blocks[index].text))
-        elif label.part in SOLVES:
-            last_question = False
-
-
-def _names_of_fields(page: Page) -> list[int]:
-    """Terms, and heads of rows of two cells."""
-    return [
-        index
-        for index, block in enumerate(page.blocks[:-1])
-        if block.kind == "term" or (block.kind == "cell" and index + 2 in page.spans.get(index, ()))
-    ]
-
-
-def _add_fields(page: Page, labels: list[Label | None]) -> None:
-    """Where terms or the heads of rows label the exercises, those that give facts about each ("Marks") are asides."""
-    names = _names_of_fields(page)
-    if sum(bool(label := labels[index]) and label.part is Part.PROBLEM for index in names) < MIN_REPEATED:
-        return
-    fields: dict[str, list[int]] = defaultdict(list)
-    for index in names:
-        if labels[index] is None and page.blocks[index + 1].kind != "term":
-            fields[page.blocks[index].text].append(index)
-    for name, places in fields.items():
-        if are_facts(name, [page.blocks[index + 1].text for index in places]):
-            for index in places:
-                labels[index] = Label(Part.ASIDE, "", "")
-
-
-def _drop_tags(page: Page, labels: list[Label | None]) -> None:
-    """`Question 1: Core`, when the text stands below: what most labels go on with in the same words is no problem."""
-    places = [
-        index
-        for index, label in enumerate(labels[:-1])
-        if label and label.part is Part.PROBLEM and label.rest and labels[index + 1] is None
-    ]
-    tags = tag_lines([labels[index].rest for index in places], len(places))  # type: ignore[union-attr]
-    for index in places if tags else ():
-        label = labels[index]
-        if label and label.rest in tags:
-            labels[index] = replace(label, rest="")
-
-
-def _drop_lone_feedback(page: Page, labels: list[Label | None]) -> None:
-    """A quiz has feedback on every question; once on a page it is a form for the site's visitors."""
-    found = [
-        index
-        for index, label in enumerate(labels)
-        if label and label.part in SOLVES and _FEEDBACK.match(page.blocks[index].text)
-    ]
-    if len(found) == 1:
-        labels[found[0]] = Label(Part.BOUNDARY, "", "")
-
-
-def _drop_titles_of_posts(page: Page, labels: list[Label | None]) -> None:
-    """ "Answers" over boxes that are posts, or are marked as answers themselves, is the title of their list."""
-    for index, label in enumerate(labels):
-        if label and label.part in SOLVES and not label.rest and page.blocks[index].kind == "heading":
-            mark = page.marks.get(index + 1)
-            is_box = bool(mark) and Part(mark.part) in SOLVES
-            if (is_box or index + 1 in page.posts) and _ANSWERS.fullmatch(page.blocks[index].text):
-                labels[index] = Label(Part.ASIDE, "", "")
-
-
-def _restore_values(page: Page, labels: list[Label | None]) -> None:
-    """`Ans. 12` may be the answer to exercise 12, or 12: a value where most answers of the page have no number, or
-    where nothing follows and the exercise before has another number."""
-    plain = [
-        index
-        for index, label in enumerate(labels)
-        if label and label.part in SOLVES and page.blocks[index].kind not in ("heading", "toggle", "term")
-    ]
-    answers = [labels[index] for index in plain if labels[index].part is Part.ANSWER]  # type: ignore[union-attr]
-    are_few = 2 * sum(bool(label and label.number) for label in answers) < len(answers)
-    places = set(plain)
-    own = ""
-    for index, label in enumerate(labels):
-        if label is None:
-            continue
-        if label.part is Part.PROBLEM:
-            own = label.number
-        elif index in places and label.number:
-            after = labels[index + 1] if index + 1 < len(labels) else label
-            is_all = not label.rest and after is not None and (after is label or after.part is Part.PROBLEM)
-            is_few = are_few and label.part is Part.ANSWER
-            if (is_few and is_all) or (label.number != own and (is_few or (own and is_all))):
-                text = page.blocks[index].text
-                labels[index] = replace(label, number="", rest=text[text.find(label.number) :])
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
@@ -212,7 +89,7 @@ def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: 
     """True when a label in words, right before or in the container, already says what it is."""
     before = labels[start - 1] if start else None
     if before and not before.rest and (before.part is part or {before.part, part} <= SOLVES):
-        return page.blocks[start - 1].kind != "vote"
+        return True
     inside = [label.part for label in labels[start + 1 : min(start + 1 + NEAR, mark.end)] if label]
     if not inside:
         return False

@@ -25,10 +25,7 @@ MEASURED = {
     "words+moved": 0.9,
     "words+markup": 0.75,
     "none+markup": 0.65,
-    "none+thread": 0.65,
-    "thread+thread": 0.55,
     "none+words": 0.45,
-    "words+thread": 0.3,
 }
 """How problem and solution are known -> precision. The first four on books and documents as they are, the others on the
 books' exercises in other layouts, at most 0.9, because a layout that somebody made up is no page; boxes of class

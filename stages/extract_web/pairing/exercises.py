@@ -1,7 +1,7 @@
 """Blocks to exercises: which solution, answer and instruction belongs to which problem.
 
 A solution belongs to the exercise in whose box it stands, or that it follows without a gap, or whose number it names.
-Of several answers in a thread the accepted one counts, else the one with most votes, else the first. An exercise
+Of several answers the accepted one counts, else the first. An exercise
 without a label is what stands between the last boundary and a toggle that shows a solution, or a quotation that the
 rest of its section works out.
 """
@@ -13,12 +13,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from stages.extract_web.labels.blocks import Page
-from stages.extract_web.labels.furniture import is_furniture, written_vote
+from stages.extract_web.labels.furniture import is_furniture
 from stages.extract_web.labels.instructions import ASKS, instruction_scope
 from stages.extract_web.labels.labels import Label, Part
 from stages.extract_web.labels.numbering import strip_number
 from stages.extract_web.labels.page_labels import SOLVES, page_labels
-from stages.extract_web.labels.threads import NEAR, accepts
 from stages.extract_web.pairing.answer_keys import Keyed, KeyedAnswers, apply_keys
 from stages.extract_web.pairing.sections import Section, find_sections, section_text
 
@@ -122,7 +121,7 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
                 pairs.append(_Pair(section, own))
             count += len(own)
         elif section.part in SOLVES:
-            own = _adjoining(sections, index)
+            own = [section]
             problem = _unlabelled_problem(page, section, last_end)
             if problem:
                 pairs.append(_Pair(problem, own))
@@ -160,17 +159,6 @@ def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
             break
         own.append(section)
         end = max(end, section.end)
-    return own
-
-
-def _adjoining(sections: list[Section], first: int) -> list[Section]:
-    """The section `first` and those that follow it without a block between, each part once."""
-    own = [sections[first]]
-    for section in map(sections.__getitem__, range(first + 1, len(sections))):
-        taken = {Part.PROBLEM, Part.BOUNDARY, *(earlier.part for earlier in own)}
-        if section.start != own[-1].end or section.part in taken:
-            break
-        own.append(section)
     return own
 
 
@@ -232,8 +220,8 @@ def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | Non
 def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
     """A lone answer stands for the solution too, as sites use the words freely."""
     head = pair.head
-    solution = _chosen(page, head, [section for section in pair.own if section.part is Part.SOLUTION])
-    answer = _chosen(page, head, [section for section in pair.own if section.part is Part.ANSWER])
+    solution = _chosen(page, [section for section in pair.own if section.part is Part.SOLUTION])
+    answer = _chosen(page, [section for section in pair.own if section.part is Part.ANSWER])
     found = keyed.get(head.start)
     is_keyed = bool(found) and solution is None and answer is None
     if found and found.part is Part.SOLUTION:
@@ -264,66 +252,25 @@ def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
     return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
 
 
-def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
-    """The text of the accepted section, else of the one with most votes, else of the first; None for rejected ones."""
-    best: tuple[tuple[bool, int], str] | None = None
-    for section in sections:
-        text = _without_quotes(page, head, section)
-        if not text:
-            continue
-        votes = _votes(page, section)
-        accepted = section.label.is_accepted or bool(_ACCEPTED.search(_label_text(page, section)))
-        accepted = accepted or any(
-            mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items()
-        )
-        near = {*range(section.start, section.start + NEAR), *range(section.end - NEAR, section.end)}
-        accepted = accepted or any(section.start <= i < section.end and accepts(page, i) for i in near)
-        rank = (accepted, votes if votes is not None else 0)
-        if (accepted or rank[1] >= 0) and (best is None or rank > best[0]):
-            best = rank, text
-    return best[1] if best else None
+def _chosen(page: Page, sections: list[Section]) -> str | None:
+    """The text of the section that the page says was accepted, else of the first."""
+    texts = [(section, section.text) for section in sections if section.text]
+    first = texts[0][1] if texts else None
+    return next((text for section, text in texts if _is_accepted(page, section)), first)
+
+
+def _is_accepted(page: Page, section: Section) -> bool:
+    if _ACCEPTED.search(_label_text(page, section)):
+        return True
+    return any(mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items())
 
 
 def _label_text(page: Page, section: Section) -> str:
-    if section.label.rule in ("none", "thread") or section.start < 0:
+    if section.label.rule == "none" or section.start < 0:
         return ""
     text = page.blocks[section.start].text
     rest = section.label.rest.partition("\n")[0]
     return (text[: text.find(rest)] if rest and rest in text else text).strip()
-
-
-def _votes(page: Page, section: Section) -> int | None:
-    """The score that stands in the section or in its label ("Answer by ann (12 votes)")."""
-    for block in page.blocks[section.start : section.end]:
-        if block.kind == "vote":
-            return block.level
-        written = written_vote(block.text)
-        if written is not None:
-            return written
-    named = re.search(
-        r"[(\[]\s*([+−-]?\d{1,6})\s*(?:up-?)?(?:votes?|points?|likes?)", _label_text(page, section), re.I
-    )
-    return int(named[1].replace("−", "-")) if named else None
-
-
-def _without_quotes(page: Page, head: Section, section: Section) -> str:
-    """The section's text without the question that a reply repeats."""
-    quoted = [index for index in range(section.start + 1, section.end) if index in page.quoted]
-    if not quoted:
-        return section.text
-    said = _NO_WORD.sub("", head.text)
-    repeated = {
-        index
-        for index in quoted
-        if _QUOTE.match(page.blocks[index].text) or _NO_WORD.sub("", page.blocks[index].text) in said
-    }
-    if not repeated:
-        return section.text
-    lines = [section.label.rest] if section.label.rest else []
-    kept = [index for index in range(section.start + 1, section.end) if index not in repeated]
-    blank = Label(section.part, "", "")
-    lines += [section_text(page, blank, index - 1, index + 1) for index in kept]
-    return "\n".join(filter(None, lines))
 
 
 def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:

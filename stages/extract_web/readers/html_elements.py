@@ -7,7 +7,7 @@ from stages.extract_web.readers.mathml import names
 HEADINGS = {f"h{level}": level for level in range(1, 7)}
 
 DROPPED = names(
-    "script style nav footer aside form noscript iframe svg select textarea input head template object "
+    "script style nav footer aside noscript iframe svg select textarea input head template object "
     "embed canvas audio video map dialog"
 )
 BLOCKS = (

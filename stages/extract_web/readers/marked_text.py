@@ -1,12 +1,15 @@
 """Markdown in which the author marked the exercises by fences: MyST's directives, Quarto's boxes.
 
 What a fence calls itself (`{exercise}`, `{#exr-one}`, a title "Solution") says what it holds; no
-label is read. A solution belongs to the exercise that it names, that it stands in, or that it follows.
+label is read. A solution belongs to the exercise that it names, that it stands in, or that it follows. A fenced
+container with text and one solution in it is an exercise, whatever its name.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stages.extract_web.labels.labels import is_solution_label
@@ -20,8 +23,15 @@ _FENCE = re.compile(
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
 _CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
 _OPTION = re.compile(r":(\w[\w-]*):\s*(.*)")
+_TEXT_DIRECTIVE = re.compile(
+    r"admonition|note|tip|warning|important|attention|caution|danger|seealso|dropdown|tab|group-tab|sidebar|margin"
+    r"|topic|figure|image|prf:|proof"
+)
+"""Directives of MyST that hold text; other backtick fences hold code."""
+_HEADING = re.compile(r"\s{0,3}#{1,6}\s")
 _SHORT = {"exr": "problem", "exm": "problem", "sol": "solution"}
 """How Quarto's references begin."""
+_SOLVES = ("solution", "answer")
 MAX_LINES = 200_000
 MAX_DEPTH = 50
 """Containers in containers; deeper ones are text."""
@@ -33,69 +43,108 @@ class _Box:
 
     part: str
     sign: str
+    outer: _Box | None
     name: str = ""
     """The label of an exercise, or the one that a solution names."""
-    lines: list[str] = field(default_factory=list)
-    outer: _Box | None = None
+    content: list[str | _Box] = field(default_factory=list)
+    is_code: bool = False
+    has_text: bool = False
+    """True with a line of its own that is not blank."""
 
 
 def read_marked_text(content: str) -> list[Exercise]:
     """The exercises that the author marked, in order; none unless a solution or an answer is marked among them."""
-    boxes: list[_Box] = []
-    stack: list[_Box] = []
+    page = _Box("", "", None)
+    stack = [page]
     for line in content.splitlines()[:MAX_LINES]:
-        if not _open_or_close(line, stack, boxes):
-            box = stack[-1] if stack else None
-            option = _OPTION.fullmatch(line.strip()) if box and not any(map(str.strip, box.lines)) else None
-            if option and option[1] == "label" and box:
-                _with_text(box).name = option[2]
-            elif box and not option:
-                _with_text(box).lines.append(line)
-    if not any(box.part in ("solution", "answer") for box in boxes):
+        if _open_or_close(line, stack):
+            continue
+        box = stack[-1]
+        is_first = box is not page and len(box.content) == box.is_code
+        option = _OPTION.fullmatch(line.strip()) if is_first else None
+        if option and option[1] == "label":
+            _part_around(box).name = option[2]
+        elif not option and (line.strip() or box.content):
+            box.content.append(line)
+            box.has_text |= bool(line.strip())
+    boxes = list(_inner(page))
+    parts = Counter(id(box.outer) for box in boxes if box.part and box.part != "aside")
+    for box in boxes:
+        if box.part in _SOLVES and box.outer and parts[id(box.outer)] == 1 and _asks(box.outer):
+            box.outer.part = "problem"
+    if not any(box.part in _SOLVES for box in boxes):
         return []
-    return _paired(boxes)
+    return _paired([box for box in boxes if box.part])
 
 
-def _with_text(box: _Box) -> _Box:
-    """The container that a line belongs to: of those that are no part, the part around them."""
+def _inner(outer: _Box) -> Iterator[_Box]:
+    for box in outer.content:
+        if isinstance(box, _Box):
+            yield box
+            yield from _inner(box)
+
+
+def _part_around(box: _Box) -> _Box:
+    """The container itself, or of those that are no part, the part around them."""
     while not box.part and box.outer:
         box = box.outer
     return box
 
 
-def _open_or_close(line: str, stack: list[_Box], boxes: list[_Box]) -> bool:
+def _asks(box: _Box) -> bool:
+    """True for a fenced container that is no part and has text of its own under one heading at most."""
+    own = [line for line in box.content if isinstance(line, str) and line.strip()]
+    is_fenced = box.sign[:1] in tuple("`~:") and not box.part
+    return is_fenced and bool(own) and sum(map(bool, map(_HEADING.match, own))) < min(len(own), 2)
+
+
+def _open_or_close(line: str, stack: list[_Box]) -> bool:
     """True for a line that begins or ends a container."""
+    top = stack[-1]
     fence = _FENCE.fullmatch(line)
+    sign = fence["sign"] if fence else ""
+    given = ((fence["given"] or fence["word"] or "") if fence else "").strip()
+    is_end = fence is not None and not given
+    if top.is_code:
+        if is_end and sign.startswith(top.sign):
+            top.content.append("$$" if top.content[0] == "$$" else line)
+            stack.pop()
+        return is_end and top is not stack[-1]
     if not fence:
         return False
-    sign, given = fence["sign"], fence["given"] or fence["word"] or ""
-    is_verbatim = bool(stack) and stack[-1].sign[0] in "`~" and not stack[-1].part
-    if is_verbatim or not given.strip():
-        return _close(sign, stack)
-    if given.strip().endswith("-end"):
-        return _close("start", stack)
-    is_gated = given.strip().endswith("-start")
+    if is_end and _close(sign, stack):
+        return True
+    is_backtick = sign[0] in "`~"
+    if is_end and not is_backtick:
+        return False
     if len(stack) >= MAX_DEPTH:
         return True
-    part = part_of_attributes(given.strip().removesuffix("-start"))
-    opened = _Box(part, "start" if is_gated else sign, fence["name"] or "")
-    opened.outer = stack[-1] if stack else None
+    if given.endswith("-end"):
+        _close("start", stack)
+        stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
+        return True
+    is_gated = given.endswith("-start")
+    part = part_of_attributes(given.removesuffix("-start"))
+    is_text = fence["given"] and _TEXT_DIRECTIVE.match(given)
+    if is_backtick and not part and not is_text:
+        code = ["$$" if given == "math" else line]
+        stack.append(_Box("", sign, stack[-1], content=code, is_code=True))  # type: ignore[arg-type]
+        stack[-2].content.append(stack[-1])
+        return True
+    opened = _Box(part, "start" if is_gated else sign, top, fence["name"] or "")
+    top.content.append(opened)
     stack.append(opened)
-    if part:
-        boxes.append(opened)
     if is_gated:  # the directive itself is closed by its own fence; its content follows
-        stack.append(_Box("", sign, outer=opened))
+        stack.append(_Box("", sign, opened))
     return True
 
 
 def _close(sign: str, stack: list[_Box]) -> bool:
     """Ends the innermost container that such a line may end; False where there is none."""
-    for place in range(len(stack) - 1, -1, -1):
+    for place in range(len(stack) - 1, 0, -1):
         other = stack[place].sign
         if other[0] == sign[0] and len(sign) >= len(other):
             del stack[place:]
-            if sign == "start":  # the fence of the directive that says so is still open
-                stack.append(_Box("", "`"))
             return True
     return False
 
@@ -121,8 +170,12 @@ def _paired(boxes: list[_Box]) -> list[Exercise]:
     last: _Box | None = None
     for box in boxes:
         last = box if box.part == "problem" else last
-        owner = named.get(box.name) or last
-        if box.part in ("solution", "answer") and owner:
+        if box.part not in _SOLVES:
+            continue
+        around = _part_around(box.outer) if box.outer else box
+        owner = named.get(box.name) or (around if around.part == "problem" else None)
+        owner = owner or (last if last and _follows(box, last) else None)
+        if owner:
             texts[id(owner)].setdefault(box.part, _text(box))
     found = []
     for box in problems:
@@ -134,8 +187,31 @@ def _paired(boxes: list[_Box]) -> list[Exercise]:
     return found
 
 
+def _follows(solution: _Box, last: _Box) -> bool:
+    """True where the solution stands beside the exercise or outside of the containers around it, alone in a container
+    of its own or not."""
+    outer = solution.outer
+    if outer and outer.outer is last.outer and not outer.has_text:
+        return True
+    around = last.outer
+    while around and around is not outer:
+        around = around.outer
+    return around is outer
+
+
 def _text(box: _Box) -> str:
-    blocks = read_text("\n".join(box.lines)).blocks
+    blocks = read_text("\n".join(_lines(box))).blocks
+    if len(blocks) > 1 and blocks[0].kind == "heading" and is_solution_label(blocks[0].text):
+        blocks = blocks[1:]
     return "\n".join(
         f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text
     )
+
+
+def _lines(box: _Box) -> Iterator[str]:
+    """The lines of a container and of those in it that are no parts."""
+    for one in box.content:
+        if isinstance(one, str):
+            yield one
+        elif not one.part:
+            yield from _lines(one)

@@ -1,4 +1,4 @@
-"""What the markup of an element says about its content: a part of an exercise, a vote, noise, a toggle.
+"""What the markup of an element says about its content: a part of an exercise, noise, a toggle.
 
 Only words of the trade count, wherever a site puts them (class, id, role, microdata); no rule names a site.
 """
@@ -6,11 +6,9 @@ Only words of the trade count, wherever a site puts them (class, id, role, micro
 from __future__ import annotations
 
 import re
-from itertools import islice
 
 from lxml.etree import _Element
 
-from stages.extract_web.labels.labels import is_toggle_label, is_worded_label
 from stages.extract_web.readers.mathml import name_of, names
 
 NOISE_WORDS = re.compile(
@@ -20,41 +18,8 @@ NOISE_WORDS = re.compile(
     r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-_BESIDE_WORDS = re.compile(
-    r"(?:^|[\s_-])(?:(?P<byline>author|creator|username|user-name|attribution|post-?(?:meta|time|infos?|date)|tagline"
-    r"|reactions?)|(?P<badge>badges?|(?P<tag>tag)|chip|pill|difficulty)|(?P<unseen>sr-only|screen-reader(?:-\w+)?|visually-?hidden))"
-    r"(?:$|[\s_-])",
-    re.IGNORECASE,
-)
 _LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
 _EMPHASIS = names("b strong em i u")
-_BADGE = re.compile(r"(?:[^\W\d_]| )+")
-_LEVEL = re.compile(
-    r"easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional", re.IGNORECASE
-)
-"""Of tags only levels are left out: others may be labels ("Exam practice"), and all of a page are judged together."""
-_LEADS_BACK = re.compile(
-    r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL
-)
-_HEADS = names("h1 h2 h3 h4 h5 h6")
-_CONTROLS = names("select textarea label button script style option legend noscript")
-MIN_PAGE_FORM_CHARACTERS = 250
-MAX_SEEN = 2_000
-MAX_PIECES = 40
-MAX_PIECE_CHARACTERS = 1_000
-MAX_BYLINE_CHARACTERS = 80
-MAX_BADGE_CHARACTERS = 30
-_VOTE_WORDS = names("vote votes score scores upvote upvotes count points likes rating rate")
-_OF_WRITERS = names("user author member profile reputation")
-"""What has points beside posts."""
-_VOTE_BUTTON = r"(?:\W*(?:(?:up|down)[ -]?votes?|vote\s+(?:up|down)|vote|up|down|like|score|rating)\b:?)?"
-_SCORE = re.compile(
-    rf"{_VOTE_BUTTON}[^\w+−-]*([+−-]?\d{{1,6}})\s*[^\w]*(?:votes?|up-?votes?|points?|likes?|score)?\W*"
-    rf"(?P<accepted>accepted\W*)?{_VOTE_BUTTON}\W*",
-    re.IGNORECASE,
-)
-ACCEPTED_SCORE = 1_000_000
-"""What an accepted answer's score is raised by where the mark stands beside it: more than any votes."""
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
@@ -71,18 +36,8 @@ _WRAPS_OR_NAMES = names(
 )
 _FORMULA_WORDS = frozenset(["latex", "tex", "mathtex", "mathjax", "texrender", "mwe"])
 _DELIMITERS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
-_SHEET_WORDS = names("page pg pf sheet")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
-_ACCEPTED_POST = _ACCEPTED | {"solved", "solution"}
-_REPLIES = names("reply response comment")
-_POSTS = names("reply response post message")
-_POST_TYPES = names("comment discussionforumposting")
-_AROUND_POSTS = names(
-    "count counts meta info infos title header head heading author date time form button btn link links nav likes like "
-    "number no list stream container wrapper controls control actions action menu user avatar new write add categories "
-    "category tags tag footer status share posts replies messages vote votes score error alert warning success"
-)
 _TOGGLES = re.compile(r"toggle|collaps|spoiler|reveal|expand|accordion|show|hide", re.IGNORECASE)
 
 
@@ -109,58 +64,6 @@ def is_emphasis(element: _Element, name: str) -> bool:
     return name in _EMPHASIS or bool(_LABEL_WORDS.search(element.get("class") or ""))
 
 
-def is_beside_text(element: _Element) -> bool:
-    """True for a short element that says who wrote a text, when, or of what difficulty; for words that only screen
-    readers show and that label nothing; for a link back."""
-    if element.tag == "a" and (element.get("href") or "").startswith("#"):
-        return bool(_LEADS_BACK.fullmatch(short_text(element, MAX_BADGE_CHARACTERS)))
-    given = element.get("class")
-    said = _BESIDE_WORDS.search(given) if given else None
-    if said is None:
-        return element.get("itemprop") == "author" and bool(short_text(element, MAX_BYLINE_CHARACTERS))
-    text = short_text(element, MAX_BYLINE_CHARACTERS)
-    if said["byline"] or (is_worded_label(text) and not _follows_label(element)):
-        return bool(said["byline"] and text)
-    is_words = len(text) <= MAX_BADGE_CHARACTERS and bool((_LEVEL if said["tag"] else _BADGE).fullmatch(text))
-    return bool(text) and (bool(said["unseen"]) or is_words)
-
-
-def _follows_label(element: _Element) -> bool:
-    """True for an element right after a label with a number: a second label there is none."""
-    parent = element.getparent()
-    before = (parent.text or "").strip() if parent is not None and parent[0] is element else ""
-    return len(before) <= MAX_BADGE_CHARACTERS and before[-1:].isdigit() and is_worded_label(before)
-
-
-def is_page_form(element: _Element) -> bool:
-    """True for a form that holds the page's content, as quizzes and whole pages of some software do: the heading of an
-    exercise, or much text that is no control's."""
-    if element.tag != "form":
-        return False
-    characters, seen, stack = 0, 0, [element]
-    while stack and characters < MIN_PAGE_FORM_CHARACTERS and seen < MAX_SEEN:
-        inner = stack.pop()
-        seen += 1
-        characters += len((inner.text or "").strip())
-        title = short_text(inner, MAX_BYLINE_CHARACTERS) if inner.tag in _HEADS else ""
-        if title and is_worded_label(title) and not is_toggle_label(title):
-            return True
-        for child in inner:
-            characters += len((child.tail or "").strip())
-            if isinstance(child.tag, str) and child.tag not in _CONTROLS:
-                stack.append(child)
-    return characters >= MIN_PAGE_FORM_CHARACTERS
-
-
-def short_text(element: _Element, limit: int) -> str:
-    """The element's text, empty where it is longer than `limit`."""
-    pieces = list(islice(element.itertext(), MAX_PIECES + 1))
-    if len(pieces) > MAX_PIECES or any(len(piece) > MAX_PIECE_CHARACTERS for piece in pieces):
-        return ""
-    text = " ".join("".join(pieces).split())
-    return text if len(text) <= limit else ""
-
-
 def role(element: _Element) -> tuple[str, bool] | None:
     """(part, whether it is the accepted answer) by microdata, class, id or own name; None for other elements."""
     kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
@@ -182,51 +85,14 @@ def role(element: _Element) -> tuple[str, bool] | None:
     return (part, accepted and part == "answer") if part else None
 
 
-def post(element: _Element) -> tuple[str, bool] | None:
-    """("post" or "reply", whether it is the accepted one) for the box of a thread's post; None for other elements."""
-    kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
-    given = element.get("class") or "", element.get("itemprop") or ""
-    words = frozenset(tokens(" ".join(given)))
-    if kind not in _POST_TYPES and (_POSTS.isdisjoint(words) or not _AROUND_POSTS.isdisjoint(words)):
-        return None
-    if kind not in _POST_TYPES and _is_part_of_box(element):
-        return None
-    is_reply = kind == "comment" or not _REPLIES.isdisjoint(words)
-    return "reply" if is_reply else "post", not _ACCEPTED_POST.isdisjoint(words)
-
-
-def _is_part_of_box(element: _Element) -> bool:
-    """True for `reply-body` in `reply`: the name goes on from that of a post's box around it."""
-    own = (element.get("class") or "").split()
-    around = (name for box in islice(element.iterancestors(), 3) for name in (box.get("class") or "").split())
-    posts = [name for name in around if not _POSTS.isdisjoint(tokens(name))]
-    return any(one.startswith((f"{name}-", f"{name}_")) for name in posts for one in own)
-
-
 def part_of_words(words: list[str]) -> str | None:
     joined = _PARTS.get("".join(words))
     if joined:
         return joined
     if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
         return None
-    if words[-1] in ("front", "back") and not {"card", "flash", "flashcard", "flip"}.isdisjoint(words):
-        return "problem" if words[-1] == "front" else "solution"
     parts = {_PARTS[word] for word in words if word in _PARTS}
     return parts.pop() if len(parts) == 1 else None
-
-
-def vote(element: _Element) -> int | None:
-    """The score that an element named for it shows; None for others."""
-    said = tokens(f"{element.get('class') or ''} {element.get('itemprop') or ''}")
-    if _VOTE_WORDS.isdisjoint(said) or not _OF_WRITERS.isdisjoint(said) or len(element) > 12:
-        return None
-    text = "".join(element.itertext()).strip()
-    if not text or len(text) > 30:
-        return None
-    found = _SCORE.fullmatch(" ".join(text.split()))
-    if not found:
-        return None
-    return int(found[1].replace("−", "-")) + (ACCEPTED_SCORE if found["accepted"] else 0)
 
 
 def is_toggle(element: _Element, name: str) -> bool:
@@ -270,31 +136,13 @@ def image_text(image: _Element) -> str:
     return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
-def is_sheet(element: _Element) -> bool:
-    """True for the box of one printed page: text runs on over its end."""
-    if element.get("data-page-no") or element.get("data-page-number"):
-        return True
-    return not _SHEET_WORDS.isdisjoint((element.get("class") or "").lower().split())
-
-
 def is_rendering(element: _Element) -> bool:
-    """True for what shows a formula to the eye beside the same formula as MathML or TeX.
-
-    Hidden from assistive software next to MathML; or made by a script out of the TeX in the script element after it.
-    """
-    if element.get("aria-hidden") == "true":
-        return any(
-            other is not None
-            and not (between or "").strip()
-            and (name_of(other) == "math" or other.find(".//math") is not None)
-            for other, between in ((element.getprevious(), ""), (element.getnext(), element.tail))
-        )
-    if "mathjax" not in (element.get("class") or "").lower():
+    """True for what shows a formula to the eye and is hidden from assistive software, beside the same as MathML."""
+    if element.get("aria-hidden") != "true":
         return False
-    following = element
-    for _ in range(2):
-        if (following.tail or "").strip() or (following := following.getnext()) is None:
-            return False
-        if name_of(following) == "script" and "math/tex" in (following.get("type") or ""):
-            return True
-    return False
+    return any(
+        other is not None
+        and not (between or "").strip()
+        and (name_of(other) == "math" or other.find(".//math") is not None)
+        for other, between in ((element.getprevious(), ""), (element.getnext(), element.tail))
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stages.extract_web.labels.blocks import Block, Page, tidy
-from stages.extract_web.labels.labels import is_whole_label, is_worded_label, prefix_label
+from stages.extract_web.labels.labels import is_whole_label, prefix_label
 
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*$")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
@@ -23,7 +23,8 @@ _SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,500}?)</summary>", re.IGNORECA
 _TAG = re.compile(
     r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE
 )
-_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\([^()\s]*\)")
+_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\](?:\([^()\s]*\)|\{[.#][^{}]*\})")
+"""A link, or a span with classes, which is read for its text."""
 _CELL_RULE = re.compile(r"\|?[\s:|-]+\|[\s:|-]*")
 
 
@@ -55,14 +56,24 @@ class _Lines:
             self.is_quoted = bool(quote)
         line = line[quote.end() :] if quote else line
         if _FENCE.match(line) and not self.is_formula:
-            self.is_code = not self.is_code
-        elif not self.is_code and line.count("$$") % 2:
+            self.fence(line)
+            return
+        if not self.is_code and line.count("$$") % 2:
             self.is_formula = not self.is_formula
         elif not self.is_code and not self.is_formula:
             self.plain_line(line)
             return
         if line.strip() or self.lines:
             self.lines.append(line)
+
+    def fence(self, line: str) -> None:
+        """A line that begins a block of code or ends it."""
+        if self.is_code:
+            self.lines.append(line)
+            self.end()
+        else:
+            self.end()
+            self.lines, self.is_code = [line], True
 
     def plain_line(self, line: str) -> None:
         """A line outside code and displayed formulas."""
@@ -80,7 +91,9 @@ class _Lines:
             self.page.blocks.append(Block("", "rule"))
         elif box or stripped.startswith("\0"):
             self.end()
-            title = (box[2] or box[1]).strip() if box else stripped[1:].strip()
+            title = (
+                box[2].strip() or (box[1] if is_whole_label(box[1]) else "") if box else stripped[1:].strip()
+            )
             if title:
                 self.add(Block(_plain(title), "toggle", 0, _plain(title)))
         elif not stripped:
@@ -100,11 +113,15 @@ class _Lines:
     def end(self) -> None:
         """Ends the block in progress."""
         lines, self.lines = self.lines, []
-        self.is_code = self.is_formula = False
+        is_code, self.is_code, self.is_formula = self.is_code, False, False
         if not lines:
             return
+        if is_code:
+            self.add(Block("\n".join(map(str.rstrip, lines)), "code"))
+            return
         if len(lines) > 1 and lines[0].lstrip().startswith("|") and _CELL_RULE.fullmatch(lines[1].strip()):
-            self.table([_cells(line) for line in [lines[0], *lines[2:]]])
+            rows = (_cells(line) for line in [lines[0], *lines[2:]])
+            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
             return
         text = tidy(_TAG.sub("", "\n".join(lines)))
         if not text:
@@ -120,20 +137,6 @@ class _Lines:
         text = text if not is_lead or _LEAD.match(text) else lead[1] + text[lead.end() :]
         self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
 
-    def table(self, rows: list[list[str]]) -> None:
-        """Under columns that name parts each cell follows its column's name; any other table is one block."""
-        names = [_plain(cell) for cell in rows[0]]
-        if sum(map(is_worded_label, names)) < 2:
-            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
-            return
-        for row in rows[1:]:
-            start = len(self.page.blocks)
-            for name, cell in zip(names, row, strict=False):
-                if is_worded_label(name) and cell:
-                    self.add(Block(name, "cell", 0, name))
-                    self.add(Block(_plain(cell), "paragraph"))
-            self.page.close_container(start)
-
 
 def _begins_part(line: str) -> bool:
     return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
@@ -148,4 +151,4 @@ def _with_dollars(found: re.Match[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    return _LEAD.sub(r"\1", _LINK.sub(r"\1", text) if "](" in text else text).strip()
+    return _LEAD.sub(r"\1", _LINK.sub(r"\1", text) if "](" in text or "]{" in text else text).strip()

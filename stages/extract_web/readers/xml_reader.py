@@ -30,7 +30,7 @@ DROPPED = names(
 )
 _TASKS = names("task webwork")
 _SOLVES = names("solution answer")
-FORMULAS = names("m me men")
+FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
 """Without words of their own they show the number or title of what they refer to."""
 MAX_DEPTH = 100
@@ -72,15 +72,17 @@ def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) 
             shared = text
         elif name == "introduction" and name_of(element) == "exercisegroup":
             shared = _text(child)
-        elif name in EXERCISES and _is_exercise(child):
+        elif _is_exercise(child):
             found += _exercises(child, shared)
             continue
         _collect(child, shared, depth + 1, found)
 
 
 def _is_exercise(element: _Element) -> bool:
-    """True when its parts are marked, or it consists of tasks."""
-    return _part(element, PROBLEMS | _TASKS | _SOLVES) is not None
+    """True when its parts are marked, or it consists of tasks; both parts make an exercise of any element."""
+    if name_of(element) in EXERCISES:
+        return _part(element, PROBLEMS | _TASKS | _SOLVES) is not None
+    return _part(element, PROBLEMS) is not None and _part(element, _SOLVES) is not None
 
 
 def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
@@ -135,9 +137,9 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
     if name == "math":
         latex, after = mathml_to_latex(element)
         pieces.append((f" ${latex}$" if latex else " ") + after)
-    elif name in FORMULAS or name in ("md", "mdn"):
+    elif name in FORMULAS or (name == "equation" and not len(element)):
         pieces.append(_formula(element, name))
-    elif name in REFERENCES and not "".join(element.itertext()).strip():
+    elif (name in REFERENCES or element.get("ref") or element.get("acro")) and not _has_words(element):
         pieces.append("[link]")
     elif name in ("media", "image"):
         pieces.append(f" {_image(element)} ")
@@ -145,6 +147,10 @@ def _render(element: _Element, pieces: list[str], depth: int) -> None:
         pieces.append("\n")
     else:
         _render_children(element, name, pieces, depth)
+
+
+def _has_words(element: _Element) -> bool:
+    return any(text.strip() for text in element.itertext())
 
 
 def _render_children(element: _Element, name: str, pieces: list[str], depth: int) -> None:
@@ -170,6 +176,7 @@ def _formula(element: _Element, name: str) -> str:
     else:
         body = " ".join("".join(element.itertext()).split())
     body = body.replace("\\amp", "&").replace("\\lt", "<").replace("\\gt", ">")
+    body = rf"\begin{{aligned}} {body} \end{{aligned}}" if name == "alignmath" else body
     return f"${body}$" if name == "m" else f"\n${body}$\n"
 
 

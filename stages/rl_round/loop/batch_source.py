@@ -64,20 +64,30 @@ class SampledBatches:
 
     def next_batch(self) -> Batch | None:
         """See the protocol. UserError when the verifier failed on too many responses."""
-        trainer = self._context.trainer
-        if trainer.rank != 0:
-            while (asked := trainer.broadcast(None)) is not None:
-                if isinstance(asked, UserError):
-                    raise asked
-                self._draw_share(*asked)
-            return None
+        sampler, trainer = self._parts.drawing.sampler, self._context.trainer
+        if sampler.is_resting:  # the last step has changed no weights, so none were brought
+            sampler.load_weights(trainer.named_weights(), sampler.policy_version)
+        batch = self._lead() if trainer.rank == 0 else self._follow()
+        sampler.rest()  # training has the memory now
+        return batch
+
+    def _lead(self) -> Batch:
+        """Rank 0 asks for draws until it has a batch, and says so; or why there is none."""
+        trainer, parts = self._context.trainer, self._parts
+        batch = self._draw()
         try:
-            batch = self._draw()
+            stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, self._context.params.verifier)
         except UserError as error:
             trainer.broadcast(error)
             raise
         trainer.broadcast(None)
         return batch
+
+    def _follow(self) -> None:
+        while (asked := self._context.trainer.broadcast(None)) is not None:
+            if isinstance(asked, UserError):
+                raise asked
+            self._draw_share(*asked)
 
     def _draw(self) -> Batch:
         params, parts = self._context.params, self._parts
@@ -90,7 +100,6 @@ class SampledBatches:
         # surplus then waits no longer than other surplus.
         version = parts.drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
-        stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, params.verifier)
         judged, self._judged = self._judged, []
         return replace(batch, agreement=agreement_metrics(judged))
 

@@ -26,7 +26,7 @@ def own_groups(
     if trainer.world_size == 1:
         return batch.groups, batch.newest_version
     told: list[tuple[GroupColumns, int | None]] | None = None
-    if batch is not None:
+    if trainer.rank == 0:
         told = [
             (to_columns(batch.groups, is_held, with_texts=False), batch.newest_version)
             for is_held in _held_by_rank(batch.groups, params, micro_batch_tokens, trainer, *seed_parts)

@@ -402,3 +402,22 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     assert decoding.is_idle and decoding.step() == {}
     pair.train_and_sync()
     assert pair.gap_of_probe() < EXACT
+
+
+def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
+    """A CPU has no sleep of its own, so the engine's calls are noted; what happens between them is real."""
+    calls = []
+    engine = pair.sampler._llm
+    monkeypatch.setattr(pair.sampler, "_can_sleep", True)
+    monkeypatch.setattr(engine, "sleep", lambda level: calls.append(("sleep", level)))
+    monkeypatch.setattr(engine, "wake_up", lambda tags: calls.append(("wake_up", *tags)))
+    load = engine.collective_rpc
+    monkeypatch.setattr(
+        engine, "collective_rpc", lambda name, **others: (calls.append(name), load(name, **others))
+    )
+    pair.sampler.rest()
+    pair.sampler.rest()
+    assert pair.sampler.is_resting
+    pair.train_and_sync()
+    assert calls == [("sleep", 2), ("wake_up", "weights"), "receive_tensors", ("wake_up", "kv_cache")]
+    assert not pair.sampler.is_resting and pair.gap_of_probe() < EXACT

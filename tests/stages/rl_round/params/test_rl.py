@@ -130,3 +130,15 @@ def test_a_round_draws_from_train_or_web_problems():
         validate_section(
             {**params, "problems": "problems/x"}, "rl_rounds.rl_1", RoundParams, Path("params.yaml")
         )
+
+
+def test_a_round_may_have_a_reward_of_its_own():
+    own = {"start_from": "sft", "steps": 1, "warmup_steps": 0, "problems": "problems/train"}
+    own |= {"problem_slice": {"index": 0, "count": 1}, "prompt_selection": {"kind": "all"}}
+    rl = load(overlong=NONE)
+    without, cosine = (
+        validate_section({**own, **reward}, "rl_rounds.rl_1", RoundParams, Path("params.yaml")).of(rl)
+        for reward in ({}, {"reward": COSINE})
+    )
+    assert without is rl
+    assert cosine.reward.kind == "cosine" and cosine.model_copy(update={"reward": rl.reward}) == rl

@@ -1,6 +1,7 @@
-"""A round on several ranks, for real over gloo: each draws a share with its own engine; together they are one rank."""
+"""Stages on several ranks, for real over gloo: each draws a share with its own engine; together they are one rank."""
 
 import importlib.util
+import json
 import os
 from pathlib import Path
 
@@ -8,8 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.demonstrate.params import RejectionSampledDemonstrations
+from stages.demonstrate.rejection_sampling import sample_demonstrations
+from stages.engines.trainers.one_rank import launched_ranks
+from stages.filter_web.agreement import keep_agreeing
+from stages.filter_web.params import PolicyAgreement
+from stages.foundations.funnel import Funnel
+from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
+from stages.respond.__main__ import main as respond
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from tests.fakes.forks import on_ranks
@@ -26,6 +35,17 @@ ZERO = {
     **{name: PARAMS["trainer"][name] for name in ("dtype", "threads", "gradient_checkpointing")},
     "micro_batch_tokens": 96,
 }
+REJECTION = RejectionSampledDemonstrations(
+    kind="rejection_sampled",
+    samples=4,
+    kept_per_problem=2,
+    temperature=1.0,
+    max_response_tokens=12,
+    max_problems=None,
+)
+AGREEMENT = PolicyAgreement(
+    kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None
+)
 CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},
     "everything": {**EVERYTHING, "rl_rounds.rl_1.steps": 2, "trainer.micro_batch_tokens": 96},
@@ -50,7 +70,28 @@ def rounds(taught, tmp_path_factory):
         file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
         main(rl_flags(taught, write_params(file, {**trainer, **CHOICES[name]}), folder))
 
+    def draw(kind: str) -> None:
+        """What trains nothing: evaluation, rejection sampling, agreement."""
+        folder = out / kind
+        folder.mkdir(exist_ok=True)
+        params = write_params(folder / f"params-{os.environ.get('RANK', '0')}.yaml", {})
+        flags = {
+            "params": params,
+            "name": "sft",
+            "policy": taught / "sft",
+            "benchmarks": taught / "benchmarks.parquet",
+        }
+        flags |= {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
+        respond([part for name, value in flags.items() for part in (f"--{name}", str(value))])
+        problems = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
+        candidates = [{**row, "candidate_id": row["problem_id"]} for row in problems]
+        with launched_ranks() as ranks:
+            sampled = sample_demonstrations(REJECTION, problems, params, taught / "sft", ranks)
+            kept = keep_agreeing(candidates, Funnel("test", 6), AGREEMENT, params, taught / "sft", ranks)
+            (folder / f"drawn-{ranks.rank}.json").write_text(json.dumps([sampled, kept]))
+
     def on_two() -> None:
+        draw("several")
         run("everything", "several", {"trainer": ZERO})
         update = training_step.update_policy
 
@@ -63,6 +104,7 @@ def rounds(taught, tmp_path_factory):
         with pytest.raises(KeyboardInterrupt):
             run("plain", "several", {"trainer": ZERO})
 
+    draw("one")
     for name in CHOICES:
         run(name, "one", {})
     on_ranks(on_two, 2)
@@ -105,3 +147,13 @@ def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
     assert rows
     for alone, together in rows:
         assert together == pytest.approx(alone, rel=1e-3, abs=1e-4)
+
+
+def test_stages_that_train_nothing_use_all_ranks_too(rounds):
+    for name in ("responses.parquet", "respond.json"):
+        assert (rounds / "several" / name).read_bytes() == (rounds / "one" / name).read_bytes()
+    expected = json.loads((rounds / "one" / "drawn-0.json").read_text())
+    (rows, drops), kept = expected
+    assert rows and drops and 0 < len(kept) < 6, "else there is nothing to compare"
+    for rank in (0, 1):
+        assert json.loads((rounds / "several" / f"drawn-{rank}.json").read_text()) == expected

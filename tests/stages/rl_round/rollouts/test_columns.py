@@ -1,0 +1,66 @@
+"""Groups as arrays: nothing changes on the way, and little travels."""
+
+import math
+import random
+
+import pytest
+import torch
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.samplers.protocol import FullSample
+from stages.engines.samplers.samples import Sample, StopReason
+from stages.rl_round.rollouts.columns import PackedTokens, to_columns, to_groups
+from stages.rl_round.rollouts.records import Group, Rollout
+
+QWEN_VOCABULARY = 151_936
+
+
+def float32(value: float) -> float:
+    return float(torch.tensor(value))
+
+
+def rollout(token_ids, stop=StopReason.END_OF_SEQUENCE, verdict=Verdict.CORRECT, reward=1 / 3):
+    logprobs = [float32(-1 / (1 + token)) for token in token_ids]
+    return Rollout(Sample(token_ids, logprobs, stop, 3), f"text {token_ids}", verdict, reward)
+
+
+GROUPS = [
+    Group("a", [3, 70_000], (rollout([5, 151_000, 0]), rollout([], StopReason.MAX_TOKENS)), draw=2),
+    Group("b", [1], (rollout([9] * 4, verdict=Verdict.TIMED_OUT, reward=0.0),)),
+]
+
+
+def test_groups_come_back_as_they_were():
+    assert to_groups(to_columns(GROUPS)) == GROUPS
+    assert to_groups(to_columns([])) == []
+
+
+def test_of_what_is_not_held_only_lengths_and_rewards_are_known():
+    known = to_groups(to_columns(GROUPS, [False, False, True], with_texts=False))
+    (absent, empty), (held,) = (group.rollouts for group in known)
+    assert (len(absent.sample.token_ids), absent.reward, absent.sample.policy_version) == (3, 1 / 3, 3)
+    assert empty.sample.is_truncated and not held.is_decided
+    assert held.sample == GROUPS[1].rollouts[0].sample and held.response == ""
+    assert absent.sample.token_ids.strides == (0,), "it takes no memory"
+
+
+def test_distributions_travel_with_what_is_held():
+    rows = torch.randn(3, 4).log_softmax(-1)
+    full = FullSample([1, 2, 3], [-0.5, -1.0, -2.0], StopReason.END_OF_SEQUENCE, 0, rows)
+    groups = [Group("a", [3], (Rollout(full, "", Verdict.WRONG, 0.0), rollout([7])))]
+    (found, plain) = to_groups(to_columns(groups))[0].rollouts
+    assert torch.equal(found.sample.distributions, rows)
+    assert type(plain.sample) is Sample
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_token_takes_at_most_6_bytes(temperature):
+    """Ids as a language has them (Zipf's law) and log-probs as a policy has them, over the vocabulary of Qwen2.5."""
+    generator = random.Random(0)
+    ids = [int(QWEN_VOCABULARY ** generator.random()) for _ in range(20_000)]
+    logprobs = [-(10.0 ** generator.gauss(-1.5, 1.5 / temperature)) for _ in ids]
+    packed = PackedTokens.of(ids, logprobs)
+    assert packed.bytes <= 6 * len(ids)
+    found_ids, found = packed.unpacked()
+    assert found_ids.tolist() == ids
+    assert all(math.isclose(value, given, rel_tol=1e-7) for value, given in zip(found, logprobs, strict=True))
