@@ -52,6 +52,7 @@ REVIEWS = {
 }
 LINES = {
     "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
+    "a value after an emphasised label": each("<p>Q{n}: {p}</p>", "<p><b>Answer</b> {s}</p>"),
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
 }
 KEYS = {
