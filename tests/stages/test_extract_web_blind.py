@@ -1,4 +1,4 @@
-"""extract_web on what sites write around exercises: grades, badges, keys, lines, placeholders."""
+"""extract_web on what sites write around exercises: levels, keys, lines, placeholders."""
 
 import pytest
 
