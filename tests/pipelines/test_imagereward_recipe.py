@@ -11,6 +11,7 @@ from pipelines.graph.schema import check_params, check_values
 from pipelines.planning.pictures import make_picture_plan, picture_lines
 from pipelines.planning.plan import Question
 from stages.foundations.errors import UserError
+from tests.fakes.graph_in_process import run_graph
 from tests.fakes.imagereward_recipe import RECIPE, write_downloads
 
 PROJECT = Path(__file__).resolve().parents[2]
