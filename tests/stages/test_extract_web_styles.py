@@ -151,3 +151,12 @@ def test_cnxml_and_pretext():
         "<m>a+1</m>.</p></statement><solution><p>2</p></solution></task></exercise></section>"
     )
     assert pairs(pretext, "pretext") == [("Find $2^3$.", "$8$"), ("Let $a=1$.\nFind $a+1$.", "2")]
+
+
+def test_a_table_whose_columns_are_named_is_read_by_rows_and_a_key_is_not():
+    rows = "".join(f"<tr><td>{n}</td><td>Compute {n}+1.</td><td>{n + 1}</td></tr>" for n in (1, 2))
+    table = f"<table><tr><th>No.</th><th>Problem</th><th>Solution</th></tr>{rows}</table>"
+    assert pairs(table) == [("Compute 1+1.", "2"), ("Compute 2+1.", "3")]
+    rows = "<tr><td>1</td><td>2</td></tr><tr><td>2</td><td>3</td></tr>"
+    key = f"<table><tr><th>Question</th><th>Answer</th></tr>{rows}</table>"
+    assert not any(solution for _, solution in pairs(key))

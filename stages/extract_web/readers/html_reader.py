@@ -14,7 +14,7 @@ from stages.extract_web.labels.blocks import Block, Mark, Page, tidy
 from stages.extract_web.labels.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
 from stages.extract_web.readers.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.readers.html_source import parse_html
-from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, is_layout, rows_of
+from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.readers.markup import (
     first_ordinal,
     image_text,
@@ -239,11 +239,21 @@ class _Walk:
             self.inline(element, depth + 1)
 
     def table(self, table: _Element) -> None:
-        """A table of data is one block of lines."""
+        """A table whose first row names the parts of exercises is read row by row; any other is one block of lines."""
+        rows = rows_of(table)
+        names = column_names(rows)
         start = len(self.page.blocks)
-        lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows_of(table)]
-        captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
-        self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
+        for row in rows[1:] if names else ():
+            first = len(self.page.blocks)
+            for name, cell in zip(names or (), row, strict=False):
+                if name:
+                    self.page.blocks.append(Block(name, "cell", 0, name))
+                    self.container(cell, 0)
+            self.page.close_container(first)
+        if not names:
+            lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows]
+            captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
+            self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
         self.page.close_container(start)
 
 

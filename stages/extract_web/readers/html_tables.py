@@ -1,6 +1,8 @@
-"""What the tables of a page are for: a layout or data."""
+"""What the tables of a page are for: a layout, exercises under named columns, or data."""
 
 from __future__ import annotations
+
+from itertools import islice
 
 from lxml.etree import _Element
 
@@ -11,6 +13,7 @@ from stages.extract_web.readers.mathml import name_of, names
 
 NAMES_A_PART = names("b strong div p span dt summary button")
 MAX_LEAD_CHARACTERS = 60
+MAX_PIECES = 20
 
 
 def rows_of(table: _Element) -> list[list[_Element]]:
@@ -21,12 +24,26 @@ def rows_of(table: _Element) -> list[list[_Element]]:
     return [row for row in rows if row]
 
 
+def column_names(rows: list[list[_Element]]) -> list[str] | None:
+    """What the first row calls the columns, empty for columns that are no part of an exercise; None where fewer than
+    two are, or where the rows begin with the numbers of questions that stand elsewhere."""
+    if len(rows) < 2:
+        return None
+    written = [tidy(" ".join(cell.itertext())) for cell in rows[0]]
+    named = [name if is_worded_label(name) else "" for name in written]
+    if named[0] and all(
+        "".join(islice(row[0].itertext(), MAX_PIECES)).strip().isdecimal() for row in rows[1:]
+    ):
+        named[0] = ""
+    return named if sum(map(bool, named)) > 1 else None
+
+
 def is_layout(table: _Element) -> bool:
     """True for a table that only places things: it has one column, or holds headings, details or a cell that is a
     label by itself."""
     rows = rows_of(table)
-    if rows and sum(is_worded_label(tidy(" ".join(cell.itertext()))) for cell in rows[0]) > 1:
-        return False  # the names of columns
+    if column_names(rows):
+        return False
     if rows and all(len(row) == 1 for row in rows):
         return True
     for element in table.iter():
