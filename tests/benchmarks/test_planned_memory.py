@@ -10,7 +10,7 @@ from pipelines.planning.memory import CONTEXT_BYTES, training_memory
 from pipelines.planning.shapes import Shape
 from stages.engines.trainers.params import TorchTrainerParams
 
-SMALL = Shape("small", 512, 4, 8, 2, 64, 2048, 8000, True, has_qkv_bias=True)
+SMALL = Shape("small", 512, 6, 8, 2, 64, 2048, 8000, True, has_qkv_bias=True)
 
 
 @pytest.mark.parametrize("is_checkpointed", [False, True])

@@ -45,8 +45,9 @@ def policy_statistics(
     At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
     hidden states that predict a response token meet the head.
     """
-    counted, head = batch.counted, model.get_output_embeddings().weight
     predicting = _hidden_states(model, batch)
+    # Read after the body: under ZeRO 3 that is what gathers it, and the body lets go of a tied one.
+    counted, head = batch.counted, model.get_output_embeddings().weight
     statistics = token_statistics(
         predicting[None],
         head,
