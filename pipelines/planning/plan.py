@@ -178,7 +178,14 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         )
     ]
     return Plan(
-        Path(recipe).stem, shape, gpu.name, count, price, plans, list(dict.fromkeys(found)), assumptions
+        Path(recipe).name.removesuffix(".yaml"),
+        shape,
+        gpu.name,
+        count,
+        price,
+        plans,
+        list(dict.fromkeys(found)),
+        assumptions,
     )
 
 

@@ -19,6 +19,9 @@ from stages.algorithms.preference_accuracy import pair_points, rank_correlation,
 from stages.algorithms.preference_ranking import pairs_from_ranking
 
 LEARNT = "reward"
+TRUTH = "truth"
+NOTICED = 0.03
+"""Pictures whose truth is less apart are none better than the other: the simulated panel lets them share a slot."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +42,7 @@ def measure(
     held_out: HeldOut, scores: Mapping[str, pandas.Series], recall_at: Sequence[int], draws: int
 ) -> dict[str, float]:
     """All metrics of the stage; `scores` holds a score by image id for each scorer, `reward` among them."""
-    own = held_out.pairs[
-        held_out.pairs["better_image_id"].isin(held_out.own_images)
-        & held_out.pairs["worse_image_id"].isin(held_out.own_images)
-    ]
+    own = _among(held_out.pairs, held_out.own_images)
     metrics: dict[str, float] = {
         "pairs/test": len(held_out.pairs),
         "pairs/on_policy": len(own),
@@ -64,9 +64,36 @@ def measure(
     metrics |= _recall(held_out.rankings, "random", equal, recall_at, draws)
     metrics |= _interval("preference/accuracy/annotator", annotator_agreement(held_out.rankings, draws))
     metrics |= _gains("gain", held_out.pairs, scores)
-    if len(own) not in (0, len(held_out.pairs)):
+    is_mixed = len(own) not in (0, len(held_out.pairs))
+    if is_mixed:
         metrics |= _gains("on_policy_gain", own, scores)
+    if TRUTH in scores:
+        others = {name: of_scorer for name, of_scorer in scores.items() if name != TRUTH}
+        told = pairs_by_truth(held_out.rankings, scores[TRUTH])
+        own = _among(told, held_out.own_images)
+        if len(told):
+            metrics |= _gains("gain_by_truth", told, others)
+        if is_mixed and len(own):
+            metrics |= _gains("on_policy_gain_by_truth", own, others)
     return metrics
+
+
+def pairs_by_truth(rankings: pandas.DataFrame, truth: pandas.Series) -> pandas.DataFrame:
+    """All pairs of a prompt's ranked images whose truth is `NOTICED` apart, as columns of a `pair` table.
+
+    More than people were shown, and without their noise, which pulls every scorer's accuracy towards one half.
+    """
+    found = []
+    for prompt_id, own in rankings.groupby("prompt_id", sort=True):
+        ids = sorted({name for row in own["image_ids"] for name in row})
+        values = truth[ids].to_numpy()
+        for better, worse in zip(*numpy.nonzero(values[:, None] - values > NOTICED), strict=True):
+            found.append((prompt_id, ids[better], ids[worse]))
+    return pandas.DataFrame(found, columns=["prompt_id", "better_image_id", "worse_image_id"])
+
+
+def _among(pairs: pandas.DataFrame, images: frozenset[str]) -> pandas.DataFrame:
+    return pairs[pairs["better_image_id"].isin(images) & pairs["worse_image_id"].isin(images)]
 
 
 def by_prompt_accuracy(pairs: pandas.DataFrame, scores: pandas.Series) -> pandas.Series:

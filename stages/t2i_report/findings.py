@@ -133,11 +133,12 @@ def _scorer_table(caption: str, titles: Mapping[str, str], metrics: Metrics) -> 
 def gains_of(metrics: Metrics) -> list[tuple[str, Interval, float, str]]:
     """The reward model's accuracy by prompt less that of each other scorer: name, difference, p-value, verdict."""
     found = []
-    for name, told in SCORERS.items():
-        key = f"gain/reward_model_minus_{name}"
-        if f"{key}/mean" in metrics:
-            difference = _mean(metrics, key)
-            found.append((told, difference, metrics[f"{key}/p_value"], verdict_of(difference)))
+    for thing, judged in (("gain", ""), ("gain_by_truth", ", where the truth judges")):
+        for name, told in SCORERS.items():
+            key = f"{thing}/reward_model_minus_{name}"
+            if f"{key}/mean" in metrics and not (judged and name == "random"):
+                difference = _mean(metrics, key)
+                found.append((told + judged, difference, metrics[f"{key}/p_value"], verdict_of(difference)))
     return found
 
 

@@ -24,7 +24,7 @@ def test_a_measurement_that_fails_or_hangs_is_a_line_and_the_next_one_runs(tmp_p
     assert suite.main(["engines", "--device", "cpu", "--miniature", "--out", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "| nothing | ended with 1: AttributeError" in shown
-    assert "| statistics | took more than 0.05 s" in shown
+    assert "| statistics | took more than 0.25 s" in shown
 
 
 @pytest.mark.parametrize("words", [["engines"], ["engines", "--device", "cpu"], ["engines", "--only", "x"]])
@@ -33,7 +33,8 @@ def test_what_cannot_be_measured_here_is_refused(words, capsys, monkeypatch):
     with pytest.raises(SystemExit) as refused:
         suite.parse(words)
     assert refused.value.code == 2
-    assert any(word in capsys.readouterr().err for word in ("sees no GPU", "toy sizes", "has no x"))
+    told = capsys.readouterr().err
+    assert any(word in told for word in ("sees no GPU", "toy sizes", "has no x"))
 
 
 def test_a_figure_is_the_median_and_must_reach_what_is_asked():

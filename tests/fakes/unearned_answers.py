@@ -226,6 +226,10 @@ def _about_a_value(draw: Draw, value: str) -> str:
             "intermediate value",
             "tentative total",
             "earlier answer",
+            "square of it",
+            "sum so far",
+            "opposite",
+            "inverse of the answer",
             "estimated cost",
         ]
     )

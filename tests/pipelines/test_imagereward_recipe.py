@@ -1,9 +1,6 @@
 """The recipe imagereward-blip-large: the paper's settings, and a miniature of it through every stage."""
 
 import json
-import re
-import shlex
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,7 @@ from pipelines.graph.schema import check_params, check_values
 from pipelines.planning.pictures import make_picture_plan, picture_lines
 from pipelines.planning.plan import Question
 from stages.foundations.errors import UserError
-from stages.foundations.stage_graph import make_shared_folders, read_definitions, stages_of
+from tests.fakes.graph_in_process import run_graph
 from tests.fakes.imagereward_recipe import RECIPE, write_downloads
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -47,54 +44,15 @@ def test_the_plan_knows_the_published_sizes():
         make_picture_plan(PROJECT, "imagereward-blip-large", params, Question(gpu="H100", model="Qwen2.5-7B"))
 
 
-def command_of(definition, key, item):
-    """The stage's module and its arguments, as DVC would fill them."""
-
-    def filled(found):
-        value = {"key": key, "item": item}[found[1]]
-        for name in filter(None, found[2].split(".")):
-            value = value[name]
-        return str(value)
-
-    text = re.sub(r"\$\{(key|item)((?:\.\w+)*)\}", filled, definition["do"]["cmd"])
-    _, _, module, *arguments = shlex.split(text.replace("-m pipelines.launching ", ""))
-    return module, arguments
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A folder in which every stage of the miniature has run, in the order of the graph."""
     folder = tmp_path_factory.mktemp("imagereward")
     (folder / "downloads").mkdir()
     params = write_downloads(folder / "downloads")
-    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    (folder / "dvc.yaml").write_bytes((PROJECT / "dvc.yaml").read_bytes())
     check_values(params, "the miniature")
-    definitions = read_definitions(PROJECT / "dvc.yaml")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("RETRACE_STATE", str(folder / "state"))
-        patch.setenv("RETRACE_TRACKING", "off")
-        make_shared_folders(folder)
-        waiting = [stage for stage in stages_of(definitions, params) if stage.name != "code"]
-        while waiting:
-            made = {path for stage in waiting for path in stage.outs}
-            ready = [stage for stage in waiting if not _needs(stage, made)]
-            assert ready, [stage.address for stage in waiting]
-            for stage in ready:
-                section = definitions[stage.name]["foreach"].strip("${}")
-                module, arguments = command_of(
-                    definitions[stage.name], stage.item, params[section][stage.item]
-                )
-                import_module(f"{module}.__main__").main(arguments)
-            waiting = [stage for stage in waiting if stage not in ready]
+    run_graph(folder, params)
     return folder
-
-
-def _needs(stage, unmade):
-    """Whether a stage that waits makes something that `stage` depends on, or something in a folder that it does."""
-    others = unmade - set(stage.outs)
-    return any(path == dep or path.startswith(f"{dep}/") for dep in stage.deps for path in others)
 
 
 def test_the_miniature_runs_every_stage(made):

@@ -206,3 +206,12 @@ def test_units_and_tasks_of_latex():
     )
     [row] = found(latex, "latex")
     assert (row["problem"], row["solution"]) == ("Fill $3$ L/min.\n- One.\n- Two.", "Yes.")
+
+
+def test_blanks_in_formulas_are_no_answers_and_drawings_are_pictures():
+    latex = (
+        r"\begin{exercise}See \begin{tikzpicture}\draw (0,1);\end{tikzpicture} and $x=\answer{1}$.\end{exercise}"
+        r"\begin{solution}It is $1$.\end{solution}"
+    )
+    [row] = found(latex, "latex")
+    assert (row["problem"], row["solution"]) == (r"See ![]() and $x=\answer{1}$.", "It is $1$.")

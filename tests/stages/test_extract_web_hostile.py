@@ -75,6 +75,11 @@ PAGES = {
     "comments": ("markdown", "<!--" * 200_000),
     "summaries": ("markdown", "<summary>" * N),
     "bold": ("markdown", "**a " * 100_000),
+    "ends of fences": ("markdown", "```{exercise-end}\n" * 100_000 + "::: solution\nx\n:::\n"),
+    "solutions in a fence": (
+        "markdown",
+        "::: exercise\nx\n:::\n:::: w\n" + "::: solution\nx\n:::\n" * 50_000,
+    ),
     "numbered lines": ("markdown", "1. a\n" * 100_000),
     "open environments": ("latex", r"\begin{exercise}" * N),
     "open braces": ("latex", r"\solution{" * N),

@@ -59,14 +59,6 @@ def test_the_accepted_answer_counts_else_the_first():
     assert pairs(thread(answer("five"), answer("six"))) == [("What is 2+3?", "five")]
 
 
-def test_a_quoted_question_is_not_part_of_the_answer():
-    page = (
-        "<div><h3>Question 1</h3><p>What is 2+3?</p></div><div><h3>Answer</h3><blockquote>bob wrote: What is 2+3?"
-        "</blockquote><p>five</p></div>"
-    )
-    assert pairs(page) == [("What is 2+3?", "five")]
-
-
 def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
     rows = extracted(
         "<h2>Practice</h2><p>For the following exercises, solve for x.</p><h4>1.</h4><p>x+1=3</p><h4>Solution</h4>"
@@ -159,3 +151,12 @@ def test_cnxml_and_pretext():
         "<m>a+1</m>.</p></statement><solution><p>2</p></solution></task></exercise></section>"
     )
     assert pairs(pretext, "pretext") == [("Find $2^3$.", "$8$"), ("Let $a=1$.\nFind $a+1$.", "2")]
+
+
+def test_a_table_whose_columns_are_named_is_read_by_rows_and_a_key_is_not():
+    rows = "".join(f"<tr><td>{n}</td><td>Compute {n}+1.</td><td>{n + 1}</td></tr>" for n in (1, 2))
+    table = f"<table><tr><th>No.</th><th>Problem</th><th>Solution</th></tr>{rows}</table>"
+    assert pairs(table) == [("Compute 1+1.", "2"), ("Compute 2+1.", "3")]
+    rows = "<tr><td>1</td><td>2</td></tr><tr><td>2</td><td>3</td></tr>"
+    key = f"<table><tr><th>Question</th><th>Answer</th></tr>{rows}</table>"
+    assert not any(solution for _, solution in pairs(key))

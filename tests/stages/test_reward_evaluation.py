@@ -11,7 +11,13 @@ from stages.foundations.tables.image_score import IMAGE_SCORE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.table import read_table, write_table
 from stages.reward_evaluation.__main__ import main
-from stages.reward_evaluation.measures import HeldOut, annotator_agreement, by_prompt_accuracy, measure
+from stages.reward_evaluation.measures import (
+    HeldOut,
+    annotator_agreement,
+    by_prompt_accuracy,
+    measure,
+    pairs_by_truth,
+)
 from stages.reward_model.__main__ import main as train
 from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
 
@@ -76,6 +82,19 @@ def test_on_policy_counts_only_pairs_of_this_rounds_own_images():
     assert metrics["preference/accuracy/reward"] == pytest.approx(3 / 4)
     assert metrics["preference/on_policy_accuracy/reward"] == 0.0
     assert metrics["on_policy_gain/reward_model_minus_clip/mean"] == -1.0
+
+
+def test_against_the_truth_all_pairs_count_that_differ_noticeably():
+    truth = series(0.5, 0.52, 0.9, 0.1, 0.2, 0.3)  # a0 and a1 look alike
+    pairs = pairs_by_truth(held_out().rankings, truth)
+    told = set(zip(pairs["better_image_id"], pairs["worse_image_id"], strict=True))
+    assert told == {("a2", "a0"), ("a2", "a1"), ("b1", "b0"), ("b2", "b0"), ("b2", "b1")}
+    scores = {"reward": series(0, 2, 1, 0, 1, 2), "clip": series(2, 1, 0, 1, 0, 2), "truth": truth}
+    metrics = measure(held_out(own="b"), scores, [1], 50)
+    # reward: 1 of 2 and 3 of 3; clip: 0 of 2 and 2 of 3
+    assert metrics["gain_by_truth/reward_model_minus_clip/mean"] == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert metrics["on_policy_gain_by_truth/reward_model_minus_clip/mean"] == pytest.approx(1 / 3)
+    assert "gain_by_truth/reward_model_minus_truth/mean" not in metrics
 
 
 def test_one_annotator_against_another_by_hand():

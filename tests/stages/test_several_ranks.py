@@ -44,7 +44,7 @@ REJECTION = RejectionSampledDemonstrations(
     max_problems=None,
 )
 AGREEMENT = PolicyAgreement(
-    kind="policy", samples=1, temperature=1.0, max_response_tokens=12, max_candidates=None
+    kind="policy", samples=2, temperature=1.0, max_response_tokens=12, max_candidates=None
 )
 CHOICES = {
     "plain": {"rl_rounds.rl_1.steps": 3, "trainer.micro_batch_tokens": 96},

@@ -154,7 +154,10 @@ def _with_names(tokens: list[Token]) -> list[Token]:
     answers or a value, and what a figure is called. Among numbers and signs they are factors."""
     if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
         words = _letter_runs(tokens)
-        if len(words) == len(tokens) or (len(words) > 1 and not any(map(str.isupper, "".join(words)))):
+        if len(words) == len(tokens):
+            is_name = all(map(str.isupper, words))
+            return [Token("text", "".join(words), False)] if is_name else tokens
+        if len(words) > 1 and not any(map(str.isupper, "".join(words))):
             return tokens
         return [Token("text", " ".join(words), False)]
     named: list[Token] = []

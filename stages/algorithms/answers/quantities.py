@@ -167,12 +167,14 @@ OPERATIVE_WORD = re.compile(
     r"base|vs|versus|whose|who|which|see|equation|page|step|line|chapter|exercise|"
     r"problem|question|part|figure|table|lucky|guess|guesses|guessed|"
     r"bound|bounds|bounded|estimate|estimates|estimated|approximation|approximated|conjecture|conjectured|"
-    r"suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|earlier|intermediate|error"
+    r"suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|earlier|intermediate|error|"
+    r"opposite|inverse|negation|might|could|hopefully|likely|presumably|seems|tops|at (?:best|worst)|so far|"
+    r"of (?:it|this|that|the (?:answer|value|result|number|solution))"
     r")(?![\w])",
     re.IGNORECASE,
 )
-"""Closed classes of words that compare, compute, condition, deny or refer, that bound or estimate a value, or place it
-elsewhere in the work: a value beside one is not the answer."""
+"""Closed classes of words that compare, compute, condition, deny or refer, that bound or estimate a value, doubt it,
+place it elsewhere in the work, or make another of it: a value beside one is not the answer."""
 _SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
 
 

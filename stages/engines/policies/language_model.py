@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from transformers import PreTrainedModel
 
 from stages.engines.devices import pick_device
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.policies.policy_folders import DTYPES, load_policy, save_policy
+from stages.engines.policies.policy_folders import DTYPES, load_policy, model_without_weights, save_policy
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.policies.varlen_attention import use_varlen_attention
 from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
@@ -26,7 +28,10 @@ def language_model(
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
     logits are not head times hidden state.
     """
-    model, tokenizer = load_policy(policy_folder, torch.float32)
+    if _gets_weights_from_rank_0(params):
+        model, tokenizer = model_without_weights(policy_folder, torch.float32), load_tokenizer(policy_folder)
+    else:
+        model, tokenizer = load_policy(policy_folder, torch.float32)
     refuse_scaled_logits(model)
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -41,6 +46,12 @@ def language_model(
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     filler = pack([TokenSequence([0], [0])])
     return TrainedModel(model, policy_statistics, save, filler, ends, _pair_cost(model))
+
+
+def _gets_weights_from_rank_0(params: TorchTrainerParams | DeepspeedTrainerParams) -> bool:
+    """A node holds the weights of a policy that is spread once, and not once for each of its ranks."""
+    is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
+    return is_spread and os.environ.get("RANK", "0") != "0"
 
 
 def _pair_cost(model: PreTrainedModel) -> float:

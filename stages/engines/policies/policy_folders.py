@@ -10,7 +10,8 @@ import transformers
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.initialization import no_init_weights
 
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
@@ -34,6 +35,20 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+
+
+def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """As `load_model`, with weights that nobody has written: they take no memory until somebody does."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+    with no_init_weights():
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=dtype, trust_remote_code=False, attn_implementation="sdpa"
+        )
+    model.tie_weights()
+    return model
 
 
 def check_tokenizer_fits(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

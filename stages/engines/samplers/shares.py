@@ -24,6 +24,11 @@ class DrawingShare:
     width: int = 1
     """Ranks of one engine: neighbours, which all draw the same."""
 
+    @property
+    def is_told(self) -> bool:
+        """True on the first rank of each engine, whose part of `assemble` counts."""
+        return self.ranks.rank % self.width == 0
+
     def of(self, items: Sequence[Item]) -> Sequence[Item]:
         """This rank's part of them."""
         return items[self.ranks.rank // self.width :: self.ranks.world_size // self.width]
@@ -35,8 +40,7 @@ class DrawingShare:
         """
         if self.ranks.world_size == 1:
             return list(drawn)
-        is_first = self.ranks.rank % self.width == 0
-        parts = self.ranks.gather_to_first(drawn if is_first else None)[:: self.width]
+        parts = self.ranks.gather_to_first(drawn if self.is_told else None)[:: self.width]
         return interleaved(parts, of_prompts) if parts else []
 
     def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
@@ -53,7 +57,7 @@ def drawing_share(params: SamplerParams, ranks: Ranks) -> DrawingShare:
     """The share of this rank; UserError where the ranks do not make whole engines, or engines are elsewhere."""
     if ranks.world_size == 1:
         return DrawingShare(ranks)
-    if isinstance(params.replicas, RayReplicas):
+    if isinstance(params.replicas, RayReplicas) and params.replicas.count > 1:
         raise UserError(
             f"{ranks.world_size} ranks draw with an engine each, and sampler.replicas.kind ray asks for others beside "
             "them: leave sampler.replicas out, or start the stage as one process"

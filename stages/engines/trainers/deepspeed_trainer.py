@@ -74,10 +74,16 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
+        config = _engine_config(self.params, self.max_gradient_norm)
         is_mixed = self.params.dtype == "mixed"
-        exact = (
-            {name: weight.detach().clone() for name, weight in self.model.named_weights()} if is_mixed else {}
-        )
+        exact = {}
+        if is_mixed and self.rank == 0:
+            exact = {name: weight.detach() for name, weight in self.model.module.named_parameters()}
+        if self.params.zero_stage == 3:
+            # One weight after the other, from rank 0: whole, they would not fit on a GPU.
+            for weight in self.model.module.parameters():
+                weight.data = weight.data.to(torch.bfloat16 if is_mixed else torch.float32)
+            deepspeed.zero.Init(module=self.model.module, config_dict_or_path=config)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -87,13 +93,31 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 weight_decay=adamw.weight_decay,
                 foreach=True,
             ),
-            config=_engine_config(self.params, self.max_gradient_norm),
+            config=config,
             dist_init_required=False,
         )
-        for name, weight in self.model.named_weights():
-            if name in exact:  # its float32 masters are those of the weights after they were rounded
-                deepspeed.utils.safe_set_full_fp32_param(weight, exact.pop(name).to(engine.device))
+        for buffer in self.model.module.buffers():  # DeepSpeed moves those of a model that is whole
+            buffer.data = buffer.data.to(engine.device)
+        if is_mixed:
+            self._take_exact(engine, exact)
         return engine
+
+    @torch.no_grad()
+    def _take_exact(self, engine: Any, exact: dict[str, Tensor]) -> None:
+        """Gives the float32 masters, which are those of rounded weights, rank 0's weights as they were; empties it."""
+        shapes = {
+            name: getattr(weight, "ds_shape", weight.shape)
+            for name, weight in self.model.module.named_parameters()
+        }
+        own = {one.name: one for one in fragments(engine, self.model, self.params.zero_stage)}
+        for name, shape in shapes.items():
+            weight = torch.empty(shape, device=engine.device)
+            if self.rank == 0:
+                weight.copy_(exact.pop(name))
+            torch.distributed.broadcast(weight, 0)
+            if name in own:
+                fragment = own[name]
+                fragment.of(fragment.flat).copy_(weight.flatten()[fragment.start :][: fragment.count])
 
     def update(
         self, micro_batches: Sequence[Batch], loss: LossFunction[Outputs, Batch], learning_rate_scale: float

@@ -105,9 +105,8 @@ class ProcessGroup:
         """Ends the group, unless it was somebody else's."""
         if not self._is_own:
             return
-        if "deepspeed" in sys.modules:
-            import deepspeed
-
+        deepspeed = sys.modules.get("deepspeed")
+        if deepspeed is not None and deepspeed.comm.is_initialized():
             deepspeed.comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
         else:
             dist.destroy_process_group()

@@ -1,6 +1,6 @@
 """The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
 
-Weak words need company (`A.` after `Q.`), bare numbers need solutions on the page, the markup's own words (a box of
+Bare numbers need solutions on the page, the markup's own words (a box of
 class "answer") stand in where there is no text, and a numbered heading with a word nobody foresaw ("Drill 7") is an
 exercise's label when solutions follow most of its kind.
 """
@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stages.extract_web.labels.blocks import Mark, Page
-from stages.extract_web.labels.furniture import tag_lines
 from stages.extract_web.labels.instructions import instruction_blocks
 from stages.extract_web.labels.label_words import PLURAL_PROBLEMS
-from stages.extract_web.labels.labels import Label, Part, answer_after_letter, find_label
+from stages.extract_web.labels.labels import Label, Part, find_label
 from stages.extract_web.labels.numbering import Numbered, numbered_blocks, runs, strip_number
 
-_QUESTION_WORD = re.compile(r"\W*q(?:ue(?:s(?:tion)?)?|n)?(?:\b|\d)", re.IGNORECASE)
 _PLURAL = re.compile(
     rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*",
     re.IGNORECASE,
@@ -34,50 +32,15 @@ NEAR = 3
 def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
-    _judge_weak_letters(page, labels)
     if page.marks:
         _add_marks(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
     else:
         _drop_stray_numbers(page, labels)
-    _drop_tags(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
-
-
-def _judge_weak_letters(page: Page, labels: list[Label | None]) -> None:
-    """`A.` answers a `Q.`; anywhere else, and before a `B.`, it is a choice."""
-    last_question = False
-    for index, label in enumerate(labels):
-        if label is None:
-            following = page.blocks[index + 1].text if index + 1 < len(labels) else ""
-            rest = answer_after_letter(page.blocks[index].text, following) if last_question else None
-            if rest:
-                labels[index] = Label(Part.ANSWER, rest, "")
-                last_question = False
-            continue
-        if label.is_weak and not last_question:
-            labels[index] = None
-        elif label.part is Part.PROBLEM:
-            last_question = bool(_QUESTION_WORD.match(page.blocks[index].text))
-        elif label.part in SOLVES:
-            last_question = False
-
-
-def _drop_tags(page: Page, labels: list[Label | None]) -> None:
-    """`Question 1: Core`, when the text stands below: what most labels go on with in the same words is no problem."""
-    places = [
-        index
-        for index, label in enumerate(labels[:-1])
-        if label and label.part is Part.PROBLEM and label.rest and labels[index + 1] is None
-    ]
-    tags = tag_lines([labels[index].rest for index in places], len(places))  # type: ignore[union-attr]
-    for index in places if tags else ():
-        label = labels[index]
-        if label and label.rest in tags:
-            labels[index] = replace(label, rest="")
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:

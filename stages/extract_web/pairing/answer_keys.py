@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from stages.extract_web.labels.blocks import Page
@@ -20,11 +20,8 @@ from stages.extract_web.labels.numbering import (
     Numbered,
     labelled_numbers,
     leading_number,
-    longest_ascending,
     numbered_blocks,
-    run_in_entries,
     runs,
-    table_entries,
 )
 from stages.extract_web.labels.page_labels import SOLVES, group_headings, label_run
 from stages.extract_web.pairing.sections import section_text
@@ -65,8 +62,6 @@ class _Key:
     end: int
     part: Part
     runs: list[list[Entry]]
-    ascending: list[Entry]
-    """The longest ascending sequence of entries, for keys whose lines begin with other numbers too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +92,6 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
     for key in keys:
         others = [(other.start, other.end) for other in keys]
         matched = _match(page, labels, key, others, keyed)
-        if not matched and key.ascending:
-            matched = _match(page, labels, replace(key, runs=[key.ascending]), others, keyed)
         if not matched:
             continue
         for run, entries in matched:
@@ -169,32 +162,18 @@ def _label_siblings(page: Page, labels: list[Label | None], sources: Collection[
 def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
     block = page.blocks[index]
     is_title = block.kind in ("heading", "term", "toggle", "paragraph")
-    if _run_in(page, labels, index):
-        return True
     if not is_title or len(block.text) > MAX_HEADER_CHARACTERS or not _KEY.fullmatch(block.text):
         return False
     label = labels[index]
     return label is None or (label.part in SOLVES and not label.number and not label.rest)
 
 
-def _run_in(page: Page, labels: Sequence[Label | None], index: int) -> list[tuple[str, str]]:
-    """The entries that follow a key's emphasised title in the same paragraph."""
-    block, label = page.blocks[index], labels[index]
-    if not block.lead or block.lead == block.text or not _KEY.fullmatch(block.lead):
-        return []
-    return run_in_entries(label.rest if label else block.text[len(block.lead) :].lstrip(" .:-–—\n"))
-
-
 def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key | None:
     end = _region_end(page, labels, header)
     block = page.blocks[header]
     part = Part.ANSWER if _ANSWERS.search(block.lead or block.text) else Part.SOLUTION
-    listed = _run_in(page, labels, header)
-    if listed:
-        return _Key(header, header + 1, part, [[Entry(number, text) for number, text in listed]], [])
     found = _entries(page, labels, header + 1, end)
-    longest = longest_ascending(numbered_blocks(page, header + 1, end)) if len(found) > 1 else []
-    return _Key(header, end, part, found, _texts(page, [longest], header, end)[0]) if found else None
+    return _Key(header, end, part, found) if found else None
 
 
 def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
@@ -220,18 +199,8 @@ def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -
         if any(_stands_alone(labels, index) for index in range(start, end)):
             return []
         return _texts(page, runs(labelled, is_gapless=False), start - 1, end)
-    if numbered:
-        top = [one for one in numbered if one.source == numbered[0].source]
-        first = page.blocks[numbered[0].index]
-        run_in = run_in_entries(first.text) if len(top) == 1 else []
-        if not run_in:
-            return _texts(page, runs(top, is_gapless=False), start - 1, end)
-    found = []
-    for block in page.blocks[start:end]:
-        listed = table_entries(block) or run_in_entries(block.text)
-        if listed:
-            found.append([Entry(number, text) for number, text in listed])
-    return found
+    top = [one for one in numbered if one.source == numbered[0].source]
+    return _texts(page, runs(top, is_gapless=False), start - 1, end)
 
 
 def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:

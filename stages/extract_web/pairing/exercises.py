@@ -121,7 +121,7 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
                 pairs.append(_Pair(section, own))
             count += len(own)
         elif section.part in SOLVES:
-            own = _adjoining(sections, index)
+            own = [section]
             problem = _unlabelled_problem(page, section, last_end)
             if problem:
                 pairs.append(_Pair(problem, own))
@@ -159,17 +159,6 @@ def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
             break
         own.append(section)
         end = max(end, section.end)
-    return own
-
-
-def _adjoining(sections: list[Section], first: int) -> list[Section]:
-    """The section `first` and those that follow it without a block between, each part once."""
-    own = [sections[first]]
-    for section in map(sections.__getitem__, range(first + 1, len(sections))):
-        taken = {Part.PROBLEM, Part.BOUNDARY, *(earlier.part for earlier in own)}
-        if section.start != own[-1].end or section.part in taken:
-            break
-        own.append(section)
     return own
 
 
@@ -231,8 +220,8 @@ def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | Non
 def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
     """A lone answer stands for the solution too, as sites use the words freely."""
     head = pair.head
-    solution = _chosen(page, head, [section for section in pair.own if section.part is Part.SOLUTION])
-    answer = _chosen(page, head, [section for section in pair.own if section.part is Part.ANSWER])
+    solution = _chosen(page, [section for section in pair.own if section.part is Part.SOLUTION])
+    answer = _chosen(page, [section for section in pair.own if section.part is Part.ANSWER])
     found = keyed.get(head.start)
     is_keyed = bool(found) and solution is None and answer is None
     if found and found.part is Part.SOLUTION:
@@ -263,9 +252,9 @@ def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
     return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
 
 
-def _chosen(page: Page, head: Section, sections: list[Section]) -> str | None:
+def _chosen(page: Page, sections: list[Section]) -> str | None:
     """The text of the section that the page says was accepted, else of the first."""
-    texts = [(section, text) for section in sections if (text := _without_quotes(page, head, section))]
+    texts = [(section, section.text) for section in sections if section.text]
     first = texts[0][1] if texts else None
     return next((text for section, text in texts if _is_accepted(page, section)), first)
 
@@ -282,26 +271,6 @@ def _label_text(page: Page, section: Section) -> str:
     text = page.blocks[section.start].text
     rest = section.label.rest.partition("\n")[0]
     return (text[: text.find(rest)] if rest and rest in text else text).strip()
-
-
-def _without_quotes(page: Page, head: Section, section: Section) -> str:
-    """The section's text without the question that a reply repeats."""
-    quoted = [index for index in range(section.start + 1, section.end) if index in page.quoted]
-    if not quoted:
-        return section.text
-    said = _NO_WORD.sub("", head.text)
-    repeated = {
-        index
-        for index in quoted
-        if _QUOTE.match(page.blocks[index].text) or _NO_WORD.sub("", page.blocks[index].text) in said
-    }
-    if not repeated:
-        return section.text
-    lines = [section.label.rest] if section.label.rest else []
-    kept = [index for index in range(section.start + 1, section.end) if index not in repeated]
-    blank = Label(section.part, "", "")
-    lines += [section_text(page, blank, index - 1, index + 1) for index in kept]
-    return "\n".join(filter(None, lines))
 
 
 def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:

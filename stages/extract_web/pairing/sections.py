@@ -9,26 +9,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stages.extract_web.labels.blocks import Page
-from stages.extract_web.labels.furniture import (
-    is_about_problem,
-    is_furniture,
-    is_placeholder,
-    line_form,
-    repeated_first_lines,
-    repeated_form,
-    repeated_last_line,
-    repeated_problem_ends,
-)
+from stages.extract_web.labels.furniture import is_furniture, is_placeholder
 from stages.extract_web.labels.labels import Label, Part
 
-MAX_LINES_AROUND = 3
-"""Lines that a site writes around every part, one below the other."""
-MIN_ALIKE = 2
-"""Solutions of one paragraph each that tell how long the last one is."""
 IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
 _WITHOUT_WORDS = re.compile(r"\{:[^{}\n]*\}")
 """Attribute lists that a Markdown converter left in the text."""
@@ -90,75 +77,7 @@ def find_sections(page: Page, labels: Sequence[Label | None]) -> list[Section]:
             limit = exercise_end if index < exercise_end and not is_last else total
             end = _extent(page, labels, index_of, index, limit, _ALL)
         sections.append(Section(label.part, label, index, end, section_text(page, label, index, end)))
-    return _without_repeated(_without_furniture(_without_ending(page, sections)))
-
-
-def _without_ending(page: Page, sections: list[Section]) -> list[Section]:
-    """The last solution without what follows on a flat page, where every other solution is one paragraph."""
-    solutions = [
-        place for place, section in enumerate(sections) if section.part in (Part.SOLUTION, Part.ANSWER)
-    ]
-    if len(solutions) <= MIN_ALIKE or not sections[solutions[-1]].label.rest:
-        return sections
-    if any(sections[place].end - sections[place].start > 1 for place in solutions[:-1]):
-        return sections
-    last = sections[solutions[-1]]
-    if last.label.end is not None or page.outer_end[last.start] == last.end < len(page.blocks):
-        return sections
-    text = section_text(page, last.label, last.start, last.start + 1)
-    sections[solutions[-1]] = replace(last, end=last.start + 1, text=text)
     return sections
-
-
-def _without_furniture(sections: list[Section]) -> list[Section]:
-    """The sections without the line in which most exercises end, solved ones and unsolved ones: it is no answer."""
-    tails: dict[int, bool] = {}
-    last, is_solved = None, False
-    for place, section in enumerate([*sections, None]):
-        if section is None or section.part in (Part.PROBLEM, Part.BOUNDARY):
-            if last is not None:
-                tails[last] = is_solved
-            last, is_solved = (place, False) if section and section.part is Part.PROBLEM else (None, False)
-        elif last is not None and section.text and section.part is not Part.ASIDE:
-            last, is_solved = place, True
-    lines = {place: line_form(sections[place].text.rpartition("\n")[2]) for place in tails}
-    form = repeated_form([line for place, line in lines.items() if not tails[place]], list(lines.values()))
-    if form is None:
-        return sections
-    kept = list(sections)
-    for place, line in lines.items():
-        before = sections[place].text.rpartition("\n")[0]
-        if line == form and before:
-            kept[place] = replace(sections[place], text=before)
-    return kept
-
-
-def _without_repeated(sections: list[Section]) -> list[Section]:
-    """The sections without lines that most problems begin with or end in, or most solutions end in."""
-    for _ in range(MAX_LINES_AROUND):
-        problems = [section.text for section in sections if section.part is Part.PROBLEM]
-        solutions = [section.text for section in sections if section.part in (Part.SOLUTION, Part.ANSWER)]
-        first, end = repeated_first_lines(problems), repeated_problem_ends(problems)
-        last = repeated_last_line(solutions)
-        if not first and not end and last is None:
-            break
-        sections = [_without_lines(section, first, end, last) for section in sections]
-    return sections
-
-
-def _without_lines(
-    section: Section, first: Collection[str], end: Collection[str], last: str | None
-) -> Section:
-    text = section.text
-    if "\n" not in text:
-        return section
-    if section.part is Part.PROBLEM:
-        text = text.partition("\n")[2] if text.partition("\n")[0] in first else text
-        before, _, line = text.rpartition("\n")
-        text = before if before and line in end else text
-    elif section.part in (Part.SOLUTION, Part.ANSWER) and last is not None:
-        text = text.removesuffix(f"\n{last}")
-    return replace(section, text=text) if text != section.text else section
 
 
 def _extent(
@@ -198,9 +117,6 @@ def section_text(page: Page, label: Label, start: int, end: int) -> str:
     for block in page.blocks[start + 1 : end]:
         if block.kind != "rule" and not is_furniture(block.text):
             lines.append(f"- {block.text}" if block.kind == "item" else block.text)
-    if label.part is Part.PROBLEM:
-        said = [i for i, line in enumerate(lines) if not is_about_problem(line)]
-        lines = lines[said[0] : said[-1] + 1] if said else lines
     text = without_descriptions("\n".join(lines).strip())
     if label.part in (Part.SOLUTION, Part.ANSWER):
         return "" if is_placeholder(text) else text

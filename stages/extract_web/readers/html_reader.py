@@ -11,15 +11,13 @@ import re
 from lxml.etree import _Element
 
 from stages.extract_web.labels.blocks import Block, Mark, Page, tidy
-from stages.extract_web.labels.labels import HIDES, find_label, is_toggle_label
-from stages.extract_web.labels.line_labels import labelled_lines
+from stages.extract_web.labels.labels import HIDES, find_label, is_toggle_label, is_whole_label, prefix_label
 from stages.extract_web.readers.html_elements import BLOCKS, DROPPED, HEADINGS
 from stages.extract_web.readers.html_source import parse_html
 from stages.extract_web.readers.html_tables import MAX_LEAD_CHARACTERS, column_names, is_layout, rows_of
 from stages.extract_web.readers.markup import (
     first_ordinal,
     image_text,
-    is_beside_text,
     is_emphasis,
     is_marked_noise,
     is_rendering,
@@ -62,14 +60,13 @@ class _Walk:
         self.next_ordinal: int | None = None
         self.depth = self.number_depth = 0
         self.effort = effort
-        self.is_bracketed = False
 
     def flush(self) -> None:
         """Ends the block in progress; blocks without text are not recorded."""
         text = tidy("".join(self.pieces)) if self.pieces else ""
         if text:
             lead = tidy(self.lead)
-            first, *others = labelled_lines(text) if "\n" in text else [text]
+            first, *others = _parted(text) if "\n" in text else [text]
             lead = lead if first.startswith(lead) else ""
             depth = self.number_depth if self.number else self.depth
             self.page.blocks.append(Block(first, self.kind, self.level, lead, self.number, depth))
@@ -83,8 +80,6 @@ class _Walk:
 
     def add(self, text: str) -> None:
         """Appends to the block in progress."""
-        if self.is_bracketed and text.strip():
-            text, self.is_bracketed = text.lstrip().removeprefix("]").removeprefix(")"), False
         self.pieces.append(text)
         self.is_blank = self.is_blank and not text.strip()
 
@@ -205,7 +200,7 @@ class _Walk:
 
     def is_noise(self, element: _Element, name: str) -> bool:
         """True for site furniture by class, id or role, and for blocks made of several links and little else."""
-        if (name != "body" and is_marked_noise(element)) or is_beside_text(element):
+        if name != "body" and is_marked_noise(element):
             return True
         if name not in LINK_BOXES or self.effort <= 0 or element.find(".//a") is None:
             return False
@@ -225,8 +220,6 @@ class _Walk:
         is_label = len(text) <= MAX_LEAD_CHARACTERS and is_toggle_label(text)
         if not is_label and name != "button":
             return False
-        if is_label:
-            self.open_bracket()
         self.flush()
         if is_label and not (HIDES.match(text) and "show" not in text.lower()):
             self.page.blocks.append(Block(text, "toggle", 0, text))
@@ -236,14 +229,6 @@ class _Walk:
         """True for a reference: the sentence begins before it and goes on after it."""
         before = next((piece.rstrip() for piece in reversed(self.pieces) if piece.strip()), "")
         return before[-1:].isalpha() and bool(_GOES_ON.match(element.tail or ""))
-
-    def open_bracket(self) -> None:
-        """`[show answer]`: the bracket belongs to the label that stands in it, and so does the one that closes it."""
-        while self.pieces and not self.pieces[-1].strip():
-            self.pieces.pop()
-        if self.pieces and self.pieces[-1].rstrip()[-1] in "[(":
-            self.pieces[-1] = self.pieces[-1].rstrip()[:-1]
-            self.is_bracketed = True
 
     def script_text(self, element: _Element, mark: str, depth: int) -> None:
         """x<sup>2</sup> as x^2: without the mark it would read x2."""
@@ -258,22 +243,17 @@ class _Walk:
         rows = rows_of(table)
         names = column_names(rows)
         start = len(self.page.blocks)
-        if names:
-            for row in rows[1:]:
-                self.labelled_row(names, row)
-        else:
+        for row in rows[1:] if names else ():
+            first = len(self.page.blocks)
+            for name, cell in zip(names or (), row, strict=False):
+                if name:
+                    self.page.blocks.append(Block(name, "cell", 0, name))
+                    self.container(cell, 0)
+            self.page.close_container(first)
+        if not names:
             lines = [" | ".join(_cell_text(cell) for cell in row) for row in rows]
             captions = [tidy(" ".join(caption.itertext())) for caption in table.iter("caption")]
             self.page.blocks.append(Block("\n".join(filter(None, captions + lines)), "table"))
-        self.page.close_container(start)
-
-    def labelled_row(self, names: list[str], row: list[_Element]) -> None:
-        """Each cell after its column's name, as if the page had written the name there."""
-        start = len(self.page.blocks)
-        for name, cell in zip(names, row, strict=False):
-            if name:
-                self.page.blocks.append(Block(name, "cell", 0, name))
-                self.container(cell, 0)
         self.page.close_container(start)
 
 
@@ -283,3 +263,15 @@ def _cell_text(cell: _Element) -> str:
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
+
+
+def _parted(text: str) -> list[str]:
+    """The text, parted before each line that begins with a label: pages that break lines, not paragraphs."""
+    first, *lines = text.split("\n")
+    pieces = [first]
+    for line in lines:
+        if is_whole_label(line) or prefix_label(line):
+            pieces.append(line)
+        else:
+            pieces[-1] += f"\n{line}"
+    return pieces

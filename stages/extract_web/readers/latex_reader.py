@@ -8,10 +8,11 @@ argument-free `\newcommand`s of the file are put in, once.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 from stages.extract_web.pairing.exercises import Exercise
-from stages.extract_web.readers.latex_text import brace_ends, braced, plain
+from stages.extract_web.readers.latex_text import MATH, brace_ends, braced, plain
 
 _COMMENT = re.compile(r"(?<!\\)%[^\n]*\n?")
 _THEOREM = re.compile(r"\\newtheorem\*?\s*\{([A-Za-z]+)\}\s*(?:\[\w+\])?\s*\{([^{}]{1,60})\}")
@@ -133,10 +134,14 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
     begin = max(source.find(r"\begin{document}"), 0) if named else 0
     own = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
     events = re.compile(_EVENT.pattern.replace("footnotetext)", f"footnotetext|{own})")) if own else _EVENT
+    formulas = [formula.span() for formula in MATH.finditer(source)]
     for count, event in enumerate(events.finditer(source, begin)):
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
+            place = bisect_right(formulas, (event.start(), len(source))) - 1
+            if place >= 0 and event.start() < formulas[place][1]:
+                continue  # a blank in a formula is no part
             piece = _command(source, ends, event["command"], event.start(), event.end(), named)
             if piece:
                 found.append(piece)

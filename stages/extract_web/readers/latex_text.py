@@ -6,7 +6,7 @@ import re
 
 from stages.extract_web.labels.blocks import tidy
 
-_MATH = re.compile(
+MATH = re.compile(
     r"\$\$(?P<double>[^$]{1,4000})\$\$|(?<!\\)\$(?P<single>(?:\\.|[^$\\]){1,4000})\$"
     r"|\\\((?P<round>.{1,4000}?)\\\)|\\\[(?P<square>.{1,4000}?)\\\]"
     r"|\\begin\{(?P<name>equation|align|gather|multline|eqnarray|displaymath|math|alignat|flalign)(?P<star>\*?)\}"
@@ -21,6 +21,7 @@ _REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0
 _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
 """What stands before the words of a link."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
+_DRAWING = re.compile(r"\\begin\{(tikzpicture|pspicture|picture|asy)\}.*?\\end\{\1\}", re.DOTALL)
 _ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
 _LINE = re.compile(
     r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?"
@@ -78,9 +79,10 @@ def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | N
 
 def plain(latex: str) -> str:
     """The text with formulas between dollar signs, one line a paragraph or item."""
+    latex = _DRAWING.sub(" ![]() ", latex)
     latex = _UNIT.sub(lambda unit: f"{unit[1]} {'/'.join(filter(None, unit.groups()[1:]))}", latex)
     pieces, last = [], 0
-    for formula in _MATH.finditer(latex):
+    for formula in MATH.finditer(latex):
         pieces += [_words(latex[last : formula.start()]), _formula(formula)]
         last = formula.end()
     pieces.append(_words(latex[last:]))

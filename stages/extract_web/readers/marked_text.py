@@ -48,6 +48,8 @@ class _Box:
     """The label of an exercise, or the one that a solution names."""
     content: list[str | _Box] = field(default_factory=list)
     is_code: bool = False
+    has_text: bool = False
+    """True with a line of its own that is not blank."""
 
 
 def read_marked_text(content: str) -> list[Exercise]:
@@ -64,6 +66,7 @@ def read_marked_text(content: str) -> list[Exercise]:
             _part_around(box).name = option[2]
         elif not option and (line.strip() or box.content):
             box.content.append(line)
+            box.has_text |= bool(line.strip())
     boxes = list(_inner(page))
     parts = Counter(id(box.outer) for box in boxes if box.part and box.part != "aside")
     for box in boxes:
@@ -111,14 +114,14 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
         return False
     if is_end and _close(sign, stack):
         return True
-    if given.endswith("-end"):
-        _close("start", stack)
-        stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
-        return True
     is_backtick = sign[0] in "`~"
     if is_end and not is_backtick:
         return False
     if len(stack) >= MAX_DEPTH:
+        return True
+    if given.endswith("-end"):
+        _close("start", stack)
+        stack.append(_Box("", sign, stack[-1]))  # the fence of the directive that says so is still open
         return True
     is_gated = given.endswith("-start")
     part = part_of_attributes(given.removesuffix("-start"))
@@ -188,11 +191,7 @@ def _follows(solution: _Box, last: _Box) -> bool:
     """True where the solution stands beside the exercise or outside of the containers around it, alone in a container
     of its own or not."""
     outer = solution.outer
-    if (
-        outer
-        and outer.outer is last.outer
-        and not any(isinstance(one, str) and one.strip() for one in outer.content)
-    ):
+    if outer and outer.outer is last.outer and not outer.has_text:
         return True
     around = last.outer
     while around and around is not outer:

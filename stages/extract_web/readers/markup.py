@@ -6,11 +6,9 @@ Only words of the trade count, wherever a site puts them (class, id, role, micro
 from __future__ import annotations
 
 import re
-from itertools import islice
 
 from lxml.etree import _Element
 
-from stages.extract_web.labels.labels import is_worded_label
 from stages.extract_web.readers.mathml import name_of, names
 
 NOISE_WORDS = re.compile(
@@ -20,26 +18,8 @@ NOISE_WORDS = re.compile(
     r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-_BESIDE_WORDS = re.compile(
-    r"(?:^|[\s_-])(?:(?P<byline>author|creator|username|user-name|attribution|post-?(?:meta|time|infos?|date)|tagline"
-    r"|reactions?)|(?P<badge>badges?|(?P<tag>tag)|chip|pill|difficulty)|(?P<unseen>sr-only|screen-reader(?:-\w+)?|visually-?hidden))"
-    r"(?:$|[\s_-])",
-    re.IGNORECASE,
-)
 _LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
 _EMPHASIS = names("b strong em i u")
-_BADGE = re.compile(r"(?:[^\W\d_]| )+")
-_LEVEL = re.compile(
-    r"easy|medium|hard|difficult|moderate|challenging|basic|intermediate|advanced|optional", re.IGNORECASE
-)
-"""Of tags only levels are left out: others may be labels ("Exam practice"), and all of a page are judged together."""
-_LEADS_BACK = re.compile(
-    r"\W*(?:go\s+)?(?:back|top|return|up)\b.{0,20}|[\s↑↩⇑^←«]+", re.IGNORECASE | re.DOTALL
-)
-MAX_PIECES = 40
-MAX_PIECE_CHARACTERS = 1_000
-MAX_BYLINE_CHARACTERS = 80
-MAX_BADGE_CHARACTERS = 30
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
@@ -84,38 +64,6 @@ def is_emphasis(element: _Element, name: str) -> bool:
     return name in _EMPHASIS or bool(_LABEL_WORDS.search(element.get("class") or ""))
 
 
-def is_beside_text(element: _Element) -> bool:
-    """True for a short element that says who wrote a text, when, or of what difficulty; for words that only screen
-    readers show and that label nothing; for a link back."""
-    if element.tag == "a" and (element.get("href") or "").startswith("#"):
-        return bool(_LEADS_BACK.fullmatch(short_text(element, MAX_BADGE_CHARACTERS)))
-    given = element.get("class")
-    said = _BESIDE_WORDS.search(given) if given else None
-    if said is None:
-        return element.get("itemprop") == "author" and bool(short_text(element, MAX_BYLINE_CHARACTERS))
-    text = short_text(element, MAX_BYLINE_CHARACTERS)
-    if said["byline"] or (is_worded_label(text) and not _follows_label(element)):
-        return bool(said["byline"] and text)
-    is_words = len(text) <= MAX_BADGE_CHARACTERS and bool((_LEVEL if said["tag"] else _BADGE).fullmatch(text))
-    return bool(text) and (bool(said["unseen"]) or is_words)
-
-
-def _follows_label(element: _Element) -> bool:
-    """True for an element right after a label with a number: a second label there is none."""
-    parent = element.getparent()
-    before = (parent.text or "").strip() if parent is not None and parent[0] is element else ""
-    return len(before) <= MAX_BADGE_CHARACTERS and before[-1:].isdigit() and is_worded_label(before)
-
-
-def short_text(element: _Element, limit: int) -> str:
-    """The element's text, empty where it is longer than `limit`."""
-    pieces = list(islice(element.itertext(), MAX_PIECES + 1))
-    if len(pieces) > MAX_PIECES or any(len(piece) > MAX_PIECE_CHARACTERS for piece in pieces):
-        return ""
-    text = " ".join("".join(pieces).split())
-    return text if len(text) <= limit else ""
-
-
 def role(element: _Element) -> tuple[str, bool] | None:
     """(part, whether it is the accepted answer) by microdata, class, id or own name; None for other elements."""
     kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
@@ -143,8 +91,6 @@ def part_of_words(words: list[str]) -> str | None:
         return joined
     if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
         return None
-    if words[-1] in ("front", "back") and not {"card", "flash", "flashcard", "flip"}.isdisjoint(words):
-        return "problem" if words[-1] == "front" else "solution"
     parts = {_PARTS[word] for word in words if word in _PARTS}
     return parts.pop() if len(parts) == 1 else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stages.extract_web.labels.blocks import Block, Page, tidy
-from stages.extract_web.labels.labels import is_whole_label, is_worded_label, prefix_label
+from stages.extract_web.labels.labels import is_whole_label, prefix_label
 
 _HEADING = re.compile(r"(#{1,6})\s+(.*?)\s*#*$")
 _ITEM = re.compile(r"(?:[-*+]|\d{1,3}[.)])\s+(?=\S)")
@@ -120,7 +120,8 @@ class _Lines:
             self.add(Block("\n".join(map(str.rstrip, lines)), "code"))
             return
         if len(lines) > 1 and lines[0].lstrip().startswith("|") and _CELL_RULE.fullmatch(lines[1].strip()):
-            self.table([_cells(line) for line in [lines[0], *lines[2:]]])
+            rows = (_cells(line) for line in [lines[0], *lines[2:]])
+            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
             return
         text = tidy(_TAG.sub("", "\n".join(lines)))
         if not text:
@@ -135,20 +136,6 @@ class _Lines:
             is_lead = False
         text = text if not is_lead or _LEAD.match(text) else lead[1] + text[lead.end() :]
         self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
-
-    def table(self, rows: list[list[str]]) -> None:
-        """Under columns that name parts each cell follows its column's name; any other table is one block."""
-        names = [_plain(cell) for cell in rows[0]]
-        if sum(map(is_worded_label, names)) < 2:
-            self.add(Block("\n".join(" | ".join(map(_plain, row)) for row in rows), "table"))
-            return
-        for row in rows[1:]:
-            start = len(self.page.blocks)
-            for name, cell in zip(names, row, strict=False):
-                if is_worded_label(name) and cell:
-                    self.add(Block(name, "cell", 0, name))
-                    self.add(Block(_plain(cell), "paragraph"))
-            self.page.close_container(start)
 
 
 def _begins_part(line: str) -> bool:

@@ -22,6 +22,7 @@ from stages.foundations.files import write_json
 from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
 from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.loop.training_step import train_step
+from stages.rl_round.loop.weight_sync_check import PROBE_TOKENS
 from stages.rl_round.params.loop import AsynchronousLoop
 from stages.rl_round.params.update import NoReferenceKl
 from stages.rl_round.rollouts.records import Batch
@@ -75,7 +76,9 @@ class RoundTrainer:
         started = time.perf_counter()
         if not self._probe:
             chosen = batch.groups[: self._task.rl.weight_sync_check.sequences]
-            self._probe = [[group.prompt, group.rollouts[0].sample.token_ids] for group in chosen]
+            self._probe = [
+                [group.prompt, group.rollouts[0].sample.token_ids[:PROBE_TOKENS]] for group in chosen
+            ]
         row = train_step(self._context, step, batch).row
         self._standing = Standing(step + 1, row)
         trained = time.perf_counter()

@@ -72,13 +72,15 @@ class SampledBatches:
         return batch
 
     def _lead(self) -> Batch:
-        """Rank 0 draws batch after batch, and says when it has enough; what the user must mend, all are told."""
+        """Rank 0 asks for draws until it has a batch, and says so; or why there is none."""
+        trainer, parts = self._context.trainer, self._parts
+        batch = self._draw()
         try:
-            batch = self._draw()
+            stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, self._context.params.verifier)
         except UserError as error:
-            self._context.trainer.broadcast(error)
+            trainer.broadcast(error)
             raise
-        self._context.trainer.broadcast(None)
+        trainer.broadcast(None)
         return batch
 
     def _follow(self) -> None:
@@ -98,7 +100,6 @@ class SampledBatches:
         # surplus then waits no longer than other surplus.
         version = parts.drawing.sampler.policy_version
         batch = draw_batch(params.dynamic_sampling, params.problems_per_step, version, self.state, draw)
-        stop_when_undecided(batch.drawn, parts.abort_undecided_fraction, params.verifier)
         judged, self._judged = self._judged, []
         return replace(batch, agreement=agreement_metrics(judged))
 

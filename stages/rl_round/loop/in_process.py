@@ -76,9 +76,9 @@ def _run(stack: ExitStack, task: RoundTask, context: RoundContext) -> None:
         context.trainer.save_model(folder)
     if is_first:
         write_outputs(task, log, state.curve, known)
+        Checkpoints(context.scratch).clear()
         log.clear()
         forget_passes(context.scratch)
-    Checkpoints(context.scratch).clear()
 
 
 def _sample_and_train(

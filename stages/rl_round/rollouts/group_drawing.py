@@ -12,7 +12,7 @@ from stages.rl_round.rollouts.columns import to_columns, to_groups
 from stages.rl_round.rollouts.grouping import draw_groups
 from stages.rl_round.rollouts.records import Group
 from stages.rl_round.rollouts.round_verifier import RoundVerifier
-from stages.rl_round.rollouts.sampling import ProblemDraw
+from stages.rl_round.rollouts.sampling import ProblemDraw, sample_draws
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,12 @@ class GroupDrawing:
         group_size: int | None = None,
     ) -> list[Group]:
         """`draw_groups`, by all ranks together: the groups on rank 0, in order, and nothing elsewhere; collective."""
-        groups = draw_groups(
-            self.share.of(draws),
-            self.sampler,
-            self.verifier,
-            self.tokenizer,
-            params,
-            *seed_parts,
-            group_size=group_size,
-        )
+        own, size, groups = self.share.of(draws), group_size or params.group_size, list[Group]()
+        if self.share.is_told:
+            judges = self.sampler, self.verifier, self.tokenizer
+            groups = draw_groups(own, *judges, params, *seed_parts, group_size=size)
+        else:  # the engine's first rank judges what all of its ranks draw
+            sample_draws(own, self.sampler, params, size, *seed_parts)
         if self.share.ranks.world_size == 1:
             return groups
         columns = self.share.assemble([to_columns([group]) for group in groups], len(draws))

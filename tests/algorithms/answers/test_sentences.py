@@ -53,6 +53,11 @@ def test_the_last_formula_or_number_counts(sentence, answer):
         ("see equation 42", None),
         ("12, not 42", None),
         ("the square of 42", None),
+        ("The upper bound is 42", None),
+        ("Its best estimate is $42$", None),
+        ("42 as a lower bound", None),
+        ("Bounds are 42 m", None),
+        ("So the previous result is 42", None),
     ],
 )
 def test_a_sentence_after_a_marker_says_its_answer_and_nothing_else(sentence, value):

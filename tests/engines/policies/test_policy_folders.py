@@ -3,7 +3,12 @@
 import pytest
 import torch
 
-from stages.engines.policies.policy_folders import count_policy, load_policy
+from stages.engines.policies.policy_folders import (
+    count_policy,
+    load_model,
+    load_policy,
+    model_without_weights,
+)
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import ChatPrompt
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -37,3 +42,12 @@ def test_a_truncated_weights_file_is_refused(tmp_path):
 def test_counts_are_those_of_the_policy(tmp_path):
     write_tiny_policy(tmp_path)
     assert count_policy(tmp_path)["policy/vocabulary"] == 258
+
+
+def test_a_model_without_weights_is_like_the_one_with_them(tmp_path):
+    folder = write_tiny_policy(tmp_path / "policy", tie=True)
+    whole, bare = load_model(folder, torch.float32), model_without_weights(folder, torch.float32)
+    shapes = [{name: weight.shape for name, weight in model.named_parameters()} for model in (whole, bare)]
+    assert shapes[0] == shapes[1], "also which of them are tied"
+    for name, buffer in whole.named_buffers():
+        assert torch.equal(bare.get_buffer(name), buffer), "such as the frequencies of positions"

@@ -194,10 +194,14 @@ def test_half_a_character_is_a_question_mark(verifier):
     assert (halved.verdict, halved.reason) == (marked.verdict, marked.reason)
 
 
-@pytest.mark.parametrize(
-    ("name", "least", "most_false_correct"), [("cases", 0.95, 3), ("model_outputs", 0.998, 1)]
-)
-def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
+CONTRADICTORY = {35, 98, 100, 101, 104, 114, 115}
+"""Rows labelled correct whose chain of equations contradicts itself."""
+LEFT = {"cases": CONTRADICTORY | {133, 187, 253, 263, 269, 276, 315, 317, 318}, "model_outputs": {4145}}
+"""Rows whose label we do not follow: docs/verifier.md says of each why."""
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_recorded_verdicts_but_those_that_we_do_not_follow(name):
     path = CASES / f"{name}.jsonl.gz"
     if not path.exists():
         pytest.skip(f"needs {path}, which is not part of the repository")
@@ -206,10 +210,5 @@ def test_agreement_with_recorded_verdicts(name, least, most_false_correct):
         allowed = [Leniency(decimals=True, expressions=True)] * len(rows)
         judged = verifier.judge([(row["gold"], row["pred"]) for row in rows], allowed=allowed)
     said = [judgement.verdict is Verdict.CORRECT for judgement in judged]
-    agreement = sum(mine == row["expected"] for mine, row in zip(said, rows, strict=True)) / len(rows)
-    false_correct = sum(mine and not row["expected"] for mine, row in zip(said, rows, strict=True))
-    print(f"{name}: agreement {agreement:.4f}, false correct {false_correct}")
-    assert agreement >= least
-    # docs/verifier.md lists these rows: a list in another order (twice), an interval for its inequality, 10{,}000; and
-    # the six in which a chain of equations that contradicts itself is labelled correct.
-    assert false_correct <= most_false_correct
+    differ = {at for at, row in enumerate(rows) if said[at] != row["expected"]}
+    assert differ == LEFT[name]
