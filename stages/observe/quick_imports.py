@@ -22,11 +22,12 @@ UNUSED = ("sklearn", "scipy")
 def quick_imports() -> Iterator[None]:
     """Inside, no garbage is collected, and the packages in `UNUSED` seem not to be installed unless they are loaded.
 
+    Nothing is hidden once transformers is loaded: it has looked what is installed, and would miss it.
     Imports make half a million objects that stay; to look through them for garbage again and again takes 1.5 s. What
     was so before is so afterwards, also when an import fails.
     """
     was_collecting = gc.isenabled()
-    hidden = [name for name in UNUSED if name not in sys.modules]
+    hidden = [name for name in UNUSED if name not in sys.modules and "transformers" not in sys.modules]
     gc.disable()
     sys.modules.update(dict.fromkeys(hidden))  # None: importing it raises ImportError
     try:

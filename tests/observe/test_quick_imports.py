@@ -16,6 +16,7 @@ def colorsys_unused(monkeypatch):
     """A module of the standard library in the place of what is left out."""
     monkeypatch.setattr(module, "UNUSED", ("colorsys",))
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.delitem(sys.modules, "transformers", raising=False)
 
 
 def test_what_is_left_out_seems_not_to_be_installed_inside_only(colorsys_unused):
@@ -31,6 +32,13 @@ def test_what_is_loaded_already_stays(colorsys_unused):
     with quick_imports():
         assert importlib.import_module("colorsys") is loaded
     assert sys.modules["colorsys"] is loaded
+
+
+def test_nothing_is_hidden_from_a_library_that_has_seen_it(colorsys_unused, monkeypatch):
+    """transformers keeps what it has found installed, and fails where that is gone."""
+    monkeypatch.setitem(sys.modules, "transformers", module)
+    with quick_imports():
+        assert importlib.import_module("colorsys")
 
 
 def test_garbage_is_collected_again_also_after_a_failed_import(colorsys_unused):

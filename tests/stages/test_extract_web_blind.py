@@ -1,4 +1,4 @@
-"""extract_web on what sites write around exercises: grades, badges, keys, lines, placeholders."""
+"""extract_web on what sites write around exercises: levels, keys, lines, placeholders."""
 
 import pytest
 
@@ -52,6 +52,7 @@ REVIEWS = {
 }
 LINES = {
     "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
+    "a value after an emphasised label": each("<p>Q{n}: {p}</p>", "<p><b>Answer</b> {s}</p>"),
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
 }
 KEYS = {

@@ -215,3 +215,11 @@ def test_blanks_in_formulas_are_no_answers_and_drawings_are_pictures():
     )
     [row] = found(latex, "latex")
     assert (row["problem"], row["solution"]) == (r"See ![]() and $x=\answer{1}$.", "It is $1$.")
+
+
+def test_code_of_a_notebook_in_a_box_keeps_its_lines():
+    box = '<div class="{}" markdown="1">\n{}\n</div>\n\n'
+    page = box.format("question", "Go.") + box.format(
+        "answer", "So:\n\n```{r one, echo=FALSE}\nif (x) {\n  y\n}\n```\n"
+    )
+    assert found(page, "markdown")[0]["solution"] == "So:\nif (x) {\n  y\n}"

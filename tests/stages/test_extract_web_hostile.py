@@ -85,6 +85,10 @@ PAGES = {
     "open braces": ("latex", r"\solution{" * N),
     "open formulas": ("latex", r"\begin{exercise}" + r"\(" * N + "$a " * N + r"\end{exercise}"),
     "open align": ("latex", r"\begin{exercise}" + r"\begin{align}" * N + r"\end{exercise}"),
+    "open drawings": (
+        "latex",
+        r"\begin{exercise}" + r"\begin{tikzpicture}" * N + r"\unit[a" * N + r"\end{exercise}",
+    ),
     "many commands": ("latex", r"\begin{exercise}\end{exercise}" * 150_000),
     "entities": (
         "cnxml",

@@ -168,7 +168,7 @@ OPERATIVE_WORD = re.compile(
     r"problem|question|part|figure|table|lucky|guess|guesses|guessed|"
     r"bound|bounds|bounded|estimate|estimates|estimated|approximation|approximated|conjecture|conjectured|"
     r"suppose|supposed|assume|assumed|tentative|tentatively|previous|preceding|earlier|intermediate|error|"
-    r"opposite|inverse|negation|might|could|hopefully|likely|presumably|seems|tops|at (?:best|worst)|so far|"
+    r"opposite|inverse|negation|hopefully|likely|presumably|seems|tops|at (?:best|worst)|so far|"
     r"of (?:it|this|that|the (?:answer|value|result|number|solution))"
     r")(?![\w])",
     re.IGNORECASE,

@@ -158,7 +158,7 @@ def _leads(head: str) -> bool:
 
 
 def _trails(tail: str) -> bool:
-    if _operates(tail.lower()):
+    if _operates(tail.lower()) or re.match(r"\s*(?:might|could)\b", tail):
         return False
     if _REASON.match(tail):
         return True

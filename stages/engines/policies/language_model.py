@@ -29,7 +29,8 @@ def language_model(
     logits are not head times hidden state.
     """
     if _gets_weights_from_rank_0(params):
-        model, tokenizer = model_without_weights(policy_folder, torch.float32), load_tokenizer(policy_folder)
+        model = model_without_weights(policy_folder, DTYPES[params.dtype])
+        tokenizer = load_tokenizer(policy_folder)
     else:
         model, tokenizer = load_policy(policy_folder, torch.float32)
     refuse_scaled_logits(model)

@@ -45,8 +45,9 @@ def policy_statistics(
     At the batch's temperature and over its safe vocabulary; `outside` tells the tokens that lie outside that. Only
     hidden states that predict a response token meet the head.
     """
-    counted, head = batch.counted, model.get_output_embeddings().weight
-    predicting = _hidden_states(model, batch)
+    counted, predicting = batch.counted, _hidden_states(model, batch)
+    # Only now: where ZeRO 3 spreads the weights, a tied head is the embedding, which is let go once the body is done.
+    head = model.get_output_embeddings().weight
     statistics = token_statistics(
         predicting[None],
         head,

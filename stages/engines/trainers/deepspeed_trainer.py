@@ -74,16 +74,11 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend=self._group.backend, verbose=False)
         module = _Pass(self.model)
-        config = _engine_config(self.params, self.max_gradient_norm)
         is_mixed = self.params.dtype == "mixed"
         exact = {}
         if is_mixed and self.rank == 0:
+            # Not copied: DeepSpeed puts rounded weights in their place.
             exact = {name: weight.detach() for name, weight in self.model.module.named_parameters()}
-        if self.params.zero_stage == 3:
-            # One weight after the other, from rank 0: whole, they would not fit on a GPU.
-            for weight in self.model.module.parameters():
-                weight.data = weight.data.to(torch.bfloat16 if is_mixed else torch.float32)
-            deepspeed.zero.Init(module=self.model.module, config_dict_or_path=config)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -93,11 +88,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 weight_decay=adamw.weight_decay,
                 foreach=True,
             ),
-            config=config,
+            config=_engine_config(self.params, self.max_gradient_norm),
             dist_init_required=False,
         )
-        for buffer in self.model.module.buffers():  # DeepSpeed moves those of a model that is whole
-            buffer.data = buffer.data.to(engine.device)
         if is_mixed:
             self._take_exact(engine, exact)
         return engine

@@ -6,6 +6,7 @@ meanwhile, and the watchdog would end the run after ten minutes of drawing. A pr
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import sys
@@ -112,10 +113,16 @@ class ProcessGroup:
             dist.destroy_process_group()
 
 
+@functools.cache
+def _rendezvous(_address: str, _port: str) -> tuple[dist.Store, int, int]:
+    """Store, rank and number of ranks; once, because rank 0 may hold the store, and a second one would end it."""
+    return next(dist.rendezvous("env://"))
+
+
 def _join(backend: str) -> None:
     if "RANK" in os.environ:
-        # torchrun's store outlives a group: a second trainer would meet the addresses that the first one left.
-        store, rank, world_size = next(dist.rendezvous("env://"))
+        # The store outlives a group: a second one would meet the addresses that the first one left.
+        store, rank, world_size = _rendezvous(os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
         own_keys = dist.PrefixStore(f"trainer-{next(_group_numbers)}", store)
         dist.init_process_group(
             backend, store=own_keys, rank=rank, world_size=world_size, timeout=PASS_TIMEOUT

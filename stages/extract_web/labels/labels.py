@@ -8,7 +8,7 @@ the page's end, a list that is merely numbered) is decided in page_labels.py.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from stages.extract_web.labels.blocks import Block
@@ -83,7 +83,6 @@ _BARE_NUMBER = re.compile(
 )
 _FIRST_LETTERS = re.compile(r"[^\w$\\]{0,3}[^\W_]")
 _DOTTED = re.compile(r"[A-Z]?[\d.]*\.\d+\Z")
-_BEGIN_NUMBERS = frozenset("([0123456789")
 MAX_LABEL_CHARACTERS = 80
 MAX_PREFIX_CHARACTERS = 250
 
@@ -96,14 +95,16 @@ def find_label(block: Block) -> Label | None:
     """
     if block.kind in ("table", "rule") or not _FIRST_LETTERS.match(block.text):
         return None
-    whole = _whole_label(block.text)
-    if whole:
-        return whole
+    leading = None
     if block.lead and len(block.lead) <= 60 and len(block.lead) < len(block.text):
         leading = _whole_label(block.lead) or _bare_number(block.lead)
-        if leading:
-            rest = block.text[len(block.lead) :].lstrip(" .:)-–—\n")
-            return Label(leading.part, rest, leading.number)
+    if leading:
+        leading = replace(leading, rest=block.text[len(block.lead) :].lstrip(" .:)-–—\n"))
+        if leading.part in (Part.SOLUTION, Part.ANSWER) and not leading.number:
+            return leading  # of "**Answer** 38" the number is what was found
+    label = _whole_label(block.text) or leading
+    if label:
+        return label
     if block.kind in ("heading", "term") or block.lead == block.text:
         bare = _bare_number(block.text)
         if bare:

@@ -134,11 +134,13 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
     begin = max(source.find(r"\begin{document}"), 0) if named else 0
     own = "|".join(sorted(map(re.escape, named), key=len, reverse=True))
     events = re.compile(_EVENT.pattern.replace("footnotetext)", f"footnotetext|{own})")) if own else _EVENT
-    formulas = [formula.span() for formula in MATH.finditer(source)]
+    formulas: list[tuple[int, int]] | None = None
     for count, event in enumerate(events.finditer(source, begin)):
         if count > MAX_EVENTS:
             raise TooManyCommands(f"more than {MAX_EVENTS} environments and commands")
         if event["command"]:
+            if formulas is None:
+                formulas = [formula.span() for formula in MATH.finditer(source)]
             place = bisect_right(formulas, (event.start(), len(source))) - 1
             if place >= 0 and event.start() < formulas[place][1]:
                 continue  # a blank in a formula is no part

@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0
 _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
 """What stands before the words of a link."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
-_DRAWING = re.compile(r"\\begin\{(tikzpicture|pspicture|picture|asy)\}.*?\\end\{\1\}", re.DOTALL)
+_DRAWING = re.compile(r"\\begin\{(tikzpicture|pspicture|picture|asy)\}")
 _ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
 _LINE = re.compile(
     r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?"
@@ -29,7 +29,7 @@ _LINE = re.compile(
 _ENVIRONMENT = re.compile(
     r"\\(?:begin|end)\s*\{([A-Za-z]+)\*?\}(?:\s*\[[^\]]*\])?(?:\(\d+\))?(?:\s*\{[^{}]*\})?"
 )
-_UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]*)\]\s*\{([^{}]*)\}(?:\s*\{([^{}]*)\})?")
+_UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]{0,80})\]\s*\{([^{}]{0,80})\}(?:\s*\{([^{}]{0,80})\})?")
 """A number in brackets and its unit, a fraction or not."""
 _FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
@@ -79,7 +79,7 @@ def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | N
 
 def plain(latex: str) -> str:
     """The text with formulas between dollar signs, one line a paragraph or item."""
-    latex = _DRAWING.sub(" ![]() ", latex)
+    latex = _without_drawings(latex)
     latex = _UNIT.sub(lambda unit: f"{unit[1]} {'/'.join(filter(None, unit.groups()[1:]))}", latex)
     pieces, last = [], 0
     for formula in MATH.finditer(latex):
@@ -88,6 +88,19 @@ def plain(latex: str) -> str:
     pieces.append(_words(latex[last:]))
     lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
     return "\n".join(line for line in lines if line not in ("", "-"))
+
+
+def _without_drawings(latex: str) -> str:
+    """The text with each drawing as a picture."""
+    pieces, last = [], 0
+    for begin in _DRAWING.finditer(latex):
+        if begin.start() >= last:
+            end = latex.find(rf"\end{{{begin[1]}}}", begin.end())
+            if end < 0:
+                break
+            pieces += [latex[last : begin.start()], " ![]() "]
+            last = latex.index("}", end) + 1
+    return "".join([*pieces, latex[last:]])
 
 
 def _formula(found: re.Match[str]) -> str:

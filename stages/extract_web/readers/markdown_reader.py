@@ -19,6 +19,8 @@ _BOX = re.compile(r"^\s{0,3}<(?:div|section)\b([^<>]*)>", re.IGNORECASE | re.MUL
 _NOT_RENDERED = re.compile(r"<(div|section)\b(?![^<>]*\bmarkdown=)", re.IGNORECASE)
 _INDENTED_TAG = re.compile(r"^[ \t]+(?=</?[a-z])", re.IGNORECASE | re.MULTILINE)
 _ATTRIBUTES = re.compile(r"\{:[^{}\n]{0,300}\}")
+_CHUNK = re.compile(r"^(`{3,}|~{3,})[ \t]*\{([\w+-]*)[^{}\n]*\}[ \t]*$", re.MULTILINE)
+"""How notebooks open code: a language with options, in braces."""
 EXTENSIONS = ("md_in_html", "tables", "fenced_code")
 
 
@@ -31,5 +33,7 @@ def read_markdown(content: str) -> list[Exercise]:
     if parts.isdisjoint(("solution", "answer")):
         return find_exercises(read_text(content))
     # An indented tag would be code, and a box inside one that is not rendered would stay raw, whatever it says.
-    whole = _NOT_RENDERED.sub(r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", content)))
+    whole = _NOT_RENDERED.sub(
+        r'<\1 markdown="1"', _INDENTED_TAG.sub("", _ATTRIBUTES.sub("", _CHUNK.sub(r"\1\2", content)))
+    )
     return find_exercises(read_html(markdown.markdown(whole, extensions=EXTENSIONS)))

@@ -58,6 +58,9 @@ def test_the_last_formula_or_number_counts(sentence, answer):
         ("42 as a lower bound", None),
         ("Bounds are 42 m", None),
         ("So the previous result is 42", None),
+        ("The square of it is 42", None),
+        ("42 might be right", None),
+        ("The maximum number of points that could be in the domain is 19", "19"),
     ],
 )
 def test_a_sentence_after_a_marker_says_its_answer_and_nothing_else(sentence, value):
