@@ -27,6 +27,7 @@ from stages.engines.samplers.torch_sampler import TorchSampler
 PROJECT = Path(__file__).resolve().parents[2]
 GPU_TESTS = (
     "tests/engines/test_on_gpu.py",
+    "tests/benchmarks/test_planned_memory.py",
     "tests/engines/replicas",
     "tests/algorithms/test_token_statistics_kernels.py",
 )

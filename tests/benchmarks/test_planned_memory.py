@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from benchmarks.gpu.engines import mean_loss
 from benchmarks.gpu.measuring import Bench
-from benchmarks.gpu.shapes import micro_batch, random_trainer, trainer_params
+from benchmarks.gpu.shapes import micro_batch, random_trainer
 from benchmarks.planned_memory import MOST, planned_bytes, tracked_bytes
-from pipelines.planning.memory import CONTEXT_BYTES, training_memory
 from pipelines.planning.shapes import Shape
 from stages.engines.trainers.params import TorchTrainerParams
 
@@ -28,12 +28,17 @@ def test_an_update_holds_what_the_plan_says(dtype, is_checkpointed):
 
 
 @pytest.mark.gpu
-def test_an_update_on_a_gpu_holds_what_the_plan_says():
-    shape = Shape("small", 1024, 8, 16, 4, 64, 4096, 32_000, True, has_qkv_bias=True)
-    bench, tokens = Bench(torch.device("cuda"), False), 8192
-    params = trainer_params(bench, tokens, False)
-    trainer, batch = random_trainer(bench, shape, params), micro_batch(shape, tokens)
-    torch.cuda.reset_peak_memory_stats()
-    trainer.update([batch], lambda found, _: (-found.logprobs.mean(), {}), 1.0)
-    planned = training_memory(shape, params, "adamw", 1, tokens, False).total - CONTEXT_BYTES
-    assert torch.cuda.max_memory_allocated() == pytest.approx(planned, rel=0.15)
+def test_an_update_holds_on_a_gpu_what_the_plan_says():
+    params = TorchTrainerParams(
+        kind="torch",
+        device="cuda",
+        dtype="mixed",
+        threads=1,
+        micro_batch_tokens=8192,
+        gradient_checkpointing=False,
+    )
+    bench = Bench(torch.device("cuda"), False)
+    trainer, batch = random_trainer(bench, SMALL, params), micro_batch(SMALL, params.micro_batch_tokens)
+    bench.forget_peak()
+    trainer.update([batch, batch], mean_loss, 1.0)
+    assert bench.peak_gib() * 2**30 == pytest.approx(planned_bytes(SMALL, params), rel=MOST)
