@@ -106,3 +106,6 @@ app.command()(mirror)
 app.command()(explain)
 app.command()(doctor)
 app.add_typer(annotations, name="annotations")
+
+if __name__ == "__main__":
+    app()
