@@ -58,8 +58,8 @@ EXACT = 1e-4
 class Pair:
     """A live vLLM engine and a trainer of the same policy."""
 
-    def __init__(self, policy):
-        self.sampler = VllmSampler(PARAMS, policy)
+    def __init__(self, policy, **changes):
+        self.sampler = VllmSampler(PARAMS.model_copy(update=changes), policy)
         self.trainer = TorchTrainer(TRAINER, ADAMW, 1.0, language_model(policy, TRAINER))
         self.version = 0
 
@@ -288,9 +288,8 @@ def test_responses_may_be_empty_or_none_at_all(pair):
 
 @pytest.mark.slow
 def test_worker_processes_get_weights_through_files(tmp_path, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
     policy = write_tiny_policy(tmp_path / "policy", seed=3)
-    pair = Pair(policy)
+    pair = Pair(policy, tensor_parallel=2)
     assert "RETRACE_SAMPLER_OWNER" not in os.environ
     before = sample_numbered(pair.sampler, PROMPTS, 2, SETTINGS, seed=2)
     monkeypatch.setattr("stages.engines.samplers.vllm_sampler.SHARD_BYTES", 50_000)
