@@ -290,7 +290,8 @@ def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: lis
         )
     told += [
         f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
-        f"{parallel} GPU(s), at {question.bandwidth_share:.2f} of the bandwidth",
+        f"{parallel} GPU(s), in a synchronous round one for every {parallel} rank(s), at "
+        f"{question.bandwidth_share:.2f} of the bandwidth",
         "not counted: process starts, loading, verifying, saving; below a billion parameters, launches between kernels",
     ]
     return GpuSpeed(
@@ -320,6 +321,10 @@ def _planned(
     trainer, sampler = sections.get("trainer"), sections.get("sampler")
     training, drawing, together = item.training, item.sampling, item.side_by_side
     speed = speed.split(together)
+    replicas = together.replicas if together else question.replicas
+    if training and not together and isinstance(speed, GpuSpeed):  # every rank draws with an engine of its own
+        replicas = max(replicas, ranks // speed.gpus_per_replica)
+        speed = replace(speed, replicas=replicas)
     held = drawn_with = None
     if training:
         ranks = together.trainer_ranks if together else ranks
@@ -328,7 +333,7 @@ def _planned(
         )
     if drawing:
         open_prompts = (min(part.prompts, part.in_flight or part.prompts) * part.samples for part in drawing)
-        sequences = max(open_prompts) / (together.replicas if together else question.replicas)
+        sequences = max(open_prompts) / replicas
         longest = max(part.prompt_tokens + part.lengths.most for part in drawing)
         drawn_with = sampling_memory(shape, sampler, gpu, sequences, longest)
     kv_tokens = max(1.0, drawn_with.kv_tokens) if drawn_with else 1.0
