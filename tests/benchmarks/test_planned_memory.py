@@ -13,8 +13,7 @@ from stages.engines.trainers.params import TorchTrainerParams
 SMALL = Shape("small", 512, 6, 8, 2, 64, 2048, 8000, True, has_qkv_bias=True)
 
 
-@pytest.mark.parametrize("is_checkpointed", [False, True])
-@pytest.mark.parametrize("dtype", ["float32", "mixed"])
+@pytest.mark.parametrize(("dtype", "is_checkpointed"), [("float32", False), ("mixed", True)])
 def test_an_update_holds_what_the_plan_says(dtype, is_checkpointed):
     params = TorchTrainerParams(
         kind="torch",

@@ -36,13 +36,6 @@ MINIATURE = {
     "collect_web.sources.statistics.max_pages": 4,
     "curate.max_problem_characters": 200,
     "curate.validation_rows": 2,
-    "filter_web.agreement": {
-        "kind": "policy",
-        "samples": 1,
-        "temperature": 1.0,
-        "max_response_tokens": 8,
-        "max_candidates": 3,
-    },
     "demonstrate.sources": [
         {"kind": "web", "max_rows": None},
         {"kind": "given", "sources": ["gsm8k_train"], "max_rows": 20},

@@ -7,7 +7,7 @@ from stages.extract_web.running.extraction import MAX_CHARACTERS, MAX_TAGS, extr
 ENTITIES = '<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 40}">' for i in range(9)
 )
-N = 20_000
+N = 10_000
 PAGES = {
     "tags": ("html", "<b>" * (MAX_TAGS + 1)),
     "size": ("html", "<p>" + "x" * MAX_CHARACTERS),
