@@ -322,7 +322,9 @@ def _planned(
     training, drawing, together = item.training, item.sampling, item.side_by_side
     speed = speed.split(together)
     replicas = together.replicas if together else question.replicas
-    if training and not together and isinstance(speed, GpuSpeed):  # every rank draws with an engine of its own
+    if (
+        training and not together and isinstance(speed, GpuSpeed)
+    ):  # every rank draws with an engine of its own
         replicas = max(replicas, ranks // speed.gpus_per_replica)
         speed = replace(speed, replicas=replicas)
     held = drawn_with = None
