@@ -52,7 +52,7 @@ def subject_of(root: Path, revision: str) -> Subject:
 def make_clone(subject: Subject, folder: Path) -> list[str]:
     """A clone in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
 
-    Parameters may name files beside the project (`../shared/...`); the clone gets links to those places beside itself.
+    Parameters may name files beside the project (`../data/...`); the clone gets links to those places beside itself.
     """
     shutil.rmtree(folder.parent, ignore_errors=True)
     folder.parent.mkdir(parents=True)
