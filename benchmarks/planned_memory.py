@@ -98,13 +98,16 @@ def _faked(batch: ResponseBatch, mode: FakeTensorMode) -> ResponseBatch:
 
 @contextmanager
 def _without_data() -> Iterator[None]:
+    """The code takes the ways that it takes on a GPU, and asks no tensor for its values: a fake one has none."""
+
     def nonzero(tensor: Tensor) -> Tensor:
-        return torch.empty(len(tensor), 1, dtype=torch.long)
+        return torch.empty(len(tensor), 1, dtype=torch.long)  # as if all were nonzero: the most that it can be
 
     with ExitStack() as stack:
         for place, name, stand_in in (
             (torch.Tensor, "nonzero", nonzero),
             (PreTrainedModel, "to", lambda model, *_: model),  # fake weights are where they are
+            # Below, what `is_cuda` decides; a fake tensor of a GPU cannot be trained in a CPU build of torch.
             (token_statistics, "_kernels", lambda _: _KernelsInPlace),
             (token_statistics, "PRODUCT_COLUMNS", 1 << 30),
             (token_statistics, "_tile_elements", lambda _: 1 << 27),
