@@ -101,7 +101,9 @@ def _without_data() -> Iterator[None]:
     """The code takes the ways that it takes on a GPU, and asks no tensor for its values: a fake one has none."""
 
     def nonzero(tensor: Tensor) -> Tensor:
-        return torch.empty(len(tensor), 1, dtype=torch.long)  # as if all were nonzero: the most that it can be
+        return torch.empty(
+            len(tensor), 1, dtype=torch.long
+        )  # as if all were nonzero: the most that it can be
 
     with ExitStack() as stack:
         for place, name, stand_in in (
