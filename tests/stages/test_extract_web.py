@@ -43,9 +43,6 @@ STYLES = {
     "The answer is \\boxed{3}.</div></div><div><b>Ex. 2.</b> Compute 9-4."
     "<button onclick='t()'>Click to reveal the solution</button><div style='display:none'>9-4=5</div>"
     "<button>Show answer</button><div>5</div></div><button>Buy now</button>",
-    "rows of a table": "<table><tr><th>Question 1</th><td>Compute 1+2.</td></tr><tr><th>Worked solution</th>"
-    "<td>1+2=3<br>The answer is \\boxed{3}.</td></tr><tr><th>Question 2</th><td>Compute 9-4.</td></tr>"
-    "<tr><th>Worked solution</th><td>9-4=5</td></tr><tr><th>Answer</th><td>5</td></tr></table>",
     "toggles without a label for the exercise": "<section><p>Compute 1+2.</p><details><summary>Solution</summary>"
     "<p>1+2=3</p><p>The answer is \\boxed{3}.</p></details></section><section><p>Compute 9-4.</p>"
     "<details><summary>Solution</summary><p>9-4=5</p></details></section>",

@@ -51,7 +51,6 @@ REVIEWS = {
     "feedback without a head": each(QUIZ, "<div class=generalfeedback>{s}</div>", "</div></form>"),
 }
 LINES = {
-    "two breaks part exercises": "<div>" + each("Q{n}. {p}", "<br>Ans: {s}", "<br><br>") + "</div>",
     "a value after an emphasised label": each("<p>Q{n}: {p}</p>", "<p><b>Answer</b> {s}</p>"),
     "a value after the label": each("<p>Q-{n}: {p}</p>", "<p>Ans. {s}</p>"),
 }
@@ -61,9 +60,6 @@ KEYS = {
     ),
     "a link to the key": "<p><a href='#k'>Jump to the answers</a></p>"
     + key("<div><p><b>{n}.</b> {p}</p></div>", "<hr><h2 id=k>Answers</h2>", "<p><b>{n}.</b> {s}</p>"),
-    "two lists before the page's foot": "<ol>"
-    + key("<li value={n}>{p}</li>", "</ol><hr><h2>Answers</h2><ol>", "<li value={n}><p>{s}</p></li>")
-    + "</ol><p>Course home | PDF</p>",
     "boxes named for what they hold": key(
         "<div class=problem-box><a href=#s{n}>{n}</a><span>. </span><div class=problem><p>{p}</p></div></div>",
         "<h2>Answer Key</h2>",
@@ -74,7 +70,6 @@ KEYS = {
         "<hr><center><font size=+1>Answers to the Exercises</font></center>",
         "<p>{n}) {s}</p>",
     ),
-    "without a title": key("<p><b>{n}.</b> {p}</p>", "<hr>", "<p><b>Answer {n}.</b> {s}</p>"),
     "numbers in bold": key(
         "<p><b>{n}</b> {p}</p>", "<h2>Answers to Selected Exercises</h2>", "<p><b>{n}</b> {s}</p>"
     ),
@@ -93,11 +88,6 @@ def test_exercises_and_nothing_else(page):
 def test_openings_that_follow_no_exercise_each_are_no_solutions():
     options = "<p>--check</p><details><summary>History</summary>Since 1.0</details>" * 5
     assert pairs("<h2>Example 1</h2><p>Run it.</p>" + options) == []
-
-
-def test_choices_are_no_answers():
-    page = "<p>Q1. What is 1+1?<br>A. 2<br>B. 3<br>Ans: A</p>" * 2
-    assert pairs(page)[0] == ("What is 1+1?\nA. 2\nB. 3", "A")
 
 
 def test_a_form_of_controls_is_left_out():

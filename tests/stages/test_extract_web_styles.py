@@ -44,21 +44,6 @@ def test_two_sections_with_their_own_numbers_and_keys():
     assert [solution for _, solution in pairs(page)] == ["11", "12", "21", "22"]
 
 
-def test_the_accepted_answer_counts_else_the_first():
-    def thread(*answers):
-        return (
-            "<div class='thread'><div class='question'><p>What is 2+3?</p></div>"
-            + "".join(answers)
-            + "</div>"
-        )
-
-    def answer(text, accepted=""):
-        return f"<div class='answer {accepted}'><p>{text}</p></div>"
-
-    assert pairs(thread(answer("six"), answer("five", "accepted"))) == [("What is 2+3?", "five")]
-    assert pairs(thread(answer("five"), answer("six"))) == [("What is 2+3?", "five")]
-
-
 def test_shared_instructions_stay_beside_the_problem_until_the_next_heading():
     rows = extracted(
         "<h2>Practice</h2><p>For the following exercises, solve for x.</p><h4>1.</h4><p>x+1=3</p><h4>Solution</h4>"
@@ -151,12 +136,3 @@ def test_cnxml_and_pretext():
         "<m>a+1</m>.</p></statement><solution><p>2</p></solution></task></exercise></section>"
     )
     assert pairs(pretext, "pretext") == [("Find $2^3$.", "$8$"), ("Let $a=1$.\nFind $a+1$.", "2")]
-
-
-def test_a_table_whose_columns_are_named_is_read_by_rows_and_a_key_is_not():
-    rows = "".join(f"<tr><td>{n}</td><td>Compute {n}+1.</td><td>{n + 1}</td></tr>" for n in (1, 2))
-    table = f"<table><tr><th>No.</th><th>Problem</th><th>Solution</th></tr>{rows}</table>"
-    assert pairs(table) == [("Compute 1+1.", "2"), ("Compute 2+1.", "3")]
-    rows = "<tr><td>1</td><td>2</td></tr><tr><td>2</td><td>3</td></tr>"
-    key = f"<table><tr><th>Question</th><th>Answer</th></tr>{rows}</table>"
-    assert not any(solution for _, solution in pairs(key))

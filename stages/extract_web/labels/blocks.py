@@ -25,27 +25,23 @@ class Block:
     text: str
     """Text with formulas as LaTeX between dollar signs; lines are separated by newlines."""
     kind: str
-    """heading, paragraph, item (of a list), term (of a definition list), toggle, cell, table, rule, code."""
+    """heading, paragraph, item (of a list), term (of a definition list), toggle, table, rule, code."""
     level: int = 0
     """Rank of a heading, 1 the highest; 0 for other blocks."""
     lead: str = ""
     """The text's emphasised beginning (bold, or marked as a label), empty when there is none."""
-    number: str = ""
-    """Ordinal of an item in an ordered list, empty elsewhere."""
     depth: int = 0
     """Nesting of the element that the block is the beginning of: siblings have the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a container's markup (class, id, microdata, environment) says about it."""
+    """What a container's markup (data-type, class, id) says about it."""
 
     part: str
     """problem, solution, answer or aside."""
     end: int
     """The block after the container."""
-    is_accepted: bool = False
-    """True for the answer that readers chose."""
 
 
 @dataclass(slots=True)

@@ -5,15 +5,10 @@ from __future__ import annotations
 import re
 
 FURNITURE = re.compile(
-    r"(?:share (?:this|on)|copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|advertisement|sponsored"
-    r"|\d+ (?:(?:up)?votes?|comments?|views?|shares?)\b|sign (?:in|up)\b|log in\b|subscribe\b|back to\b.{0,40}$"
-    r"|powered by|(?:next|previous) (?:page|lesson|section)|read more\b|related (?:posts|articles|questions)"
-    r"|(?:last )?(?:updated|modified)\b|[\s*_~•·=.—–-]{3,}$)",
+    r"(?:copyright|©|all rights reserved|(?:this work is )?licen[sc]ed under|[\s*_~•·=.—–-]{3,}$)",
     re.IGNORECASE,
 )
 MAX_FURNITURE_CHARACTERS = 200
-_SEPARATORS = " |·•/"
-"""What is left of a row of links before its last entry."""
 _PLACEHOLDER = re.compile(
     r"(?:this|the) (?:problem|exercise|question|section|article)\b.{0,20}"
     r"\b(?:needs|has no|lacks|does not (?:yet )?have)\b.{0,40}\b(?:solutions?|answers?)\b"
@@ -32,8 +27,8 @@ MAX_PLACEHOLDER_CHARACTERS = 160
 
 
 def is_furniture(text: str) -> bool:
-    """True for a short text that sites put around their content: votes, dates, share links, licences."""
-    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(FURNITURE.match(text.lstrip(_SEPARATORS)))
+    """True for a short text that sites put around their content: whose it is, strokes."""
+    return len(text) <= MAX_FURNITURE_CHARACTERS and bool(FURNITURE.match(text))
 
 
 def is_placeholder(text: str) -> bool:

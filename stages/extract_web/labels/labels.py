@@ -185,12 +185,6 @@ def is_toggle_label(text: str) -> bool:
     return label is not None and label.part is not Part.PROBLEM
 
 
-def is_worded_label(text: str) -> bool:
-    """True for a problem, solution or answer label that could name a column ("Question"), not for "A" or "12"."""
-    label = _whole_label(text) if text else None
-    return label is not None and label.part is not Part.ASIDE and len(text) > 2
-
-
 def is_solution_label(text: str) -> bool:
     """True for a text that labels a solution or an answer and nothing else."""
     label = _whole_label(text) if text else None

@@ -31,11 +31,9 @@ class Numbered:
 
 
 def leading_number(block: Block, index: int) -> Numbered | None:
-    """The number that a list shows before the block or that its text begins with."""
-    if block.kind not in ("paragraph", "item", "cell", "term"):
+    """The number that the block's text begins with."""
+    if block.kind not in ("paragraph", "item", "term"):
         return None
-    if block.number:
-        return Numbered(index, block.number, block.text, ("list", block.depth))
     if len(block.text) <= MAX_ALONE and (alone := _ALONE.fullmatch(block.text)):
         return Numbered(index, alone["number"], "", ("alone", block.depth))
     found = _LEADING.match(block.text) or _HASH.match(block.text)

@@ -1,32 +1,25 @@
 """The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
 
-Bare numbers need solutions on the page, the markup's own words (a box of
-class "answer") stand in where there is no text, and a numbered heading with a word nobody foresaw ("Drill 7") is an
-exercise's label when solutions follow most of its kind.
+The markup's own words (a box of class "answer") stand in where there is no text; numbers alone are exercises where
+solutions follow them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from stages.extract_web.labels.blocks import Mark, Page
 from stages.extract_web.labels.instructions import instruction_blocks
-from stages.extract_web.labels.label_words import PLURAL_PROBLEMS
 from stages.extract_web.labels.labels import Label, Part, find_label
 from stages.extract_web.labels.numbering import Numbered, numbered_blocks, runs, strip_number
 
-_PLURAL = re.compile(
-    rf"\W*(?:[A-Z]?[\d.]{{1,12}}\W*\s)?(?:\w+\s+){{0,2}}(?:{PLURAL_PROBLEMS})(?:\s[\d.]{{1,12}})?\W*",
-    re.IGNORECASE,
-)
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 MIN_SOLVED_SHARE = 0.25
 NEAR = 3
-"""Blocks from a container's beginning in which a text label stands for the container's markup."""
+"""Blocks from a container's beginning in which another of its kind is the same one."""
 
 
 def page_labels(page: Page) -> list[Label | None]:
@@ -36,20 +29,9 @@ def page_labels(page: Page) -> list[Label | None]:
         _add_marks(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
-    else:
-        _drop_stray_numbers(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
-
-
-def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
-    """Headings that are bare numbers count only on pages where solutions or answers are labelled or quoted."""
-    if page.quoted:
-        return
-    for index, label in enumerate(labels):
-        if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
-            labels[index] = None
 
 
 def _add_marks(page: Page, labels: list[Label | None]) -> None:
@@ -60,16 +42,12 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
         while kept and kept[-1][1].end <= start:
             kept.pop()
         label = labels[start]
-        if label and part in SOLVES and mark.end > start + 1 and _is_bare_number(page, label, start):
-            label = labels[start] = Label(part, "", label.number)
         if label:
             is_title = mark.end == start + 1 and not label.rest
             is_title = is_title and (page.blocks[start].kind == "heading" or mark.part not in boxed)
             if not is_title and (label.part is part or {label.part, part} <= SOLVES):
                 labels[start] = replace(label, end=mark.end)
                 kept.append((start, mark))
-            continue
-        if _is_named_by_text(page, labels, start, mark, part):
             continue
         if any(
             Part(outer.part) is part and (part is not Part.PROBLEM or start - first <= NEAR)
@@ -80,29 +58,13 @@ def _add_marks(page: Page, labels: list[Label | None]) -> None:
         kept.append((start, mark))
 
 
-def _is_bare_number(page: Page, label: Label, index: int) -> bool:
-    """True for a number in a block of its own: in a box of a solution it is the number of what is solved."""
-    return label.part is Part.PROBLEM and strip_number(page.blocks[index].text) == (label.number or None, "")
-
-
-def _is_named_by_text(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> bool:
-    """True when a label in words, right before or in the container, already says what it is."""
-    before = labels[start - 1] if start else None
-    if before and not before.rest and (before.part is part or {before.part, part} <= SOLVES):
-        return True
-    inside = [label.part for label in labels[start + 1 : min(start + 1 + NEAR, mark.end)] if label]
-    if not inside:
-        return False
-    return inside[0] is part or (part in SOLVES and inside[0] in SOLVES)
-
-
 def _marked_label(page: Page, labels: list[Label | None], start: int, mark: Mark, part: Part) -> Label:
     block = page.blocks[start]
     is_title = block.kind == "heading" and mark.end - start > 1 and labels[start + 1] is None
     following = page.marks.get(start + 1)
     is_title = is_title and not (following and part is Part.PROBLEM and Part(following.part) in SOLVES)
     number, rest = strip_number(block.text) if part is Part.PROBLEM else ("", block.text)
-    return Label(part, "" if is_title else rest, number or block.number, end=mark.end, rule="markup")
+    return Label(part, "" if is_title else rest, number, end=mark.end, rule="markup")
 
 
 def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
@@ -110,8 +72,7 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     solved = [
         index for index, label in enumerate(labels) if label and label.part in SOLVES and not label.number
     ]
-    groups = group_headings(page, labels)
-    if sum(bool(label) and label.part is Part.PROBLEM for label in labels) > len(groups):
+    if any(label and label.part is Part.PROBLEM for label in labels):
         return
     free = [one for one in numbered_blocks(page, 0, len(page.blocks)) if labels[one.index] is None]
     longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
@@ -120,8 +81,6 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
         followed = followed_by_solution(labels, places)
         if followed >= 2 and followed >= MIN_SOLVED_SHARE * len(run) and 2 * followed >= len(solved):
             label_run(labels, run)
-            for index in groups:
-                labels[index] = Label(Part.BOUNDARY, "", "")
             return
 
 
@@ -129,22 +88,6 @@ def label_run(labels: list[Label | None], run: list[Numbered]) -> None:
     """Makes every block of the run an exercise's label."""
     for one in run:
         labels[one.index] = Label(Part.PROBLEM, one.rest, one.number, rule="number")
-
-
-def group_headings(page: Page, labels: list[Label | None]) -> list[int]:
-    """Problem labels that stand over several exercises: in the plural ("Practice Problems"), or unnumbered headings of
-    which at most one is followed by a solution."""
-    plain = [
-        index
-        for index, label in enumerate(labels)
-        if label and label.part is Part.PROBLEM and not label.rest and not label.number and label.end is None
-    ]
-    plural = [index for index in plain if _PLURAL.fullmatch(page.blocks[index].text)]
-    headings = [index for index in plain if index not in plural and page.blocks[index].kind == "heading"]
-    solved = [index for index in headings if followed_by_solution(labels, [index])]
-    others = len(plain) - len(plural) - len(headings)
-    unsolved = [index for index in headings if index not in solved]
-    return plural + unsolved + (solved if len(solved) == 1 and not others else [])
 
 
 def followed_by_solution(labels: Sequence[Label | None], places: Sequence[int]) -> int:

@@ -23,7 +23,7 @@ from stages.extract_web.labels.numbering import (
     numbered_blocks,
     runs,
 )
-from stages.extract_web.labels.page_labels import SOLVES, group_headings, label_run
+from stages.extract_web.labels.page_labels import SOLVES, label_run
 from stages.extract_web.pairing.sections import section_text
 
 _SEVERAL = (
@@ -66,11 +66,10 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """What a key, or a solution that names the exercise, says about it."""
+    """What a key says about an exercise."""
 
     part: Part
     text: str
-    rule: str = "key"
     title: str = ""
     """The key's title and the section that it names."""
     doubts: tuple[str, ...] = ()
@@ -103,14 +102,11 @@ def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
             doubts = _doubts(page, labels, run, entries, keys)
             for one in run:
                 if texts.get(one.number):
-                    keyed[one.index] = Keyed(key.part, texts[one.number], "key", title, doubts)
+                    keyed[one.index] = Keyed(key.part, texts[one.number], title, doubts)
         labels[key.start : key.end] = [None] * (key.end - key.start)
         labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
     if keyed:
         _label_siblings(page, labels, sources)
-        for index in group_headings(page, labels):
-            if index not in keyed:
-                labels[index] = Label(Part.BOUNDARY, "", "")
     return keyed
 
 
@@ -224,8 +220,6 @@ def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> lis
         place = bisect_right(headings, one.index)
         if page.blocks[one.index].kind != "heading" and place < len(headings):
             stop = min(stop, headings[place])
-        if one.source[0] == "list":
-            stop = min(stop, page.outer_end[one.index])
         text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop)
         title = next(_titles_above(page, one.index, start), "") if one in firsts else ""
         return Entry(one.number, text, title)

@@ -22,7 +22,6 @@ MEASURED = {
     "number+key": 0.9,
     "number+words": 0.9,
     "words+key": 0.9,
-    "words+moved": 0.9,
     "words+markup": 0.75,
     "none+markup": 0.65,
     "none+words": 0.45,

@@ -1,15 +1,12 @@
 """Blocks to exercises: which solution, answer and instruction belongs to which problem.
 
-A solution belongs to the exercise in whose box it stands, or that it follows without a gap, or whose number it names.
-Of several answers the accepted one counts, else the first. An exercise
-without a label is what stands between the last boundary and a toggle that shows a solution, or a quotation that the
-rest of its section works out.
+A solution belongs to the exercise in whose box it stands, or that it follows without a gap. Of several the first
+counts. An exercise without a label is what stands between the last boundary and a toggle that shows a solution, or a
+quotation that the rest of its section works out.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass, replace
 
 from stages.extract_web.labels.blocks import Page
@@ -18,13 +15,9 @@ from stages.extract_web.labels.instructions import ASKS, instruction_scope
 from stages.extract_web.labels.labels import Label, Part
 from stages.extract_web.labels.numbering import strip_number
 from stages.extract_web.labels.page_labels import SOLVES, page_labels
-from stages.extract_web.pairing.answer_keys import Keyed, KeyedAnswers, apply_keys
+from stages.extract_web.pairing.answer_keys import KeyedAnswers, apply_keys
 from stages.extract_web.pairing.sections import Section, find_sections, section_text
 
-_ACCEPTED = re.compile(r"\b(?:accepted|best|chosen|verified|correct)\b|[✔✓✅☑]", re.IGNORECASE)
-_QUOTE = re.compile(r"[^\n]{0,60}\b(?:wrote|said|posted|asked|quote)\s*:?", re.IGNORECASE)
-_NAMES_TEXT = re.compile(r"\W*\w+\s+(?:text|statement)\W*", re.IGNORECASE)
-_NO_WORD = re.compile(r"\W+")
 MAX_LABEL_CHARACTERS = 60
 
 
@@ -56,9 +49,7 @@ def find_exercises(page: Page) -> list[Exercise]:
     """Every exercise of the page in reading order, those without a solution included."""
     labels = page_labels(page)
     keyed = apply_keys(page, labels)
-    sections = find_sections(page, labels)
-    sections, keyed = _move_by_number(sections, keyed)
-    pairs = _pairs(page, sections)
+    pairs = _pairs(page, find_sections(page, labels))
     if page.quoted:
         pairs = _quoted(page, pairs)
     starts = [*(pair.head.start for pair in pairs[1:]), len(page.blocks)]
@@ -73,37 +64,6 @@ def find_exercises(page: Page) -> list[Exercise]:
     ]
 
 
-def _move_by_number(sections: list[Section], keyed: KeyedAnswers) -> tuple[list[Section], KeyedAnswers]:
-    """Solutions that name another exercise than the one they follow go to the exercise they name."""
-    numbered: dict[str, Section] = {}
-    for section in sections:
-        if section.part is Part.PROBLEM and section.label.number:
-            numbered.setdefault(section.label.number, section)
-    if _count_solutions(sections):
-        return sections, keyed
-    kept: list[Section] = []
-    moved: KeyedAnswers = {}
-    owner = ""
-    for section in sections:
-        number = section.label.number
-        if section.part is Part.PROBLEM:
-            owner = number
-        elif section.part in SOLVES and number and number != owner and number in numbered:
-            owner = ""
-            if section.text:
-                moved.setdefault(numbered[number].start, Keyed(section.part, section.text, "moved"))
-            kept.append(replace(section, part=Part.BOUNDARY))
-            continue
-        kept.append(section)
-    return kept, moved | keyed
-
-
-def _count_solutions(sections: list[Section]) -> bool:
-    """True where the numbers of solutions count those of one exercise: more are "1" than there are exercises 1."""
-    firsts = Counter(section.part in SOLVES for section in sections if section.label.number == "1")
-    return firsts[True] > max(1, firsts[False])
-
-
 def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
     pairs: list[_Pair] = []
     index = 0
@@ -113,12 +73,7 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
         count = 1
         if section.part is Part.PROBLEM:
             own = _owned(page, sections, index)
-            following = sections[index + 1] if index + 1 < len(sections) else None
-            if not own and following is not None and _is_title(page, section, following):
-                label = replace(following.label, number=section.label.number)
-                sections[index + 1] = replace(following, label=label)
-            else:
-                pairs.append(_Pair(section, own))
+            pairs.append(_Pair(section, own))
             count += len(own)
         elif section.part in SOLVES:
             own = [section]
@@ -129,18 +84,6 @@ def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
         last_end = max(last_end, *(one.end for one in sections[index : index + count]))
         index += count
     return pairs
-
-
-def _is_title(page: Page, section: Section, following: Section) -> bool:
-    """True for a label whose exercise has a second one, without a number, over its text.
-
-    What stands between the two is left out when the second says that it labels the text ("Question text").
-    """
-    if following.part is not Part.PROBLEM or following.label.number:
-        return False
-    if not section.text:
-        return following.start == section.start + 1
-    return bool(section.label.number and _NAMES_TEXT.fullmatch(page.blocks[following.start].text))
 
 
 def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
@@ -220,8 +163,8 @@ def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | Non
 def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
     """A lone answer stands for the solution too, as sites use the words freely."""
     head = pair.head
-    solution = _chosen(page, [section for section in pair.own if section.part is Part.SOLUTION])
-    answer = _chosen(page, [section for section in pair.own if section.part is Part.ANSWER])
+    solution = _first_text(pair.own, Part.SOLUTION)
+    answer = _first_text(pair.own, Part.ANSWER)
     found = keyed.get(head.start)
     is_keyed = bool(found) and solution is None and answer is None
     if found and found.part is Part.SOLUTION:
@@ -230,7 +173,7 @@ def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> E
         answer = answer or found.text
     solves = [section for section in pair.own if section.part in SOLVES]
     if found and is_keyed:
-        rule, labels, doubts = found.rule, (found.title,), found.doubts
+        rule, labels, doubts = "key", (found.title,), found.doubts
     else:
         rule = solves[0].label.rule if solves else "none"
         labels = tuple(_label_text(page, section) for section in solves)
@@ -252,17 +195,8 @@ def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
     return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
 
 
-def _chosen(page: Page, sections: list[Section]) -> str | None:
-    """The text of the section that the page says was accepted, else of the first."""
-    texts = [(section, section.text) for section in sections if section.text]
-    first = texts[0][1] if texts else None
-    return next((text for section, text in texts if _is_accepted(page, section)), first)
-
-
-def _is_accepted(page: Page, section: Section) -> bool:
-    if _ACCEPTED.search(_label_text(page, section)):
-        return True
-    return any(mark.is_accepted and start <= section.start < mark.end for start, mark in page.marks.items())
+def _first_text(sections: list[Section], part: Part) -> str | None:
+    return next((section.text for section in sections if section.part is part and section.text), None)
 
 
 def _label_text(page: Page, section: Section) -> str:

@@ -18,7 +18,7 @@ from stages.extract_web.readers.markup import part_of_words, tokens
 from stages.extract_web.readers.text_reader import read_text
 
 _FENCE = re.compile(
-    r"\s{0,3}(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
+    r"\s*(?P<sign>`{3,}|~{3,}|:{3,})\s*(?:\{(?P<given>[^{}]*)\}\s*(?P<name>\S*)|(?P<word>[\w-]*)).*"
 )
 _TITLE = re.compile(r"title=[\"']([^\"']*)")
 _CLASS = re.compile(r"(?:class|data-type|itemprop|id)=[\"']?([^\"'>]*)|\.([\w-]+)|#([\w-]+)|^([\w-]+)")
@@ -140,10 +140,11 @@ def _open_or_close(line: str, stack: list[_Box]) -> bool:
 
 
 def _close(sign: str, stack: list[_Box]) -> bool:
-    """Ends the innermost container that such a line may end; False where there is none."""
+    """Ends the innermost container that such a line may end, of colons whatever their number, as in Pandoc; False where
+    there is none."""
     for place in range(len(stack) - 1, 0, -1):
         other = stack[place].sign
-        if other[0] == sign[0] and len(sign) >= len(other):
+        if other[0] == sign[0] and (sign[0] == ":" or len(sign) >= len(other)):
             del stack[place:]
             return True
     return False

@@ -1,6 +1,6 @@
 """What the markup of an element says about its content: a part of an exercise, noise, a toggle.
 
-Only words of the trade count, wherever a site puts them (class, id, role, microdata); no rule names a site.
+Only words of the trade count, wherever a site puts them (class, id, data-type); no rule names a site.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NOISE_WORDS = re.compile(
     r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-_LABEL_WORDS = re.compile(r"(?:^|[\s_-])(?:label|title|heading|number|num|qno)(?:$|[\s_-])", re.IGNORECASE)
-_EMPHASIS = names("b strong em i u")
+EMPHASIS = names("b strong em i u")
+"""What sets off the beginning of a text."""
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
@@ -34,21 +34,13 @@ _WRAPS_OR_NAMES = names(
     "grid group area more ask new write post-link status icon footer info summary tab tabs type id key block-list "
     "navigator asker owner author date time stats views choices options option choice"
 )
-_FORMULA_WORDS = frozenset(["latex", "tex", "mathtex", "mathjax", "texrender", "mwe"])
-_DELIMITERS = re.compile(r"^(?:\$\$?|\\[(\[])|(?:\$\$?|\\[)\]])$")
 _TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
-_ACCEPTED = frozenset(["accepted", "best", "chosen", "selected", "correct", "verified", "acceptedanswer"])
-_TOGGLES = re.compile(r"toggle|collaps|spoiler|reveal|expand|accordion|show|hide", re.IGNORECASE)
+_OPENS = names("onclick aria-controls aria-expanded data-toggle data-bs-toggle data-target data-bs-target")
 
 
 def tokens(value: str) -> list[str]:
     """Lower-case words of a class or id, parted at hyphens, underscores and camel case."""
     return [word.lower() for word in _TOKEN.findall(value)]
-
-
-def own_name(element: _Element) -> str:
-    """The name of an element that a page made itself, which HTML wants a hyphen in; empty for HTML's own."""
-    return element.tag if "-" in element.tag else ""
 
 
 def is_marked_noise(element: _Element) -> bool:
@@ -59,30 +51,10 @@ def is_marked_noise(element: _Element) -> bool:
     )
 
 
-def is_emphasis(element: _Element, name: str) -> bool:
-    """True for what sets off the beginning of a text: bold, italic, or named as a label."""
-    return name in _EMPHASIS or bool(_LABEL_WORDS.search(element.get("class") or ""))
-
-
-def role(element: _Element) -> tuple[str, bool] | None:
-    """(part, whether it is the accepted answer) by microdata, class, id or own name; None for other elements."""
-    kind = (element.get("itemtype") or "").rstrip("/").rpartition("/")[2].lower()
-    given = [
-        element.get("itemprop") or "",
-        element.get("data-type") or "",
-        *(element.get("class") or "").split(),
-    ]
-    given.append(element.get("id") or "")
-    given.append(own_name(element))
-    part = {"question": "problem", "answer": "answer"}.get(kind)
-    every = [tokens(name) for name in given if name]
-    accepted = any(not _ACCEPTED.isdisjoint(words) or "".join(words) == "acceptedanswer" for words in every)
-    if part is None:
-        for words in every:
-            part = part_of_words(words)
-            if part:
-                break
-    return (part, accepted and part == "answer") if part else None
+def role(element: _Element) -> str | None:
+    """The part that data-type, class or id name; None for other elements."""
+    given = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    return next(filter(None, (part_of_words(tokens(name)) for name in given if name)), None)
 
 
 def part_of_words(words: list[str]) -> str | None:
@@ -97,42 +69,17 @@ def part_of_words(words: list[str]) -> str | None:
 
 def is_toggle(element: _Element, name: str) -> bool:
     """True for a link or button that shows or hides a part of the same page."""
-    if name == "button" or element.get("onclick") or element.get("role") == "button":
-        return True
-    if any(
-        element.get(attribute)
-        for attribute in (
-            "aria-controls",
-            "aria-expanded",
-            "data-toggle",
-            "data-bs-toggle",
-            "data-target",
-            "data-bs-target",
-        )
-    ):
-        return True
-    target = element.get("href") or ""
-    if name == "a" and (target.startswith(("#", "javascript:")) or not target):
-        return True
-    return bool(_TOGGLES.search(element.get("class") or ""))
-
-
-def first_ordinal(element: _Element) -> int | None:
-    """The number before the first item of an ordered list; None for letters and Roman numbers."""
-    start = element.get("start") or "1"
-    is_number = (element.get("type") or "1") == "1" and start.isdecimal() and len(start) <= 6
-    return int(start) if is_number else None
+    return (
+        name == "button"
+        or element.get("role") == "button"
+        or any(element.get(attribute) for attribute in _OPENS)
+    )
 
 
 def image_text(image: _Element) -> str:
-    """A picture of a formula as its TeX; any other image as Markdown, so that later rules see that the text leans on
-    one. Counting pixels, and what shows a formula that stands beside it, are left out."""
-    if image.get("width") in ("0", "1") or image.get("height") in ("0", "1") or is_rendering(image):
-        return ""
+    """A picture as Markdown, so that later rules see that the text leans on one."""
     source = (image.get("src") or "").strip()
     alternative = " ".join((image.get("alt") or "").split())
-    if alternative and not _FORMULA_WORDS.isdisjoint(tokens(f"{image.get('class') or ''} {source[:200]}")):
-        return f" ${_DELIMITERS.sub('', alternative).strip()}$ "
     return f"![{alternative}]({'' if source.startswith('data:') else source})"
 
 
