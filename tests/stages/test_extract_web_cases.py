@@ -190,6 +190,17 @@ def test_a_fenced_container_with_one_solution_is_an_exercise():
     ]
 
 
+def test_fences_end_as_in_pandoc_and_may_be_indented():
+    page = (
+        ":::::: challenge\nWhat is 1+1?\n\n:::: solution\n2\n::::\n:::\n\nText.\n\n"
+        "    :::{exercise}\n    Go.\n    :::\n    :::{solution}\n    Done.\n    :::\n"
+    )
+    assert [(row["problem"], row["solution"]) for row in found(page, "markdown")] == [
+        ("What is 1+1?", "2"),
+        ("Go.", "Done."),
+    ]
+
+
 def test_code_and_formulas_of_a_directive_keep_their_lines():
     page = (
         "```{exercise}\n:label: a\nGo.\n```\n````{solution} a\n```{code-cell} python\n:tags: [hide]\n"

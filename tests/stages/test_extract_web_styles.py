@@ -136,3 +136,9 @@ def test_cnxml_and_pretext():
         "<m>a+1</m>.</p></statement><solution><p>2</p></solution></task></exercise></section>"
     )
     assert pairs(pretext, "pretext") == [("Find $2^3$.", "$8$"), ("Let $a=1$.\nFind $a+1$.", "2")]
+
+
+def test_numbers_alone_are_no_exercises_on_a_page_without_solutions():
+    versions = "".join(f"<h2>2.{n}.0</h2><p>Find files faster.</p>" for n in (3, 2, 1))
+    assert pairs(versions) == []
+    assert len(pairs(versions + "<h4>Solution</h4><p>None.</p>")) == 3

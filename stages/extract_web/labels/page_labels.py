@@ -6,6 +6,7 @@ solutions follow them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,9 +30,18 @@ def page_labels(page: Page) -> list[Label | None]:
         _add_marks(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
+    elif not page.quoted:
+        _drop_stray_numbers(page, labels)
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
+
+
+def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
+    """Numbers alone, as versions and slides have them, count only on pages where solutions are labelled or quoted."""
+    for index, label in enumerate(labels):
+        if label and not label.rest and not re.search("[A-Za-z]", page.blocks[index].text[:12]):
+            labels[index] = None
 
 
 def _add_marks(page: Page, labels: list[Label | None]) -> None:
