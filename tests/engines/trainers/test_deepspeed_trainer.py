@@ -157,7 +157,9 @@ def test_statistics_that_a_model_keeps_are_part_of_it(zero_stage, tmp_path):
     resumed.close()
 
 
-@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed")])
+@pytest.mark.parametrize(
+    ("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed"), (3, "mixed")]
+)
 def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     updates, weights = reference
     trainer = deepspeed_trainer(zero_stage, policy, dtype)
@@ -191,13 +193,23 @@ def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
 
 
 @pytest.mark.parametrize(("tie", "gradient_checkpointing"), [(True, True), (False, False)])
-def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path, tie, gradient_checkpointing):
+def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
+    tmp_path, tie, gradient_checkpointing, monkeypatch
+):
     """The head is used outside its own module; here it is too large to be left whole on every rank."""
+    moved, move = [], torch.nn.Module.to
+
+    def counted(module, *where, **how):
+        moved.append(sum(weight.numel() for weight in module.parameters()))
+        return move(module, *where, **how)
+
+    monkeypatch.setattr(torch.nn.Module, "to", counted)
     policy = write_tiny_policy(tmp_path, tie=tie, hidden=416, layers=1)
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
     params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
     trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
+    assert not any(moved[1:]), "the reference is moved whole; no GPU ever holds all that is spread"
     head = trainer.model.module.get_output_embeddings().weight
     assert head.numel() == 0 < head.ds_numel
     theirs, ours = expected.evaluate(batches[4]), trainer.evaluate(batches[4])
