@@ -19,11 +19,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from pipelines.launching.kubernetes import pytorch_job, run_job
+from pipelines.launching.kubernetes import pytorch_job, ray_job, run_job
 from pipelines.launching.params import (
+    KuberayCommand,
     KubernetesCommand,
     LaunchParams,
     PythonCommand,
@@ -69,7 +71,7 @@ def run(launch: LaunchParams, stage: Sequence[str]) -> int:
             return run_in_group(slurm_command(launch, command, name, stage), Path.cwd(), env=os.environ)
         case KubernetesCommand() as command:
             _require("kubectl", launch)
-            return run_job(pytorch_job(launch, command, name, stage))
+            return run_job(_manifest(launch, command, name, stage))
         case SkypilotCommand() as command:
             _require("sky", launch)
             with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
@@ -93,11 +95,18 @@ def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
         case SlurmCommand() as command:
             return shlex.join(slurm_command(launch, command, name, stage))
         case KubernetesCommand() as command:
-            return yaml.safe_dump(pytorch_job(launch, command, name, stage), sort_keys=False)
+            return yaml.safe_dump(_manifest(launch, command, name, stage), sort_keys=False)
         case SkypilotCommand() as command:
             return yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False)
         case _:
             return shlex.join(local_command(launch, stage))
+
+
+def _manifest(
+    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
+) -> dict[str, Any]:
+    make = ray_job if isinstance(command, KuberayCommand) else pytorch_job
+    return make(launch, command, name, stage)
 
 
 def job_name(stage: Sequence[str]) -> str:
