@@ -83,13 +83,13 @@ def _untagged(step: Step, chain: Chain, known: Known) -> Any:
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
     """What section `launch` or its sampler takes, at most the GPUs that it could see; 0 for a stage without one."""
-    if not about(step.entry.stage).runs_model:
+    params = step.entry.params
+    if not about(step.entry.stage).takes_gpu(params):
         return 0
     if not tags.get("gpus", "").isdecimal():
         return None
-    if "cpu" in _values(step.entry.params, "device", str):
+    if "cpu" in _values(params, "device", str):
         return 0
-    params = step.entry.params
     wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
     return params.get("launch.nodes", 1) * min(int(tags["gpus"]), wanted)
 

@@ -39,12 +39,13 @@ def stage_gpus(root: Path, stage: str, command: str) -> int:
     0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that only draws takes those that
     one sampler is spread over.
     """
-    if not about(stage).runs_model:
+    params = _params(root)
+    if not about(stage).takes_gpu(params):
         return 0
     if LAUNCHER in command:
         launch = read_launch(root)
         return launch.gpus_per_node if launch and launch.is_here else 0
-    return (_params(root).get("sampler") or {}).get("tensor_parallel") or 1
+    return (params.get("sampler") or {}).get("tensor_parallel") or 1
 
 
 def _params(root: Path) -> Mapping[str, Any]:

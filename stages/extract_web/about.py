@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stages.foundations.about import About, FunnelStep, Sections
@@ -26,10 +27,15 @@ def _contradictions(sections: Sections) -> list[str]:
     ]
 
 
+def _asks_policy(params: Mapping[str, Any]) -> bool:
+    method = (params.get("extract_web") or {}).get("method") or {}
+    return (method.get("model") or {}).get("kind") == "policy"
+
+
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
-    runs_model=True,
+    runs_model=_asks_policy,
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),
