@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.launching.resources import LAUNCHER
 from stages.code.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
 from stages.foundations.stage_graph import optional_sections, stages_of
@@ -49,6 +50,19 @@ def test_the_code_stage_makes_every_fingerprint_and_always_runs():
     outs = paths(STAGES["code"]["outs"])
     assert sorted(outs) == [f"data/code/{name}.json" for name in stage_names(PROJECT)]
     assert STAGES["code"]["always_changed"] is True
+
+
+def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
+    """A rank that nobody starts draws nothing, and a GPU that nobody counts is given to two stages."""
+    for name, stage in STAGES.items():
+        sources = "".join(file.read_text() for file in (PROJECT / "stages" / name).rglob("*.py"))
+        computes = [
+            tool for tool in ("build_trainer", "build_sampler", "pick_device") if f"import {tool}" in sources
+        ]
+        is_launched = LAUNCHER in stage["cmd"]
+        assert is_launched or "import launched_ranks" not in sources, name
+        assert not is_launched or computes, name
+        assert name in ("code", "grade") or not computes or "runs_model=" in sources, name
 
 
 def test_dvc_can_resolve_the_graph(resolved):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipelines.launching import kubernetes
-from pipelines.launching.__main__ import run, shown
+from pipelines.launching.__main__ import launch_of, run, shown
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
 
@@ -123,6 +123,15 @@ def test_on_one_machine_the_stage_is_started_as_it_is_or_once_for_each_gpu():
     told = shlex.split(shown(launch(nodes=1, command={"kind": "torchrun"}), STAGE))
     assert told[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8"]
     assert told[5:] == STAGE
+
+
+@pytest.mark.parametrize(("agreement", "ranks"), [("policy", 16), ("none", 1)])
+def test_a_stage_that_runs_no_model_asks_for_no_machines(tmp_path, agreement, ranks):
+    params = {"launch": launch().model_dump(), "filter_web": {"agreement": {"kind": agreement}}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    stage = ["-m", "stages.filter_web", "--params", str(tmp_path / "params.yaml")]
+    assert launch_of(stage).ranks == ranks
+    assert shown(launch_of(stage), stage).startswith("srun" if ranks > 1 else "python -m stages.filter_web")
 
 
 def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
