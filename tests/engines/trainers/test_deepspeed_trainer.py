@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from stages.engines.policies.language_model import language_model
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from stages.engines.trainers.params import MuonParams, TorchTrainerParams
+from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from tests.engines.deepspeed_ranks import (
@@ -171,6 +172,19 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     for name, weight in snapshot(trainer).items():
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
+def test_ranks_that_never_used_deepspeed_leave_all_the_same(monkeypatch, loaded):
+    import deepspeed
+
+    if loaded != "all of it":
+        for name in [name for name in sys.modules if name.partition(".")[0] == "deepspeed"]:
+            monkeypatch.delitem(sys.modules, name)
+    if loaded == "a part that failed":
+        monkeypatch.setitem(sys.modules, "deepspeed", type(deepspeed)("deepspeed"))
+    ProcessGroup().leave()
     assert not torch.distributed.is_initialized()
 
 
