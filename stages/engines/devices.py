@@ -7,7 +7,7 @@ import os
 import torch
 
 from stages.foundations.errors import UserError
-from stages.observe.gpu_failures import gpu_failure
+from stages.foundations.gpu_failures import gpu_failure
 
 
 def pick_device(name: str) -> torch.device:

@@ -29,7 +29,7 @@ from stages.engines.samplers.samples import Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
-from stages.observe.gpu_failures import gpu_failure
+from stages.foundations.gpu_failures import gpu_failure
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")

@@ -56,13 +56,12 @@ def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
     """A rank that nobody starts draws nothing, and a GPU that nobody counts is given to two stages."""
     for name, stage in STAGES.items():
         sources = "".join(file.read_text() for file in (PROJECT / "stages" / name).rglob("*.py"))
-        computes = [
-            tool for tool in ("build_trainer", "build_sampler", "pick_device") if f"import {tool}" in sources
-        ]
-        is_launched = LAUNCHER in stage["cmd"]
-        assert is_launched or "import launched_ranks" not in sources, name
-        assert not is_launched or computes, name
-        assert name in ("code", "grade") or not computes or "runs_model=" in sources, name
+        tools = ("build_trainer", "build_sampler", "pick_device", "launched_ranks")
+        used = [tool for tool in tools if f"import {tool}" in sources]
+        assert LAUNCHER in stage["cmd"] or "launched_ranks" not in used, name
+        assert name == "grade" or bool(used) == ("runs_model=" in sources), (
+            name
+        )  # its judge runs by hand alone
 
 
 def test_dvc_can_resolve_the_graph(resolved):
