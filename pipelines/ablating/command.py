@@ -15,7 +15,12 @@ def ablate(
     name: Annotated[
         str, typer.Argument(help="a file in pipelines/ablations/, without .yaml; none lists them")
     ] = "",
-    jobs: Annotated[int, typer.Option(min=1, help="runs at once; the files use one thread each")] = 1,
+    jobs: Annotated[
+        str,
+        typer.Option(
+            help="runs at once, or `auto` for as many as memory (of the GPUs, if any) and cores hold"
+        ),
+    ] = "1",
     variants: Annotated[str, typer.Option(help="some variants, with commas (default: all)")] = "",
     seeds: Annotated[str, typer.Option(help="some of the file's seeds, with commas (default: all)")] = "",
     dry_run: Annotated[
@@ -51,7 +56,7 @@ def ablate(
             name,
             _words(variants) or None,
             _numbers(seeds),
-            jobs,
+            _jobs(jobs),
             revision,
             with_changes,
             keep,
@@ -74,6 +79,14 @@ def ablate(
     except KeyboardInterrupt:
         say("interrupted: nothing is left running; the same command goes on")
         raise typer.Exit(130) from None
+
+
+def _jobs(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise UserError(f"--jobs {text!r} must be a number from 1, or auto")
+    return int(text)
 
 
 def _words(text: str) -> list[str]:

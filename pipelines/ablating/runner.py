@@ -45,6 +45,8 @@ class Settings:
     """Hashes of the files that each run runs, by the run's name."""
     cache: Path
     jobs: int
+    gpus: tuple[str, ...]
+    """Numbers of those that the runs share, one for each run; empty where there is none."""
     is_kept: bool
     """True leaves the worktrees of finished runs."""
     say: Callable[[str], None]
@@ -58,6 +60,7 @@ class Job:
     folder: Path
     log: Path
     process: subprocess.Popen[str]
+    gpu: str | None
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -110,10 +113,11 @@ def _start_what_fits(settings: Settings, progress: Progress) -> None:
         if run is None:
             return
         progress.waiting.remove(run)
-        progress.running.append(_start(settings, run))
+        taken = [job.gpu for job in progress.running]
+        progress.running.append(_start(settings, run, min(settings.gpus, key=taken.count, default=None)))
 
 
-def _start(settings: Settings, run: PlannedRun) -> Job:
+def _start(settings: Settings, run: PlannedRun, gpu: str | None) -> Job:
     folder = ablation_folder(settings.state, settings.ablation.name) / run.name
     log = folder.parent / "logs" / f"{run.name}.log"
     key = f"{run.params_hash} {stable_hash(settings.files[run.name])}\n"
@@ -129,7 +133,7 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
         write_text_atomically(stamp, key)
     log.parent.mkdir(parents=True, exist_ok=True)
     tags = {"RETRACE_ABLATION": settings.ablation.name, "RETRACE_VARIANT": run.variant}
-    surroundings = worktree_environment(folder) | tags
+    surroundings = worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
     with open(log, "w") as output:
         process = subprocess.Popen(
             dvc("repro", *what_to_repro(folder, run.targets)),
@@ -142,7 +146,7 @@ def _start(settings: Settings, run: PlannedRun) -> Job:
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
-    return Job(run, folder, log, process)
+    return Job(run, folder, log, process, gpu)
 
 
 def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:

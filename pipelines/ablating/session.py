@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
+from pipelines.ablating.packing import jobs_that_fit, this_machine
 from pipelines.ablating.plan import PlannedRun, expected_seconds, plan_runs, told_plan
 from pipelines.ablating.records import ablation_folder, finished, seconds_of_others
 from pipelines.ablating.runner import Settings, run_pending
@@ -15,6 +16,7 @@ from pipelines.ablating.settings import check_ablation
 from pipelines.ablating.writing import Findings
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_files
+from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from stages.foundations.errors import UserError
 
 
@@ -27,7 +29,8 @@ class Choice:
     name: str
     variants: Sequence[str] | None
     seeds: Sequence[int] | None
-    jobs: int
+    jobs: int | None
+    """Runs at once; None for as many as fit."""
     revision: str
     is_with_changes: bool
     is_kept: bool
@@ -43,6 +46,9 @@ class Session:
     code: Code
     files: Mapping[str, Mapping[str, str]]
     """Hashes of the files that each run runs with its parameters, by the run's name."""
+    jobs: int
+    packed: str
+    """Why so many at once; empty where the caller said how many."""
 
     def is_done(self, run: PlannedRun) -> bool:
         return finished(self.choice.state, self.ablation.name, run, self.files[run.name]) is not None
@@ -54,7 +60,7 @@ class Session:
     def estimate_minutes(self) -> float:
         """Of what is pending."""
         measured = seconds_of_others(self.choice.state, self.ablation.name, self.runs)
-        return expected_seconds(self.ablation, self.pending, self.choice.jobs, measured, ()) / 60
+        return expected_seconds(self.ablation, self.pending, self.jobs, measured, ()) / 60
 
 
 def list_ablations(root: Path) -> list[str]:
@@ -76,7 +82,9 @@ def show_plan(choice: Choice) -> list[str]:
     lines = told_plan(session.ablation, session.runs, session.is_done, session.ablation.baseline)
     count = len(session.pending)
     told = (
-        f"about {session.estimate_minutes():.0f} min with --jobs {choice.jobs}" if count else "nothing to run"
+        f"about {session.estimate_minutes():.0f} min with --jobs {session.jobs}{session.packed}"
+        if count
+        else "nothing to run"
     )
     return [*lines, "", f"{count} of {len(session.runs)} runs to do, {told}; code {_told_code(session.code)}"]
 
@@ -98,17 +106,20 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         _say_start(session, pending, say)
         failed = []
         if pending:
+            gpus = tuple(visible_gpus())
             settings = Settings(
                 session.ablation,
                 choice.state,
                 session.code,
                 session.files,
                 cache_folder(choice.root),
-                choice.jobs,
+                session.jobs,
+                gpus,
                 choice.is_kept,
                 say,
             )
-            failed = run_pending(settings, pending)
+            with gpu_slots(len(gpus), lock_folder(), say):  # the runs share the cards with nobody else
+                failed = run_pending(settings, pending)
         if not failed or len(failed) < len(session.runs):
             _write(session, say)
     if failed:
@@ -126,23 +137,28 @@ def _open(choice: Choice) -> Session:
     code = code_at(choice.root, choice.revision, choice.is_with_changes)
     targets = sorted({target for run in every for target in run.targets})
     files = code_files(code, targets, [run.params for run in runs])
-    return Session(choice, ablation, runs, code, dict(zip((run.name for run in runs), files, strict=True)))
+    jobs, packed = choice.jobs, ""
+    if jobs is None:
+        jobs, reason = jobs_that_fit(choice.root, [run.params for run in runs], this_machine(visible_gpus()))
+        packed = f" ({reason})"
+    of_run = dict(zip((run.name for run in runs), files, strict=True))
+    return Session(choice, ablation, runs, code, of_run, jobs, packed)
 
 
 def _say_start(session: Session, pending: Sequence[PlannedRun], say: Callable[[str], None]) -> None:
-    total, jobs = len(session.runs), session.choice.jobs
+    total, jobs = len(session.runs), session.jobs
     if not pending:
         say(f"{session.ablation.name}: all {total} runs are done, nothing to run")
         return
     say(
-        f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once, about "
+        f"{session.ablation.name}: {len(pending)} of {total} runs to do, {jobs} at once{session.packed}, about "
         f"{session.estimate_minutes():.0f} min; code {_told_code(session.code)}"
     )
     threads = max(
         run.params[section].get("threads", 1) for run in pending for section in ("sampler", "trainer")
     )
     cores = len(os.sched_getaffinity(0))
-    if threads * jobs > cores:
+    if threads * jobs > cores and not visible_gpus():
         say(
             f"WARNING: {jobs} runs of {threads} threads on {cores} cores get in each other's way: lower --jobs"
         )

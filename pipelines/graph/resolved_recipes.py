@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from pipelines.graph.overrides import dotted, with_changes, without
 from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import foreach_sections, optional_sections, read_definitions
-from stages.foundations.yaml_text import load_yaml
 
 BASE, WITHOUT = "base", "without"
 
@@ -41,25 +43,26 @@ def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None 
     """The resolved parameters. UserError for an unknown recipe or base, a circle, and a key that leads nowhere.
 
     `read` gives the text of a file by its path from the root, None where there is none (default: the file itself).
+    These are the values of `recipe_text`, in a tenth of its time: comments are not looked at.
     """
-    return load_yaml(recipe_text(root, name, read))
+    if read is None:
+        require_recipe(root, name)
+        read = partial(_text, root)
+    content = _merged(_chain(name, read, _values), name)
+    return content | {section: {} for section in _left_out(root, content)}
 
 
 def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> str:
     """The resolved parameters as text: byte by byte the file of a whole recipe; comments are those of the base."""
     if read is None:
         require_recipe(root, name)
-    chain = _chain(name, read or (lambda file: _text(root / file)))
-    text, content = chain[-1]
+        read = partial(_text, root)
+    chain = _chain(name, read, _with_comments)
+    text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:
-        for _, recipe in reversed(chain[:-1]):
-            content = _on_top(content, recipe, name)
         told = f"# Recipe {name}, resolved. What it changes: pipelines/recipes/{name}.yaml. Comments are its base's."
         text = f"{told}\n{_dumped(content)}"
-    graph = root / "dvc.yaml"
-    optional = optional_sections(graph)
-    needed = [name for name in foreach_sections(read_definitions(graph)) if name not in optional]
-    missing = [name for name in needed if name not in content]
+    missing = _left_out(root, content)
     if missing:
         text = (
             text.rstrip("\n")
@@ -69,7 +72,24 @@ def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None 
     return text
 
 
-def _chain(name: str, read: Callable[[str], str | None]) -> list[tuple[str, dict[str, Any]]]:
+def _merged(chain: list[tuple[str, dict[str, Any]]], name: str) -> dict[str, Any]:
+    content = chain[-1][1]
+    for _, recipe in reversed(chain[:-1]):
+        content = _on_top(content, recipe, name)
+    return content
+
+
+def _left_out(root: Path, content: dict[str, Any]) -> list[str]:
+    """Sections over which stages run, and which DVC would miss."""
+    graph = root / "dvc.yaml"
+    optional = optional_sections(graph)
+    needed = [name for name in foreach_sections(read_definitions(graph)) if name not in optional]
+    return [name for name in needed if name not in content]
+
+
+def _chain(
+    name: str, read: Callable[[str], str | None], load: Callable[[str], Any]
+) -> list[tuple[str, dict[str, Any]]]:
     """Text and content of the recipe, of its base, and so on."""
     chain: dict[str, tuple[str, dict[str, Any]]] = {}
     wanted, asked_by = f"{name}.yaml", ""
@@ -81,7 +101,7 @@ def _chain(name: str, read: Callable[[str], str | None]) -> list[tuple[str, dict
             raise UserError(
                 f"recipe {asked_by or name}: there is no pipelines/recipes/{wanted} to be its base"
             )
-        content = _loaded(text, wanted)
+        content = _loaded(text, wanted, load)
         chain[wanted] = (text, content)
         if not isinstance(content.get(BASE), str):
             return list(chain.values())
@@ -109,12 +129,39 @@ def _yaml() -> Any:
     return reader
 
 
-def _loaded(text: str, told: str) -> dict[str, Any]:
+def _with_comments(text: str) -> Any:
+    """The document as what writes it again as it was; ValueError when it is not valid YAML."""
     from ruamel.yaml.error import YAMLError
 
     try:
-        content = _yaml().load(text)
+        return _yaml().load(text)
     except YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """Refuses a key that is there twice, as ruamel does; plain YAML takes the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        twice = [key for key in keys if keys.count(key) > 1]
+        if twice:
+            problem = f'found duplicate key "{twice[0]}"'
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def _values(text: str) -> Any:
+    try:
+        return yaml.load(text, _StrictLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _loaded(text: str, told: str, load: Callable[[str], Any]) -> dict[str, Any]:
+    try:
+        content = load(text)
+    except ValueError as error:
         raise UserError(
             f"pipelines/recipes/{told} is not valid YAML: {' '.join(str(error).split())}"
         ) from None
@@ -129,5 +176,6 @@ def _dumped(content: dict[str, Any]) -> str:
     return stream.getvalue()
 
 
-def _text(path: Path) -> str | None:
+def _text(root: Path, file: str) -> str | None:
+    path = root / file
     return path.read_text(encoding="utf-8") if path.is_file() else None

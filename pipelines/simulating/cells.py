@@ -12,6 +12,7 @@ from pipelines.simulating.lengths import DrawnLengths
 from pipelines.simulating.outcome import Outcome
 from pipelines.simulating.policies import Steps, best_split, simulate_split
 from pipelines.simulating.setting import Setting
+from stages.observe.progress import progress
 
 SEARCH = Steps(warm_up=5, measured=8, batches=3)
 """Steps for which a split is tried."""
@@ -52,15 +53,20 @@ class Cell:
 
 
 def simulate_cells(
-    settings: Iterable[Setting], policies: Sequence[str], seeds: Sequence[int], steps: Steps, jobs: int = 1
+    settings: Iterable[Setting],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    steps: Steps,
+    jobs: int = 1,
+    label: str = "simulating",
 ) -> list[Cell]:
     """All policies in all settings, in this order whatever `jobs` is. UserError as the policies say."""
     todo = [(setting, policy) for setting in settings for policy in policies]
     work = bound(_simulate, seeds=tuple(seeds), steps=steps)
     if jobs == 1 or len(todo) == 1:
-        return [work(one) for one in todo]
+        return list(progress(map(work, todo), len(todo), label, "cells"))
     with ProcessPoolExecutor(min(jobs, len(todo))) as pool:
-        return list(pool.map(work, todo))
+        return list(progress(pool.map(work, todo), len(todo), label, "cells"))
 
 
 def _simulate(what: tuple[Setting, str], seeds: tuple[int, ...], steps: Steps) -> Cell:

@@ -77,8 +77,13 @@ def sensitivities(
     return {
         name: ratios(
             simulate_cells(
-                [CHANGES[name](paper_setting(*at)) for at in SETTINGS], POLICIES, seeds, steps, jobs
+                [CHANGES[name](paper_setting(*at)) for at in SETTINGS],
+                POLICIES,
+                seeds,
+                steps,
+                jobs,
+                label=f"{place} of {len(changes)}, {name}",
             )
         )
-        for name in changes
+        for place, name in enumerate(changes, start=1)
     }

@@ -14,6 +14,11 @@ def _sections() -> dict[str, Any]:
     return {"extract_web": ExtractWebParams}
 
 
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    method = params["extract_web"].get("method", {})  # which dvc.lock of an earlier version has not
+    return method.get("kind") == "model" and method["model"]["kind"] == "policy"
+
+
 def _contradictions(sections: Sections) -> list[str]:
     method, sampler = sections["extract_web"].method, sections["sampler"]
     if method.kind != "model" or method.model.kind != "policy" or sampler.kind != "vllm":
@@ -27,15 +32,10 @@ def _contradictions(sections: Sections) -> list[str]:
     ]
 
 
-def _asks_policy(params: Mapping[str, Any]) -> bool:
-    method = (params.get("extract_web") or {}).get("method") or {}
-    return (method.get("model") or {}).get("kind") == "policy"
-
-
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
-    runs_model=_asks_policy,
+    runs_model=_runs_model,
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),

@@ -48,9 +48,8 @@ class About:
     contradictions: Callable[[Sections], list[str]] = lambda sections: []
     """Where its sections do not fit together or to others, a sentence each that says what to change."""
 
-    runs_model: bool | Callable[[Mapping[str, Any]], bool] = False
-    """It computes with a policy, and takes a GPU where there is one; or whether it does, by its sections as params.yaml
-    or dvc.lock has them."""
+    runs_model: Callable[[Mapping[str, Any]], bool] = lambda params: False
+    """Whether it computes with a network, and takes a GPU where there is one; of a parameter file as it stands."""
     model: Callable[[Sections], ModelSizes] | None = None
     """For the stage that brings the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None
@@ -83,10 +82,6 @@ class About:
     """Its tables that get a card in the report, by their path under data/ without the ending, and what they are for."""
     contamination: str = ""
     """Its table of rows that stand in a benchmark, as in `tables`."""
-
-    def takes_gpu(self, params: Mapping[str, Any]) -> bool:
-        """Whether it computes with a policy where its sections are these."""
-        return self.runs_model(params) if callable(self.runs_model) else self.runs_model
 
 
 @cache

@@ -9,7 +9,9 @@ A stage is a process of its own, and a small one spends more time on imports tha
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,16 +26,36 @@ def quick_imports() -> Iterator[None]:
 
     Nothing is hidden once transformers is loaded: it has looked what is installed, and would miss it.
     Imports make half a million objects that stay; to look through them for garbage again and again takes 1.5 s. What
-    was so before is so afterwards, also when an import fails.
+    was so before is so afterwards, also when an import fails. transformers and diffusers ask Python which package is
+    of which distribution, and get the answer of `packages_distributions`.
     """
     was_collecting = gc.isenabled()
     hidden = [name for name in UNUSED if name not in sys.modules and "transformers" not in sys.modules]
+    slow = importlib.metadata.packages_distributions
     gc.disable()
+    importlib.metadata.packages_distributions = packages_distributions
     sys.modules.update(dict.fromkeys(hidden))  # None: importing it raises ImportError
     try:
         yield
     finally:
+        importlib.metadata.packages_distributions = slow
         for name in hidden:
             del sys.modules[name]
         if was_collecting:
             gc.enable()
+
+
+def packages_distributions() -> dict[str, list[str]]:
+    """As `importlib.metadata.packages_distributions`, in 0.03 s instead of 0.23: no metadata is parsed whole."""
+    found = defaultdict(list)
+    for distribution in importlib.metadata.distributions():
+        packages = set((distribution.read_text("top_level.txt") or "").split())
+        if not packages:
+            record = (distribution.read_text("RECORD") or "").splitlines()
+            files = [line.partition(",")[0] for line in record]
+            packages = {file.partition("/")[0].removesuffix(".py") for file in files if file.endswith(".py")}
+        told = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        name = told.partition("\nName:")[2].partition("\n")[0].strip()
+        for package in packages:
+            found[package].append(name)
+    return dict(found)

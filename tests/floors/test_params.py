@@ -11,10 +11,11 @@ from typing import get_args
 import pytest
 import yaml
 
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.resolved_recipes import read_recipe, recipe_text
 from pipelines.graph.schema import check_params, check_values, section_models
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
+from stages.foundations.yaml_text import load_yaml
 from stages.rl_round.params.study import StudyParams
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,9 @@ def test_the_params_in_use_are_the_laptop_recipe():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_every_recipe_is_valid(recipe):
-    assert set(check_values(read_recipe(PROJECT, recipe.stem), recipe.stem)) <= set(section_models())
+    values = read_recipe(PROJECT, recipe.stem)
+    assert set(check_values(values, recipe.stem)) <= set(section_models())
+    assert values == load_yaml(recipe_text(PROJECT, recipe.stem))
 
 
 def values_of(tree):
@@ -157,6 +160,13 @@ def test_every_section_is_read_by_a_stage():
         (
             lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2),
             "set trainer.kind deepspeed",
+        ),
+        (
+            lambda p: p.update(
+                launch={**p["launch"], "command": {"kind": "torchrun"}, "gpus_per_node": 3},
+                sampler={**read_recipe(PROJECT, "gsm8k-smollm2")["sampler"], "tensor_parallel": 2},
+            ),
+            "launch starts 3 ranks, and sampler.tensor_parallel 2 does not divide them",
         ),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),

@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import sys
 
@@ -57,3 +58,14 @@ def test_collection_that_was_off_stays_off():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_packages_have_the_distributions_that_python_finds():
+    exact, found = importlib.metadata.packages_distributions(), module.packages_distributions()
+    assert {"PIL", "yaml", "sklearn"} <= set(exact)
+    assert {package: set(names) for package, names in exact.items()}.items() <= {
+        package: set(names) for package, names in found.items()
+    }.items()
+    with quick_imports():
+        assert importlib.metadata.packages_distributions() == found
+    assert importlib.metadata.packages_distributions is not module.packages_distributions

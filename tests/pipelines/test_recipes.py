@@ -11,9 +11,10 @@ from pipelines.cli import app
 from pipelines.graph import recipes
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.recipes import clear_strays, is_in_use, use_recipe
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.resolved_recipes import read_recipe, recipe_text
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import recipe_name
 
 
@@ -115,7 +116,10 @@ other: {x: 1}
 def resolved(root, **recipes):
     for name, text in recipes.items():
         (root / "pipelines/recipes" / f"{name}.yaml").write_text(text)
-    return read_recipe(root, list(recipes)[-1])
+    name = list(recipes)[-1]
+    values = read_recipe(root, name)
+    assert values == load_yaml(recipe_text(root, name)), "values and text are read by two readers"
+    return values
 
 
 @pytest.mark.parametrize(
@@ -176,6 +180,8 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
         ),
         ({"a": "base: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: the base laptop.yaml has no such key"),
         ({"a": "base: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
+        ({"a": "base: laptop.yaml\nfirst: 1\nfirst: 2\n"}, 'found duplicate key "first"'),
+        ({"a": "- first\n"}, "pipelines/recipes/a.yaml must hold a mapping of sections"),
     ],
 )
 def test_what_cannot_be_resolved_is_told_in_a_sentence(dvc_project, recipes, told):

@@ -17,6 +17,7 @@ import pytest
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
+from stages.rl_round.__main__ import main
 from tests.fakes.processes import those_with
 from tests.fakes.taught_policy import rl_flags, write_params
 
@@ -61,8 +62,7 @@ def replayed(taught, folder):
     shutil.copy(folder / "out/rl_1.parquet", recorded / "rollouts.parquet")
     changes = {"rl.loop": {"kind": "replay", "schedule": str(recorded)}, **CORRECTED}
     params = write_params(folder / "replay.yaml", {**changes, "rl_rounds.rl_1.steps": STEPS})
-    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, folder / "replayed")]
-    subprocess.run(command, env=environment(folder), check=True, capture_output=True)
+    main(rl_flags(taught, params, folder / "replayed"))
     return dvc_md5(folder / "replayed/rl_1")
 
 
