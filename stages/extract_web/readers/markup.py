@@ -23,9 +23,7 @@ EMPHASIS = names("b strong em i u")
 _PARTS = {
     **dict.fromkeys(("question", "problem", "exercise"), "problem"),
     **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
-    **dict.fromkeys(
-        ("answer", "ans", "acceptedanswer", "suggestedanswer", "rightanswer", "correctanswer"), "answer"
-    ),
+    **dict.fromkeys(("answer", "ans", "rightanswer", "correctanswer"), "answer"),
     **dict.fromkeys(("hint", "hints"), "aside"),
 }
 _WRAPS_OR_NAMES = names(
