@@ -82,16 +82,17 @@ def _untagged(step: Step, chain: Chain, known: Known) -> Any:
 
 
 def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
-    """What section `launch` or its sampler takes, at most the GPUs that it could see; 0 for a stage without one."""
-    if not about(step.entry.stage).runs_model:
+    """A GPU for each rank, or what its one process takes of those that it could see; 0 for a stage without one."""
+    params = step.entry.params
+    if not about(step.entry.stage).runs_model(params):
         return 0
     if not tags.get("gpus", "").isdecimal():
         return None
-    if "cpu" in _values(step.entry.params, "device", str):
+    seen = int(tags["gpus"])
+    if not seen or "cpu" in _values(params, "device", str):
         return 0
-    params = step.entry.params
     wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
-    return params.get("launch.nodes", 1) * min(int(tags["gpus"]), wanted)
+    return max(int(tags.get("ranks", 1)), min(seen, wanted))
 
 
 def _values(params: Any, name: str, kind: type) -> list[Any]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,24 +54,9 @@ def read_recipe(root: Path, name: str, read: Callable[[str], str | None] | None 
 
 def recipe_text(root: Path, name: str, read: Callable[[str], str | None] | None = None) -> str:
     """The resolved parameters as text: byte by byte the file of a whole recipe; comments are those of the base."""
-    if read is not None:
-        return _resolved(root, name, read)
-    require_recipe(root, name)
-    files = [
-        file for pattern in ("dvc.yaml", "pipelines/recipes/*.yaml") for file in sorted(root.glob(pattern))
-    ]
-    return _kept(
-        root, name, tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
-    )
-
-
-@cache
-def _kept(root: Path, name: str, files: tuple[tuple[str, int, int], ...]) -> str:
-    """Read again when a file changes: comments make it half a second, and an ablation asks for every run."""
-    return _resolved(root, name, partial(_text, root))
-
-
-def _resolved(root: Path, name: str, read: Callable[[str], str | None]) -> str:
+    if read is None:
+        require_recipe(root, name)
+        read = partial(_text, root)
     chain = _chain(name, read, _with_comments)
     text, content = chain[-1][0], _merged(chain, name)
     if len(chain) > 1:

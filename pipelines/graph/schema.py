@@ -142,10 +142,16 @@ def _contradictions(sections: Mapping[str, Any], stages: list[GraphStage]) -> li
         for name in dict.fromkeys(stage.name for stage in stages)
         for line in about(name).contradictions(sections)
     ]
-    trainer = sections.get("trainer")
-    if trainer is not None and trainer.kind == "torch" and sections["launch"].ranks > 1:
+    trainer, ranks = sections.get("trainer"), sections["launch"].ranks if "launch" in sections else 1
+    width = getattr(sections.get("sampler"), "tensor_parallel", 1)
+    if ranks > 1 and ranks % width:
         found.append(
-            f"launch starts {sections['launch'].ranks} ranks, but trainer.kind torch has one: set trainer.kind "
+            f"launch starts {ranks} ranks, and sampler.tensor_parallel {width} does not divide them: each engine is "
+            "spread over so many neighbouring ranks"
+        )
+    if trainer is not None and trainer.kind == "torch" and ranks > 1:
+        found.append(
+            f"launch starts {ranks} ranks, but trainer.kind torch has one: set trainer.kind "
             "deepspeed, or launch.command.kind python"
         )
     return found

@@ -1,11 +1,11 @@
-"""Starts a training stage where section `launch` of its parameter file says; dvc.yaml calls this.
+"""Starts a stage that trains or draws where section `launch` of its parameter file says; dvc.yaml calls this.
 
     python -m pipelines.launching -m stages.sft --params params.yaml ...          # what DVC runs
     python -m pipelines.launching --show -m stages.sft --params params.yaml ...   # what would be run, and nothing else
 
-On this machine the process becomes the stage or torchrun. For other machines it stays, shows their log, and takes the
-job back when it is ended. `--show` prints a command line, or the manifest (for `kubectl apply --dry-run=server -f -`
-and `sky launch --dryrun`).
+What runs no model with these parameters (a filter without agreement) is one process here. On this machine the process
+becomes the stage or torchrun. For other machines it stays, shows their log, and takes the job back when it is ended.
+`--show` prints a command line, or the manifest (for `kubectl apply --dry-run=server -f -` and `sky launch --dryrun`).
 """
 
 from __future__ import annotations
@@ -19,28 +19,47 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from pipelines.launching.kubernetes import pytorch_job, run_job
-from pipelines.launching.params import KubernetesCommand, LaunchParams, SkypilotCommand, SlurmCommand
+from pipelines.launching.kubernetes import pytorch_job, ray_job, run_job
+from pipelines.launching.params import (
+    KuberayCommand,
+    KubernetesCommand,
+    LaunchParams,
+    PythonCommand,
+    SkypilotCommand,
+    SlurmCommand,
+)
 from pipelines.launching.processes import local_command, slurm_command
 from pipelines.launching.skypilot import down_command, launch_command, skypilot_task
 from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
+from stages.foundations.about import about
 from stages.foundations.errors import UserError
-from stages.foundations.params import load_section
+from stages.foundations.params import load_section, read_yaml
 from stages.observe.command import run_stage
 
 
 def main() -> None:
     is_shown, stage = sys.argv[1:2] == ["--show"], sys.argv[1:]
     stage = stage[1:] if is_shown else stage
-    launch = load_section(_parameter_file(stage), "launch", LaunchParams)
+    launch = launch_of(stage)
     if is_shown:
         print(shown(launch, stage))
         return
     with terminated_as_interrupt():
         sys.exit(run(launch, stage))
+
+
+def launch_of(stage: Sequence[str]) -> LaunchParams:
+    """Section `launch` of its parameter file, or one process here where the stage would use no GPU."""
+    file = _parameter_file(stage)
+    launch = load_section(file, "launch", LaunchParams)
+    package, _, name = stage[1].partition(".")
+    if package != "stages" or about(name).runs_model(read_yaml(file)):
+        return launch
+    return launch.model_copy(update={"nodes": 1, "command": PythonCommand(kind="python")})
 
 
 def run(launch: LaunchParams, stage: Sequence[str]) -> int:
@@ -52,7 +71,7 @@ def run(launch: LaunchParams, stage: Sequence[str]) -> int:
             return run_in_group(slurm_command(launch, command, name, stage), Path.cwd(), env=os.environ)
         case KubernetesCommand() as command:
             _require("kubectl", launch)
-            return run_job(pytorch_job(launch, command, name, stage))
+            return run_job(_manifest(launch, command, name, stage))
         case SkypilotCommand() as command:
             _require("sky", launch)
             with tempfile.TemporaryDirectory(prefix="retrace-") as folder:
@@ -76,11 +95,18 @@ def shown(launch: LaunchParams, stage: Sequence[str]) -> str:
         case SlurmCommand() as command:
             return shlex.join(slurm_command(launch, command, name, stage))
         case KubernetesCommand() as command:
-            return yaml.safe_dump(pytorch_job(launch, command, name, stage), sort_keys=False)
+            return yaml.safe_dump(_manifest(launch, command, name, stage), sort_keys=False)
         case SkypilotCommand() as command:
             return yaml.safe_dump(skypilot_task(launch, command, name, stage), sort_keys=False)
         case _:
             return shlex.join(local_command(launch, stage))
+
+
+def _manifest(
+    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
+) -> dict[str, Any]:
+    make = ray_job if isinstance(command, KuberayCommand) else pytorch_job
+    return make(launch, command, name, stage)
 
 
 def job_name(stage: Sequence[str]) -> str:

@@ -62,6 +62,15 @@ class KubernetesCommand(StrictParams):
     """`/dev/shm`, through which NCCL and vLLM's processes talk."""
 
 
+class KuberayCommand(KubernetesCommand):
+    """A RayJob of KubeRay (v1): a Ray cluster of `nodes` pods for the stage, which is one process on the first of them.
+
+    For the asynchronous loop and `sampler.replicas`. The image has Ray on its PATH, in the version of the clone.
+    """
+
+    kind: Literal["kuberay"]  # type: ignore[assignment]
+
+
 class SkypilotCommand(StrictParams):
     """`sky launch`: a cluster for the stage, which ends with it."""
 
@@ -78,7 +87,7 @@ class SkypilotCommand(StrictParams):
 
 
 LaunchCommand = Annotated[
-    PythonCommand | TorchrunCommand | SlurmCommand | KubernetesCommand | SkypilotCommand,
+    PythonCommand | TorchrunCommand | SlurmCommand | KubernetesCommand | KuberayCommand | SkypilotCommand,
     Field(discriminator="kind"),
 ]
 
@@ -98,14 +107,14 @@ class LaunchParams(StrictParams):
         if self.nodes > 1 and self.command.kind in ("python", "torchrun"):
             raise ValueError(
                 f"command.kind {self.command.kind} starts processes on this machine, and nodes is {self.nodes}: set "
-                "command.kind slurm, kubernetes or skypilot, or nodes 1"
+                "command.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"
             )
         return self
 
     @property
     def ranks(self) -> int:
         """Processes that train together."""
-        return 1 if self.command.kind == "python" else self.nodes * self.gpus_per_node
+        return 1 if self.command.kind in ("python", "kuberay") else self.nodes * self.gpus_per_node
 
     @property
     def is_here(self) -> bool:

@@ -36,15 +36,16 @@ def stage_hours(root: Path, asked: float) -> float:
 def stage_gpus(root: Path, stage: str, command: str) -> int:
     """GPUs of this machine that a stage with this command takes, where there are any.
 
-    0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that only draws takes those that
-    one sampler is spread over.
+    0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that section `launch` does
+    not start takes those that one sampler is spread over.
     """
-    if not about(stage).runs_model:
+    params = _params(root)
+    if not about(stage).runs_model(params):
         return 0
     if LAUNCHER in command:
         launch = read_launch(root)
         return launch.gpus_per_node if launch and launch.is_here else 0
-    return (_params(root).get("sampler") or {}).get("tensor_parallel") or 1
+    return (params.get("sampler") or {}).get("tensor_parallel") or 1
 
 
 def _params(root: Path) -> Mapping[str, Any]:

@@ -290,7 +290,7 @@ def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: lis
         )
     told += [
         f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
-        f"{parallel} GPU(s), in a synchronous round one for every {parallel} rank(s), at "
+        f"{parallel} GPU(s), or one for every {parallel} rank(s) where that is more, at "
         f"{question.bandwidth_share:.2f} of the bandwidth",
         "not counted: process starts, loading, verifying, saving; below a billion parameters, launches between kernels",
     ]
@@ -322,9 +322,7 @@ def _planned(
     training, drawing, together = item.training, item.sampling, item.side_by_side
     speed = speed.split(together)
     replicas = together.replicas if together else question.replicas
-    if (
-        training and not together and isinstance(speed, GpuSpeed)
-    ):  # every rank draws with an engine of its own
+    if not together and isinstance(speed, GpuSpeed):  # every rank draws with an engine of its own
         replicas = max(replicas, ranks // speed.gpus_per_replica)
         speed = replace(speed, replicas=replicas)
     held = drawn_with = None

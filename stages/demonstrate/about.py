@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stages.foundations.about import About, Sections
@@ -26,6 +27,10 @@ def _contradictions(sections: Sections) -> list[str]:
     ]
 
 
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    return any(source["kind"] == "rejection_sampled" for source in params["demonstrate"]["sources"])
+
+
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Rejection sampling; not counted where every problem is sampled for, and nobody knows how many there will be."""
     from stages.foundations.planned_work import ResponseLengths, Sampling, Work
@@ -47,7 +52,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
-    runs_model=True,
+    runs_model=_runs_model,
     work=_work,
     lane="Policies",
     has_funnel=True,

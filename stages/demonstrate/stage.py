@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import Namespace
 from collections import Counter
 
@@ -16,7 +17,7 @@ from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section, load_value
+from stages.foundations.params import load_section, load_value, read_yaml
 from stages.foundations.tables.demonstration import DEMONSTRATION
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.problem import PROBLEM
@@ -33,13 +34,15 @@ def run_demonstrate(paths: Namespace) -> None:
 
     def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
         with run.phase("rejection_sampling"):
-            return sample_demonstrations(source, chosen, paths.params, paths.policy, ranks)
+            return sample_demonstrations(source, chosen, paths.params, paths.policy, attempt, ranks)
 
     def count_tokens(texts: list[str]) -> list[int]:
         return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
 
     inputs = {"problems": paths.problems, "web": paths.web, "policy": paths.policy}
-    attempt = attempt_at("demonstrate", params.model_dump(), inputs, seed=seed)
+    decisive = ("demonstrate", "prompt", "sampler", "verifier")
+    shown = {name: section for name, section in read_yaml(paths.params).items() if name in decisive}
+    attempt = attempt_at("demonstrate", shown, inputs, seed=seed)
     with launched_ranks() as ranks, track(attempt) as run:
         rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
         train, validation = split(rows, params.validation_rows, seed)
@@ -57,6 +60,7 @@ def run_demonstrate(paths: Namespace) -> None:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
+        shutil.rmtree(attempt.pieces, ignore_errors=True)
 
 
 def _web_solutions(paths: Namespace, params: DemonstrateParams) -> pandas.DataFrame:

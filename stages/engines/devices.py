@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from stages.foundations.errors import UserError
+from stages.foundations.gpu_failures import gpu_failure
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "cuda" and not torch.cuda.is_available():
+    """`auto` is the GPU when there is one; UserError when `cuda` is asked for and absent, or one cannot be used."""
+    if name == "cpu" or torch.cuda.is_available():
+        return torch.device("cuda" if name == "auto" else name)
+    if told := _refused():
+        raise UserError(f"device: {name}, but {told}; device: cpu computes without it")
+    if name == "cuda":
         raise UserError(
             "device: cuda, but torch sees no GPU: use device: auto, or install the CUDA build of torch"
         )
-    return torch.device(name)
+    return torch.device("cpu")
+
+
+def _refused() -> str:
+    """Why CUDA does not start here although nobody has hidden the GPU; empty where there is none.
+
+    torch itself warns and says that there is none: a run would take days on the CPU of a GPU machine.
+    """
+    if torch.version.cuda is None or os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return ""
+    try:
+        torch.cuda.init()
+    except RuntimeError as error:
+        return gpu_failure(error)
+    return ""

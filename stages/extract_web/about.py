@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from stages.foundations.about import About, FunnelStep, Sections
@@ -11,6 +12,11 @@ def _sections() -> dict[str, Any]:
     from stages.extract_web.params import ExtractWebParams
 
     return {"extract_web": ExtractWebParams}
+
+
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    method = params["extract_web"].get("method", {})  # which dvc.lock of an earlier version has not
+    return method.get("kind") == "model" and method["model"]["kind"] == "policy"
 
 
 def _contradictions(sections: Sections) -> list[str]:
@@ -29,7 +35,7 @@ def _contradictions(sections: Sections) -> list[str]:
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
-    runs_model=True,
+    runs_model=_runs_model,
     lane="Web solutions",
     has_funnel=True,
     way=FunnelStep("From pages to trusted problems", "pages"),

@@ -39,6 +39,10 @@ def _sections() -> dict[str, Any]:
     return {"filter_web": FilterWebParams}
 
 
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    return params["filter_web"]["agreement"]["kind"] == "policy"
+
+
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     """Responses to each candidate; not counted where nobody knows how many candidates there will be."""
     from stages.foundations.planned_work import ResponseLengths, Sampling, Work
@@ -62,7 +66,7 @@ def _told_agreement(params: Mapping[str, Any]) -> str:
 
 ABOUT = About(
     sections=_sections,
-    runs_model=True,
+    runs_model=_runs_model,
     work=_work,
     lane="Web solutions",
     has_funnel=True,

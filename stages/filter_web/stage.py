@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from argparse import Namespace
 
 from stages.engines.trainers.one_rank import launched_ranks
@@ -10,7 +11,7 @@ from stages.filter_web.params import FilterWebParams, NoAgreement, PolicyAgreeme
 from stages.foundations.attempt import attempt_at
 from stages.foundations.funnel import Funnel
 from stages.foundations.metrics import write_metrics
-from stages.foundations.params import chosen, load_section, load_value
+from stages.foundations.params import chosen, load_section, load_value, read_yaml
 from stages.foundations.tables.benchmark import BENCHMARK
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.contamination import CONTAMINATION
@@ -44,11 +45,15 @@ def run_filter_web(paths: Namespace) -> None:
                 from stages.filter_web.agreement import keep_agreeing
 
                 with run.phase("agreement"):
-                    kept, found = keep_agreeing(rows, funnel, agreement, paths.params, paths.policy, ranks)
+                    kept, found = keep_agreeing(
+                        rows, funnel, agreement, paths.params, paths.policy, attempt, ranks
+                    )
                 agreement_metrics.update(found)
                 return kept
 
-    attempt = attempt_at("filter_web", params.model_dump(), inputs, seed=load_value(paths.params, "seed"))
+    decisive = ("filter_web", "prompt", "sampler", "verifier")
+    shown = {name: section for name, section in read_yaml(paths.params).items() if name in decisive}
+    attempt = attempt_at("filter_web", shown, inputs, seed=load_value(paths.params, "seed"))
     with launched_ranks() as ranks, track(attempt) as run:
         with run.phase("rules"):
             rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
@@ -60,3 +65,4 @@ def run_filter_web(paths: Namespace) -> None:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
+        shutil.rmtree(attempt.pieces, ignore_errors=True)

@@ -48,8 +48,8 @@ class About:
     contradictions: Callable[[Sections], list[str]] = lambda sections: []
     """Where its sections do not fit together or to others, a sentence each that says what to change."""
 
-    runs_model: bool = False
-    """It computes with a policy, and takes a GPU where there is one."""
+    runs_model: Callable[[Mapping[str, Any]], bool] = lambda params: False
+    """Whether it computes with a network, and takes a GPU where there is one; of a parameter file as it stands."""
     model: Callable[[Sections], ModelSizes] | None = None
     """For the stage that brings the policy that all others start from."""
     work: Callable[[Sections, str, Lengths], Work] | None = None

@@ -35,6 +35,11 @@ class Attempt:
     scratch: Path
     """For checkpoints and other work that is not finished; it exists."""
 
+    @property
+    def pieces(self) -> Path:
+        """For finished pieces that a run which goes on need not make again; the stage removes it at its end."""
+        return self.scratch / "pieces"
+
 
 def attempt_at(
     stage: str,

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stages.foundations.errors import UserError
+from stages.foundations.gpu_failures import gpu_failure
 from stages.observe.lifetime import die_with_dvc
 
 # Threads that wait by spinning take the core from whoever they wait for: with another job beside it on two cores, sft
@@ -33,7 +34,7 @@ def run_stage(main: Callable[[], None]) -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except Exception as error:
-        failure = storage_failure(error)
+        failure = storage_failure(error) or gpu_failure(error)
         if not failure:
             raise
         print(f"error: {failure}", file=sys.stderr)

@@ -198,8 +198,12 @@ def _sqlite_file(uri: str) -> Path | None:
 
 
 def _machine_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Who ran the stage, the GPUs it may compute on, the hash of its code's fingerprint, and the seed of the run."""
-    found = {"mlflow.user": getpass.getuser(), "gpus": str(visible_gpus())}
+    """Who ran the stage, the GPUs it may compute on, its ranks, the hash of its code, and the seed of the run."""
+    found = {
+        "mlflow.user": getpass.getuser(),
+        "gpus": str(visible_gpus()),
+        "ranks": os.environ.get("WORLD_SIZE", "1"),
+    }
     fingerprint = Path("data/code") / f"{tags.get('stage', '')}.json"
     found |= {"code": dvc_md5(fingerprint)} if fingerprint.exists() else {}
     return found | ({"seed": seed} if "seed" in tags and (seed := _seed_of_the_run()) else {})

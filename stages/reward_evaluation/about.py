@@ -28,4 +28,10 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
     return NetworkWork(0, 2 * costs.parameters, flops, taken_for_granted=told)
 
 
-ABOUT = About(sections=_sections, networks=_networks, lane="Reward model", is_varied=True)
+ABOUT = About(
+    sections=_sections,
+    networks=_networks,
+    runs_model=lambda params: True,
+    lane="Reward model",
+    is_varied=True,
+)

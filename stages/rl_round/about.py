@@ -93,7 +93,7 @@ def _told_of_tails(loop: AsynchronousLoop) -> str:
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
-    runs_model=True,
+    runs_model=lambda params: True,
     work=_work,
     named_after=("policy", "round"),
     is_varied=True,

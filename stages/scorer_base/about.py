@@ -33,6 +33,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 ABOUT = About(
     sections=_sections,
     networks=_networks,
+    runs_model=lambda params: True,
     lane="Reward model",
     raw=lambda params: [params.get("scorer_base")],
 )

@@ -42,5 +42,10 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 
 ABOUT = About(
-    sections=_sections, runs_model=True, work=_work, named_after=("policy",), lane="Policies", has_funnel=True
+    sections=_sections,
+    runs_model=lambda params: True,
+    work=_work,
+    named_after=("policy",),
+    lane="Policies",
+    has_funnel=True,
 )

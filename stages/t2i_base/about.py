@@ -35,7 +35,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 ABOUT = About(
     sections=_sections,
     networks=_networks,
-    runs_model=True,
+    runs_model=lambda params: True,
     raw=lambda params: [params.get("t2i_base")],
     named_after=("policy",),
     lane="Text to image",

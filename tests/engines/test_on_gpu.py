@@ -29,6 +29,7 @@ from stages.engines.samplers.samples import Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
+from stages.foundations.gpu_failures import gpu_failure
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")
@@ -74,6 +75,15 @@ def losses(trainer, updates=5):
 
 def weights_of(trainer):
     return {name: weight.float().cpu().clone() for name, weight in trainer.learned_weights()}
+
+
+@needs_cuda
+def test_a_full_card_is_told_in_one_sentence_and_nothing_stays_on_it():
+    before = torch.cuda.memory_allocated()
+    with pytest.raises(torch.OutOfMemoryError) as found:
+        torch.empty(1 << 42, dtype=torch.uint8, device="cuda")
+    assert gpu_failure(found.value).startswith(("the card's memory is full", "the card is shared"))
+    assert torch.cuda.memory_allocated() == before
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.launching.resources import LAUNCHER
 from stages.code.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
 from stages.foundations.stage_graph import optional_sections, stages_of
@@ -49,6 +50,18 @@ def test_the_code_stage_makes_every_fingerprint_and_always_runs():
     outs = paths(STAGES["code"]["outs"])
     assert sorted(outs) == [f"data/code/{name}.json" for name in stage_names(PROJECT)]
     assert STAGES["code"]["always_changed"] is True
+
+
+def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():
+    """A rank that nobody starts draws nothing, and a GPU that nobody counts is given to two stages."""
+    for name, stage in STAGES.items():
+        sources = "".join(file.read_text() for file in (PROJECT / "stages" / name).rglob("*.py"))
+        tools = ("build_trainer", "build_sampler", "pick_device", "launched_ranks")
+        used = [tool for tool in tools if f"import {tool}" in sources]
+        assert LAUNCHER in stage["cmd"] or "launched_ranks" not in used, name
+        assert name == "grade" or bool(used) == ("runs_model=" in sources), (
+            name
+        )  # its judge runs by hand alone
 
 
 def test_dvc_can_resolve_the_graph(resolved):

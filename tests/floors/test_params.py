@@ -161,6 +161,13 @@ def test_every_section_is_read_by_a_stage():
             lambda p: p["launch"].update(command={"kind": "torchrun"}, gpus_per_node=2),
             "set trainer.kind deepspeed",
         ),
+        (
+            lambda p: p.update(
+                launch={**p["launch"], "command": {"kind": "torchrun"}, "gpus_per_node": 3},
+                sampler={**read_recipe(PROJECT, "gsm8k-smollm2")["sampler"], "tensor_parallel": 2},
+            ),
+            "launch starts 3 ranks, and sampler.tensor_parallel 2 does not divide them",
+        ),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
     ],

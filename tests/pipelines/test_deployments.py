@@ -10,7 +10,7 @@ import yaml
 from pipelines.ablating.definition import ablation_names
 from pipelines.flows.choices import policy_names
 from pipelines.graph.graph import stages_in_order
-from pipelines.launching.resources import stage_hours
+from pipelines.launching.resources import stage_gpus, stage_hours
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
@@ -164,6 +164,16 @@ def test_stages_that_run_a_model_take_gpus(dvc_project):
     params.write_text(yaml.safe_dump({**own, "launch": launch}))
     assert stages_in_order(dvc_project)[-1].gpus == 0, "its ranks run on GPUs of other machines"
     assert [stage.name for stage in stages_in_order(dvc_project, ("round@b",))] == ["respond", "round@b"]
+
+
+@pytest.mark.parametrize(("method", "gpus"), [({"kind": "rules"}, 0), ({"kind": "model"}, 2)])
+def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
+    for model, taken in ({"kind": "policy"}, gpus), ({"kind": "address"}, 0):
+        section = {"method": method | ({"model": model} if method["kind"] == "model" else {})}
+        own = {"sampler": {"tensor_parallel": 2}, "extract_web": section}
+        (tmp_path / "params.yaml").write_text(yaml.safe_dump(own))
+        assert stage_gpus(tmp_path, "extract_web", "python -m stages.extract_web") == taken
+    assert stage_gpus(tmp_path, "respond", "python -m stages.respond") == 2
 
 
 # ------------------------------------------------------------------ what a task tells

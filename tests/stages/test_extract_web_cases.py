@@ -101,12 +101,32 @@ def test_a_question_in_json_ld_has_its_accepted_answer():
     question = {
         "@type": "Question",
         "text": "What is 1+1?",
-        "acceptedAnswer": {"@type": "Answer", "text": "<p>It is <b>2</b>.</p>"},
+        "acceptedAnswer": {"@type": "Answer", "text": "<p>It is <b>2</b>.</p>", "upvoteCount": "many"},
         "suggestedAnswer": [{"@type": "Answer", "text": "3", "upvoteCount": 9}],
     }
     data = json.dumps({"@context": "https://schema.org", "@type": "QAPage", "mainEntity": question})
     [row] = found(f"<script type='application/ld+json'>{data}</script><p>What is 1+1?</p>", "html")
     assert (row["problem"], row["solution"]) == ("What is 1+1?", "It is 2.")
+
+
+def test_a_question_in_microdata_has_its_accepted_answer_and_code_its_lines():
+    def item(kind, prop, inner):
+        return f"<div itemscope itemtype='https://schema.org/{kind}' itemprop='{prop}'>{inner}</div>"
+
+    def answer(votes, text, prop="suggestedAnswer"):
+        count = f"<span itemprop=upvoteCount data-value={votes}>{votes}</span><h2>Sorted by votes</h2>"
+        author = item("Person", "author", "<b itemprop=name>Ann</b>")
+        comment = item("Comment", "comment", "<p itemprop=text>Thanks.</p>")
+        return item("Answer", prop, f"{count}<div itemprop=text>{text}</div>{author}{comment}")
+
+    answers = [answer(2, "<p>3</p>"), answer(9, "<pre>\nif x:\n    y\n</pre>")]
+    accepted = answer(1, "<p>It is $2$.</p>", "acceptedAnswer")
+    for others, solution in (answers, "if x:\n    y"), ([*answers, accepted], "It is $2$."):
+        asked = "<h1 itemprop=name>Sums</h1><p>Viewed 9 times</p><div itemprop=text><p>What is 1+1?</p></div>"
+        question = item("Question", "mainEntity", asked + "".join(others))
+        page = f"<html itemscope itemtype='https://schema.org/QAPage'><body>{question}</body></html>"
+        [row] = found(page, "html")
+        assert (row["problem"], row["solution"], row["evidence"]) == ("What is 1+1?", solution, "marked")
 
 
 def test_a_solution_of_most_problems_is_doubted():

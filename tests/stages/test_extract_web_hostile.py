@@ -60,6 +60,14 @@ PAGES = {
         "html",
         "<h3>Task 1 Core</h3><p>Add 1.</p><p>Save it</p><h4>Solution</h4><p>2</p>" * N,
     ),
+    "questions in questions": (
+        "html",
+        "<!-- QAPage -->"
+        + "".join(
+            f"<p itemscope itemtype=schema.org/{kind} itemprop=text>" for kind in ("Question", "Answer")
+        )
+        + "<div itemscope itemtype=schema.org/Answer itemprop=text>x" * N,
+    ),
     "open answers": ("html", "<p>1. x" + "(Answer: " * N),
     "terms": ("html", "<dl>" + "<dt>What is 1+1?</dt><dd>2</dd>" * N),
     "sections of a key": (

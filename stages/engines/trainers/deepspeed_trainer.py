@@ -29,7 +29,7 @@ from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams
 from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.protocol import Diagnostics, LossFunction, Update, add_diagnostics, add_up
-from stages.engines.trainers.shards import ShardReader, shard_of, write_tensors
+from stages.engines.trainers.shards import ShardReader, require_written_by, shard_of, write_tensors
 from stages.engines.trainers.zero_state import MOMENTS, fragments, optimizer_state, use_fragments
 from stages.foundations.errors import UserError
 
@@ -79,6 +79,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         if is_mixed and self.rank == 0:
             # Not copied: DeepSpeed puts rounded weights in their place.
             exact = {name: weight.detach() for name, weight in self.model.module.named_parameters()}
+        config = _engine_config(self.params, self.max_gradient_norm)
+        if self.params.zero_stage == 3:
+            _spread(module, config, is_mixed)
         engine, *_ = deepspeed.initialize(
             model=module,
             optimizer=torch.optim.AdamW(
@@ -88,7 +91,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
                 weight_decay=adamw.weight_decay,
                 foreach=True,
             ),
-            config=_engine_config(self.params, self.max_gradient_norm),
+            config=config,
             dist_init_required=False,
         )
         if is_mixed:
@@ -246,6 +249,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     @torch.no_grad()
     def load_checkpoint(self, folder: Path) -> None:
         """Restores what any number of ranks wrote at any ZeRO stage; see the protocol."""
+        require_written_by("deepspeed", folder, "trainer.json")
         written = json.loads((folder / "trainer.json").read_text())
         is_same = written == self._checkpoint_layout()
         zero_stage = self.params.zero_stage
@@ -291,6 +295,22 @@ class _Pass(nn.Module):
 
     def forward(self, batch: Batch, of_outputs: Callable[[Outputs], Any]) -> Any:
         return of_outputs(self._forward(self.module, batch))
+
+
+def _spread(module: nn.Module, config: Mapping[str, Any], is_mixed: bool) -> None:
+    """Gives each rank its part of one weight after the other.
+
+    `deepspeed.initialize` would move the whole model to every GPU first: 65 GB for 32 billion parameters in bfloat16.
+    Here a GPU holds its parts and the one weight that is being cut.
+    """
+    import deepspeed
+
+    if is_mixed:
+        for weight in module.parameters():
+            weight.data = weight.data.to(torch.bfloat16)
+    device = deepspeed.zero.Init(module=module, config_dict_or_path=dict(config)).local_device
+    for buffer in module.buffers():  # which are not cut, and which nobody moves after this
+        buffer.data = buffer.data.to(device)
 
 
 def _check_params(params: DeepspeedTrainerParams, optimizer: AdamwParams | MuonParams) -> AdamwParams:

@@ -106,9 +106,11 @@ class ProcessGroup:
         """Ends the group, unless it was somebody else's."""
         if not self._is_own:
             return
-        deepspeed = sys.modules.get("deepspeed")
-        if deepspeed is not None and deepspeed.comm.is_initialized():
-            deepspeed.comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
+        comm = sys.modules.get(
+            "deepspeed.comm"
+        )  # it may be there unused, or half of DeepSpeed, which failed to load
+        if comm is not None and comm.is_initialized():
+            comm.destroy_process_group()  # torch's would leave DeepSpeed with groups that are gone
         else:
             dist.destroy_process_group()
 

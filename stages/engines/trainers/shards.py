@@ -15,6 +15,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from stages.foundations.errors import UserError
+
 DTYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
@@ -27,6 +29,17 @@ DTYPES = {
 def shard_of(rank: int) -> str:
     """File name of a rank's shard: see `stages.engines.trainers.checkpoints`."""
     return f"rank-{rank:05d}.safetensors"
+
+
+def require_written_by(kind: str, folder: Path, file: str) -> None:
+    """UserError where a checkpoint lacks the file that a trainer of this kind writes: another one wrote it."""
+    if not (folder / file).exists():
+        others = len(list(folder.glob("rank-*.safetensors")))
+        writer = f"trainer.kind deepspeed on {others} rank(s)" if others else "trainer.kind torch"
+        raise UserError(
+            f"{folder} was written by {writer}, and trainer.kind {kind} cannot go on from it: set that kind again, or "
+            f"remove the folder to start over"
+        )
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> str:

@@ -18,7 +18,7 @@ from stages.engines.trainers.one_rank import OneRank
 from stages.engines.trainers.optimizers import allocate_state, build_optimizers
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.protocol import LossFunction, Update, add_up
-from stages.engines.trainers.shards import write_tensors
+from stages.engines.trainers.shards import require_written_by, write_tensors
 
 FILE = "trainer.safetensors"
 
@@ -114,6 +114,7 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
 
     def load_checkpoint(self, folder: Path) -> None:
         """Restores weights and optimizer state; KeyError when the file belongs to another model."""
+        require_written_by("torch", folder, FILE)
         tensors = load_file(folder / FILE, device=str(self.device))
         for name, weight in self.learned_weights():
             weight.copy_(tensors.pop(f"weights/{name}"))

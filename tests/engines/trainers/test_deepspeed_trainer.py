@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from stages.engines.policies.language_model import language_model
 from stages.engines.trainers.deepspeed_trainer import DeepspeedTrainer
 from stages.engines.trainers.params import MuonParams, TorchTrainerParams
+from stages.engines.trainers.process_group import ProcessGroup
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
 from tests.engines.deepspeed_ranks import (
@@ -157,7 +158,9 @@ def test_statistics_that_a_model_keeps_are_part_of_it(zero_stage, tmp_path):
     resumed.close()
 
 
-@pytest.mark.parametrize(("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed")])
+@pytest.mark.parametrize(
+    ("zero_stage", "dtype"), [(0, "float32"), (2, "float32"), (1, "mixed"), (3, "mixed")]
+)
 def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     updates, weights = reference
     trainer = deepspeed_trainer(zero_stage, policy, dtype)
@@ -169,6 +172,19 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
     for name, weight in snapshot(trainer).items():
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])
+def test_ranks_that_never_used_deepspeed_leave_all_the_same(monkeypatch, loaded):
+    import deepspeed
+
+    if loaded != "all of it":
+        for name in [name for name in sys.modules if name.partition(".")[0] == "deepspeed"]:
+            monkeypatch.delitem(sys.modules, name)
+    if loaded == "a part that failed":
+        monkeypatch.setitem(sys.modules, "deepspeed", type(deepspeed)("deepspeed"))
+    ProcessGroup().leave()
     assert not torch.distributed.is_initialized()
 
 
@@ -191,13 +207,23 @@ def test_learning_rate_scale_and_broken_losses(policy, zero_stage):
 
 
 @pytest.mark.parametrize(("tie", "gradient_checkpointing"), [(True, True), (False, False)])
-def test_weights_that_zero_3_spreads_are_whole_where_they_are_used(tmp_path, tie, gradient_checkpointing):
+def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
+    tmp_path, tie, gradient_checkpointing, monkeypatch
+):
     """The head is used outside its own module; here it is too large to be left whole on every rank."""
+    moved, move = [], torch.nn.Module.to
+
+    def counted(module, *where, **how):
+        moved.append(sum(weight.numel() for weight in module.parameters()))
+        return move(module, *where, **how)
+
+    monkeypatch.setattr(torch.nn.Module, "to", counted)
     policy = write_tiny_policy(tmp_path, tie=tie, hidden=416, layers=1)
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
     params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
     trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
+    assert not any(moved[1:]), "the reference is moved whole; no GPU ever holds all that is spread"
     head = trainer.model.module.get_output_embeddings().weight
     assert head.numel() == 0 < head.ds_numel
     theirs, ours = expected.evaluate(batches[4]), trainer.evaluate(batches[4])

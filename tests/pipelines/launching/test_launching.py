@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from pipelines.launching import kubernetes
-from pipelines.launching.__main__ import run, shown
+from pipelines.launching.__main__ import launch_of, run, shown
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
 
@@ -65,13 +65,14 @@ if dist.get_rank() == 0:
     Path(sys.argv[sys.argv.index("--out") + 1]).write_text(f"{dist.get_world_size()} {int(ones)} {sys.argv[-1]}")
 dist.destroy_process_group()
 """
-# Answers as kubectl does; the job runs for one look and ends as the file `end` says.
+# Answers as kubectl does; the job, of either operator, runs for one look and ends as the file `end` says.
 KUBECTL = """#!/bin/sh
 cd {folder}; shift 2; echo "$*" >> calls
 case $1 in
 create) cat > manifest ;;
 get) state=Running; test $(grep -c "^get" calls) -gt 2 && state=$(cat end)
-     printf '{{"status": {{"conditions": [{{"type": "%s", "status": "True"}}]}}}}' $state ;;
+     test $2 = rayjob && printf '{{"status": {{"jobDeploymentStatus": "%s"}}}}' $state
+     test $2 = rayjob || printf '{{"status": {{"conditions": [{{"type": "%s", "status": "True"}}]}}}}' $state ;;
 logs) echo "step 1 of 2" ;;
 esac
 """
@@ -112,7 +113,9 @@ def bench(tmp_path):
 
 @pytest.mark.parametrize("kind", ["python", "torchrun"])
 def test_several_nodes_need_a_tool_that_reaches_them(kind):
-    with pytest.raises(ValueError, match=r"set command\.kind slurm, kubernetes or skypilot, or nodes 1"):
+    with pytest.raises(
+        ValueError, match=r"set command\.kind slurm, kubernetes, kuberay or skypilot, or nodes 1"
+    ):
         launch(command={"kind": kind})
     here = launch(nodes=1, command={"kind": kind})
     assert (here.ranks, here.is_here) == ({"python": 1, "torchrun": 8}[kind], True)
@@ -123,6 +126,15 @@ def test_on_one_machine_the_stage_is_started_as_it_is_or_once_for_each_gpu():
     told = shlex.split(shown(launch(nodes=1, command={"kind": "torchrun"}), STAGE))
     assert told[1:5] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=8"]
     assert told[5:] == STAGE
+
+
+@pytest.mark.parametrize(("agreement", "ranks"), [("policy", 16), ("none", 1)])
+def test_a_stage_that_runs_no_model_asks_for_no_machines(tmp_path, agreement, ranks):
+    params = {"launch": launch().model_dump(), "filter_web": {"agreement": {"kind": agreement}}}
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
+    stage = ["-m", "stages.filter_web", "--params", str(tmp_path / "params.yaml")]
+    assert launch_of(stage).ranks == ranks
+    assert shown(launch_of(stage), stage).startswith("srun" if ranks > 1 else "python -m stages.filter_web")
 
 
 def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
@@ -168,19 +180,47 @@ def test_the_manifest_gives_every_pod_its_share_and_no_password():
         launch(command={**KUBERNETES, "namespace": "Team A"})
 
 
-@pytest.mark.parametrize(("end", "code"), [("Succeeded", 0), ("Failed", 1)])
-def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, end, code, monkeypatch, capfd):
+def test_a_ray_job_has_a_pod_for_each_node_and_one_process():
+    whole = launch(command={**KUBERNETES, "kind": "kuberay"})
+    made = yaml.safe_load(shown(whole, STAGE[:4]))
+    spec, cluster = made["spec"], made["spec"]["rayClusterSpec"]
+    assert (made["apiVersion"], made["kind"], whole.ranks, whole.is_here) == ("ray.io/v1", "RayJob", 1, False)
+    project = "/shared/retrace"
+    python = f"{project}/.venv/bin/python"
+    assert spec["entrypoint"] == f"env --chdir={project} RAY_ADDRESS=auto {python} {' '.join(STAGE[:4])}"
+    assert spec["shutdownAfterJobFinishes"] and spec["activeDeadlineSeconds"] == 5400
+    (workers,) = cluster["workerGroupSpecs"]
+    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 1
+    for group, name in ((cluster["headGroupSpec"], "ray-head"), (workers, "ray-worker")):
+        (container,) = group["template"]["spec"]["containers"]
+        assert container["name"] == name and "command" not in container, "KubeRay starts Ray in it"
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    alone = launch(nodes=1, command={**KUBERNETES, "kind": "kuberay"})
+    assert not yaml.safe_load(shown(alone, STAGE))["spec"]["rayClusterSpec"]["workerGroupSpecs"]
+
+
+@pytest.mark.parametrize(
+    ("make", "end", "code"),
+    [
+        (kubernetes.pytorch_job, "Succeeded", 0),
+        (kubernetes.pytorch_job, "Failed", 1),
+        (kubernetes.ray_job, "Complete", 0),
+        (kubernetes.ray_job, "Failed", 1),
+    ],
+)
+def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, make, end, code, monkeypatch, capfd):
     folder, tool, _ = bench
     tool("kubectl", KUBECTL)
     (folder / "end").write_text(end)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     monkeypatch.setattr(kubernetes, "SECONDS_BETWEEN_LOOKS", 0.01)
     whole = launch(command=KUBERNETES)
-    assert kubernetes.run_job(kubernetes.pytorch_job(whole, whole.command, "job", STAGE)) == code
+    manifest = make(whole, whole.command, "job", STAGE)
+    assert kubernetes.run_job(manifest) == code
     assert "step 1 of 2" in capfd.readouterr().out
     verbs = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
     assert verbs[:2] == ["delete", "create"] and verbs[-1] == "delete"
-    assert json.loads((folder / "manifest").read_text())["spec"]["nprocPerNode"] == "8"
+    assert json.loads((folder / "manifest").read_text()) == manifest
 
 
 def test_a_job_is_taken_back_when_the_stage_is_ended(bench):

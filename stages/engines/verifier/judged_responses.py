@@ -1,0 +1,138 @@
+"""Responses that a policy draws and the verifier judges, by all ranks, in pieces: a run that is killed goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
+from stages.engines.replicas.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.samplers.sampling import sample_prompts
+from stages.engines.samplers.shares import drawing_share
+from stages.engines.trainers.protocol import Ranks
+from stages.engines.verifier.judgement import Judgement
+from stages.engines.verifier.params import VerifierParams
+from stages.engines.verifier.verifier import Verifier
+from stages.foundations.attempt import Attempt
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.hashing import stable_hash
+from stages.foundations.params import load_section
+from stages.foundations.prompts import PromptParams
+
+RESPONSES_AT_ONCE = 16384
+"""Of a piece: two thousand for each of eight GPUs, so that waiting for the longest ones of each costs little."""
+SECTIONS = ("prompt", "sampler", "verifier")
+"""What decides here besides a stage's own section."""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is drawn of each problem: see `sample_prompts`."""
+
+    samples: int
+    settings: SamplingSettings
+    seed_parts: tuple[int | str, ...]
+    label: str
+
+
+@dataclass(frozen=True)
+class JudgedResponse:
+    """A response and what is said of it."""
+
+    text: str
+    tokens: int
+    is_truncated: bool
+    judgement: Judgement
+
+
+def judged_responses(
+    problems: Sequence[Mapping[str, Any]],
+    names: Sequence[str],
+    drawing: Drawing,
+    params_path: Path,
+    policy: Path,
+    attempt: Attempt,
+    ranks: Ranks,
+) -> list[list[JudgedResponse]]:
+    """Responses to each problem (`problem`, `answer`; one of `names` seeds it), by problem; on every rank.
+
+    All ranks bring the same, and rank 0 writes each piece into the attempt's `pieces`. UserError when
+    the verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
+    """
+    prompt, sampler_params, verifier_params = (
+        load_section(params_path, name, model)
+        for name, model in zip(SECTIONS, (PromptParams, SamplerParams, VerifierParams), strict=True)
+    )
+    share, tokenizer = drawing_share(sampler_params, ranks), load_tokenizer(policy)
+    judged: list[list[JudgedResponse]] = []
+    with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
+
+        def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
+            prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
+            drawn = sample_prompts(
+                sampler,
+                prompts,
+                of_rows,
+                drawing.samples,
+                drawing.settings,
+                *drawing.seed_parts,
+                label=drawing.label,
+            )
+            flat = [
+                (row["answer"], decode_response(tokenizer, sample.token_ids), sample)
+                for row, samples in zip(rows, drawn, strict=True)
+                for sample in samples
+            ]
+            pairs, truncated = (
+                [(gold, text) for gold, text, _ in flat],
+                [one.is_truncated for *_, one in flat],
+            )
+            said = verifier.judge(pairs, truncated, require_marker=True)
+            made = [
+                JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
+                for (_, text, sample), judgement in zip(flat, said, strict=True)
+            ]
+            return [made[start : start + drawing.samples] for start in range(0, len(made), drawing.samples)]
+
+        at_once = max(1, RESPONSES_AT_ONCE // drawing.samples)
+        for start in range(0, len(problems), at_once):
+            rows, of_rows = problems[start : start + at_once], names[start : start + at_once]
+            asked = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
+            place = attempt.pieces / f"judged-{asked[:16]}.json"
+            piece = ranks.broadcast(_read(place) if ranks.rank == 0 and place.exists() else None)
+            if piece is None:
+                piece = share.everywhere(judge(share.of(rows), share.of(of_rows)), len(rows))
+                if ranks.rank == 0:
+                    write_json(place, [[dataclasses.asdict(one) for one in of_row] for of_row in piece])
+            judged += piece
+    _refuse_failures(judged, attempt.stage, verifier_params)
+    return judged
+
+
+def _read(place: Path) -> list[list[JudgedResponse]]:
+    def response(held: dict[str, Any]) -> JudgedResponse:
+        said = held["judgement"]
+        return JudgedResponse(
+            **{**held, "judgement": Judgement(**{**said, "verdict": Verdict(said["verdict"])})}
+        )
+
+    return [[response(held) for held in of_row] for of_row in json.loads(place.read_text(encoding="utf-8"))]
+
+
+def _refuse_failures(judged: list[list[JudgedResponse]], stage: str, params: VerifierParams) -> None:
+    verdicts = [one.judgement.verdict for of_problem in judged for one in of_problem]
+    failures = sum(verdict.is_failure for verdict in verdicts)
+    if failures > params.abort_undecided_fraction * len(verdicts):
+        raise UserError(
+            f"{stage}: the verifier failed on {failures} of {len(verdicts)} responses: "
+            "raise verifier.timeout_seconds or verifier.memory_mib"
+        )
