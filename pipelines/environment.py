@@ -32,6 +32,11 @@ STAMP = "retrace-set-up.json"
 # Measured, unpacked and with what pip needs besides while it works (CPU builds; CUDA's come on top).
 GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "ray": 0.4, "test": 0.3, "bench": 0.4}
 CUDA_GIB = 12.0
+NOT_COMPILED = (
+    r"/(tests|transformers/models|diffusers/(modular_)?pipelines|vllm/(model_executor/)?models|torch/testing"
+    r"|ray/(rllib|serve|data|tune|train)|databricks|anthropic|apprise/plugins)/"
+)
+"""A third of all source text, of which a run imports next to nothing; that is compiled when it is imported."""
 ENGINES = ("vllm", "deepspeed", "ray")
 """Groups that a recipe needs when it names them, in the order in which the lock lays them over each other."""
 REMEDIES = {
@@ -156,6 +161,7 @@ class Environment:
         started, missing = time.monotonic(), self._missing(groups)
         self._require_disk(missing)
         self._make_venv()
+        compiling = None
         for group in missing:
             if group == "installer":
                 self._pip(group, self.pins[group])
@@ -163,8 +169,14 @@ class Environment:
                 self._pip(group, ["--no-deps", "--no-build-isolation", "--editable", str(self.project)])
             else:
                 self._install_group(group)
-            if group == missing[-1]:
-                self._compile()  # before the stamp, so that it is done again where it was killed
+            if group != missing[-1]:
+                if not compiling or compiling.poll() is not None:
+                    compiling = self._start_compiling(1)  # pip takes one core
+            else:  # before the stamp, so that it is done again where it was killed
+                say("compiling")
+                if compiling:
+                    compiling.wait()
+                self._start_compiling(0).wait()
             self._stamp(group)
         say(f"done in {time.monotonic() - started:.0f} s")
 
@@ -295,15 +307,15 @@ class Environment:
         file.write_text("\n".join(override(pins, self.pins["vllm-cuda"] if has_nvidia_gpu() else [])) + "\n")
         return file
 
-    def _compile(self) -> None:
-        """Bytecode of all packages but for their tests, on all cores; pip would make it on one.
+    def _start_compiling(self, processes: int) -> subprocess.Popen:
+        """Bytecode of all packages that are there, by so many processes (0: one a core); pip would make it last.
 
         What does not compile is a template or for another Python, and never imported.
         """
-        say("compiling")
         folders = [str(site) for site in (self.folder / "lib").glob("python*/site-packages")]
-        command = [self.python, "-m", "compileall", "-q", "-j", "0", "-x", "/tests/", *folders]
-        subprocess.run(command, capture_output=True, preexec_fn=die_with_parent)
+        command = [self.python, "-m", "compileall", "-q", "-j", str(processes), "-x", NOT_COMPILED, *folders]
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, preexec_fn=die_with_parent, **silent)
 
     def _forget_half_installed(self) -> None:
         """pip writes RECORD last: a package without one was cut off, and pip would take it for complete."""

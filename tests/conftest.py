@@ -40,6 +40,10 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_unconfigure():
+    gc.freeze()  # as in `stages.observe.command`
+
+
 @pytest.fixture(scope="session", autouse=True)
 def state_of_wider_fixtures(tmp_path_factory):
     """Fixtures of a module or a session are made before `own_state`: without this they would share the project's."""

@@ -10,9 +10,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.paths import parse_paths
 
 
-def run(body):
+def run(body, before=""):
     main = textwrap.indent(body, "    ")
-    code = f"from stages.observe.command import run_stage\ndef main():\n{main}\nrun_stage(main)"
+    code = f"{before}from stages.observe.command import run_stage\ndef main():\n{main}\nrun_stage(main)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
@@ -70,3 +70,12 @@ def test_flags_become_paths(tmp_path):
         "sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"]
     )
     assert (paths.out.name, paths.round) == ("o", "rl_1")
+
+
+@pytest.mark.parametrize("body", ["pass", "raise SystemExit(3)"])
+def test_what_was_imported_is_not_looked_through_for_garbage_when_it_ends(body):
+    """And what was to be done at the end is done: outputs are flushed, `atexit` is heard."""
+    told = "import atexit, gc\natexit.register(lambda: print('frozen', gc.get_freeze_count() > 0))\n"
+    first = "import stages.observe.command, atexit\natexit.register(lambda: print('last'))\n"
+    done = run(f"{first}\n{body}", before=told)
+    assert done.stdout.split() == ["last", "frozen", "True"] and done.returncode in (0, 3), done.stderr
