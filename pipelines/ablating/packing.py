@@ -68,8 +68,19 @@ def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Mach
                 f"{sum(free) / 1e9:.0f} GB on {len(free)} GPUs are free, {bytes_each / 1e9:.1f} for a run",
             )
         )
+    if on_gpu and not all(map(wants_one_gpu, every)):
+        limits.append((1, "a run takes several GPUs"))
     count, reason = min(limits)
     return max(1, count), reason
+
+
+def wants_one_gpu(params: Mapping[str, Any]) -> bool:
+    """False where ranks, a wide sampler or replicas take more; such a run has to see all GPUs of the machine."""
+    sampler = params["sampler"]
+    replicas = (sampler.get("replicas") or {}).get("count", 1)
+    is_split = params.get("rl", {}).get("loop", {}).get("kind") == "asynchronous"
+    ranks = params.get("launch", {}).get("gpus_per_node", 1)
+    return max(ranks, replicas, sampler.get("tensor_parallel", 1)) == 1 and not is_split
 
 
 def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

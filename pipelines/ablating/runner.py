@@ -46,7 +46,7 @@ class Settings:
     cache: Path
     jobs: int
     gpus: tuple[str, ...]
-    """Numbers of those that the runs share, one for each run; empty where there is none."""
+    """Numbers of those that the runs share, one for each run; empty where there is none, or a run takes several."""
     is_kept: bool
     """True leaves the worktrees of finished runs."""
     say: Callable[[str], None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
-from pipelines.ablating.packing import jobs_that_fit, this_machine
+from pipelines.ablating.packing import jobs_that_fit, this_machine, wants_one_gpu
 from pipelines.ablating.plan import PlannedRun, expected_seconds, plan_runs, told_plan
 from pipelines.ablating.records import ablation_folder, finished, seconds_of_others
 from pipelines.ablating.runner import Settings, run_pending
@@ -107,6 +107,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
         failed = []
         if pending:
             gpus = tuple(visible_gpus())
+            dealt = gpus if all(wants_one_gpu(run.params) for run in session.runs) else ()
             settings = Settings(
                 session.ablation,
                 choice.state,
@@ -114,7 +115,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
                 session.files,
                 cache_folder(choice.root),
                 session.jobs,
-                gpus,
+                dealt,
                 choice.is_kept,
                 say,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.ablating.packing import Machine, jobs_that_fit
+from pipelines.ablating.packing import Machine, jobs_that_fit, wants_one_gpu
 from pipelines.graph.overrides import with_changes
 from pipelines.graph.resolved_recipes import read_recipe
 from stages.foundations.scratch import PROJECT
@@ -45,3 +45,13 @@ def test_without_a_gpu_threads_share_the_cores_and_little_memory_is_the_limit():
 
 def test_one_run_at_a_time_is_tried_however_little_there_is():
     assert jobs_that_fit(PROJECT, [DIGITS], Machine(1, 1e9, {"0": 1e9}))[0] == 1
+
+
+def test_a_run_that_takes_several_gpus_goes_alone_and_sees_all_of_them():
+    machine = Machine(64, 512e9, {"0": 80e9, "1": 80e9})
+    asynchronous = read_recipe(PROJECT, "laptop-asynchronous")
+    ranks = with_changes(DIGITS, {"launch.gpus_per_node": 2})
+    assert wants_one_gpu(DIGITS)
+    for several in (ranks, asynchronous):
+        assert not wants_one_gpu(several)
+        assert jobs_that_fit(PROJECT, [DIGITS, several], machine) == (1, "a run takes several GPUs")
