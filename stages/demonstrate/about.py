@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stages.foundations.about import About, Sections
+from stages.foundations.about import About, Sections, unknown_sources
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import Lengths, Work
@@ -18,13 +18,16 @@ def _sections() -> dict[str, Any]:
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    wants_web = any(source.kind == "web" for source in sections["demonstrate"].sources)
-    if not wants_web or "filter_web" in sections:
-        return []
-    return [
-        "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: add it, "
-        "or take another kind"
-    ]
+    asked = sections["demonstrate"].sources
+    given = [name for source in asked if source.kind == "given" for name in source.sources or ()]
+    known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
+    found = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
+    if any(source.kind == "web" for source in asked) and "filter_web" not in sections:
+        found.append(
+            "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
+            "add it, or take another kind"
+        )
+    return found
 
 
 def _runs_model(params: Mapping[str, Any]) -> bool:

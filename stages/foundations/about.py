@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,15 @@ class About:
     """Its tables that get a card in the report, by their path under data/ without the ending, and what they are for."""
     contamination: str = ""
     """Its table of rows that stand in a benchmark, as in `tables`."""
+
+
+def unknown_sources(address: str, asked: Iterable[str], known: Collection[str], where: str) -> list[str]:
+    """What a list of names at `address` asks for that `where` does not have, as `About.contradictions` tells it."""
+    return [
+        f"{address}: `{name}` is none of {where}, which are {', '.join(sorted(known)) or 'none'}"
+        for name in asked
+        if name not in known
+    ]
 
 
 @cache

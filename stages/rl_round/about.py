@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from stages.foundations.about import About, Sections
+from stages.foundations.about import About, Sections, unknown_sources
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import Lengths, Sampling, Work
@@ -30,7 +30,23 @@ def _contradictions(sections: Sections) -> list[str]:
         if this_round.reward is not None
         for told in reward_contradictions(this_round.of(rl))
     ]
-    return [*sampler_contradictions(rl, sampler), *own, *of_rounds]
+    return [*sampler_contradictions(rl, sampler), *own, *of_rounds, *_unknown_sources(sections)]
+
+
+def _unknown_sources(sections: Sections) -> list[str]:
+    train = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
+    web = sections["collect_web"].sources if "collect_web" in sections else {}
+    tables = {
+        "problems/train": (train, "`sources` with role train"),
+        "web/solutions": (web, "`collect_web.sources`"),
+    }
+    return [
+        told
+        for name, this_round in sections["rl_rounds"].items()
+        for told in unknown_sources(
+            f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems]
+        )
+    ]
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:

@@ -117,6 +117,8 @@ def _problems_of_round(
     frame = require_rows(
         read_table(paths.problems, PROBLEM), paths.problems, "loosen the rules of curate or filter_web"
     )
+    if this_round.sources is not None:
+        frame = frame[frame["source"].isin(this_round.sources)]
     problems = [
         Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
         for row in frame.to_dict("records")
@@ -124,7 +126,11 @@ def _problems_of_round(
     problems = slice_problems(problems, this_round.problem_slice, seed)
     if len(problems) < params.problems_per_step:
         raise UserError(
-            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems, fewer than rl.problems_per_step "
-            f"{params.problems_per_step}: use fewer slices or collect more problems"
+            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems{_of(this_round.sources)}, fewer than "
+            f"rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems
+
+
+def _of(sources: list[str] | None) -> str:
+    return "" if sources is None else f" of {', '.join(sources)}"

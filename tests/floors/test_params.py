@@ -168,6 +168,16 @@ def test_every_section_is_read_by_a_stage():
             ),
             "launch starts 3 ranks, and sampler.tensor_parallel 2 does not divide them",
         ),
+        (
+            lambda p: p["rl_rounds"]["rl_1"].update(sources=["arithmetic_trian"]),
+            r"rl_rounds\.rl_1\.sources: `arithmetic_trian` is none of `sources` with role train, which are arithmetic_",
+        ),
+        (
+            lambda p: p["demonstrate"].update(
+                sources=[{"kind": "given", "sources": ["arithmetic_held_out"], "max_rows": None}]
+            ),
+            r"demonstrate\.sources: `arithmetic_held_out` is none of `sources` with role train",
+        ),
         (lambda p: p["sources"].pop("arithmetic_held_out"), "none has role `benchmark`"),
         (lambda p: p["report"].update(baseline_policy="x"), "must be one of policies"),
     ],

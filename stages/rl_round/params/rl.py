@@ -211,6 +211,8 @@ class RoundParams(StrictParams):
     """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
     problem_slice: ProblemSlice
     prompt_selection: PromptSelectionParams
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Names of the sources whose problems are drawn from, before they are sliced; absent for all of the table."""
     reward: RewardParams | None = None
     """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
 

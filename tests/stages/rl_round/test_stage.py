@@ -10,8 +10,9 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables.table import read_table, write_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from stages.rl_round.rollouts import prompt_selection
@@ -119,6 +120,25 @@ def test_grpo_is_a_setting_of_the_same_code(taught, tmp_path):
 def test_contradictory_settings_are_refused(taught, tmp_path, change, told):
     with pytest.raises(UserError, match=told):
         main(rl_flags(taught, write_params(tmp_path / "params.yaml", change), tmp_path))
+
+
+def test_a_round_draws_from_the_sources_that_it_names(taught, tmp_path):
+    frame = read_table(taught / "problems.parquet", PROBLEM)
+    frame["source"] = ["tens" if index % 2 else "ones" for index in range(len(frame))]
+    problems = tmp_path / "problems.parquet"
+    write_table(frame.to_dict("records"), problems, PROBLEM)
+    changes = {"rl.problems_per_step": 2, "rl_rounds.rl_1.sources": ["tens"], "rl_rounds.rl_1.steps": 2}
+    flags = rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path)
+    flags[flags.index("--problems") + 1] = str(problems)
+    main(flags)
+    drawn = set(read_table(tmp_path / "rl_1.parquet", ROLLOUT)["problem_id"])
+    assert drawn == set(frame[frame["source"] == "tens"]["problem_id"])
+
+    flags[flags.index("--params") + 1] = str(
+        write_params(tmp_path / "many.yaml", changes | {"rl.problems_per_step": 4})
+    )
+    with pytest.raises(UserError, match="holds 3 problems of tens, fewer than rl.problems_per_step 4"):
+        main(flags)
 
 
 SAFE_SET = {"kind": "safe_set", "log_threshold": -13.0, "outside": "drop_token"}
