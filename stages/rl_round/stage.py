@@ -126,8 +126,8 @@ def _problems_of_round(
     problems = slice_problems(problems, this_round.problem_slice, seed)
     if len(problems) < params.problems_per_step:
         raise UserError(
-            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems{_of(this_round.sources)}, fewer than "
-            f"rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
+            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems{_of(this_round.sources)}, fewer "
+            f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems
 
