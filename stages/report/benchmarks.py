@@ -19,6 +19,7 @@ from stages.report.scores import (
     metric_label,
     metric_names,
     pass_scores,
+    policy_before_rl,
     score,
 )
 
@@ -61,9 +62,10 @@ class Benchmark:
     """Score names, in the order of the table's columns."""
     headline_metric: str
     headline: list[tuple[str, Interval]]
-    """First, baseline and last policy with the headline's score."""
+    """First policy, baseline, the one before RL, and the last, with the headline's score."""
     comparisons: list[Comparison]
-    """Last policy against the baseline: the headline's metric, then greedy."""
+    """Last policy against the baseline, then against the policy that RL began from where that is another: each on the
+    headline's metric, then greedy."""
     rows: list[PolicyRow]
     clean_problems: int | None
     """Problems without those that training data held; None when none was held."""
@@ -92,10 +94,15 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     differences = {
         policy: compare(inputs, name, headline_metric, baseline, policy) for policy in inputs.graded
     }
-    comparisons = [differences.get(last)]
-    if "greedy" in metrics and headline_metric != "greedy":
-        comparisons.append(compare(inputs, name, "greedy", baseline, last))
-    shown = dict.fromkeys([inputs.graded[0], *([baseline] if baseline in inputs.graded else []), last])
+    before_rl = policy_before_rl(inputs)
+    compared = list(dict.fromkeys([headline_metric, *(["greedy"] if "greedy" in metrics else [])]))
+    comparisons = [
+        compare(inputs, name, metric, start, last)
+        for start in dict.fromkeys([baseline, before_rl])
+        for metric in compared
+    ]
+    chosen = [inputs.graded[0], baseline, before_rl, last]
+    shown = dict.fromkeys(policy for policy in chosen if policy in inputs.graded)
     scores = {policy: score(inputs.grades(policy), name, headline_metric) for policy in shown}
     clean = [_value(inputs, policy, name, "clean_problems") for policy in inputs.graded]
     return Benchmark(

@@ -90,6 +90,14 @@ def last_policy(inputs: Inputs) -> str | None:
     return (of_rounds or graded or [None])[-1]
 
 
+def policy_before_rl(inputs: Inputs) -> str | None:
+    """The policy that the first of the last policy's rounds began from; the last policy where no round made it."""
+    policy = last_policy(inputs)
+    while policy in inputs.rounds:
+        policy = inputs.rounds[policy]
+    return policy
+
+
 def compare(inputs: Inputs, benchmark: str, metric: str, baseline: str, policy: str) -> Comparison | None:
     """The paired difference; None when a policy is missing or they have no problem in common.
 

@@ -225,6 +225,16 @@ def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run
     assert "rl_1 is better than sft" in text
 
 
+def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
+    write_params(run, {**PARAMS, "report": {**PARAMS["report"], "baseline_policy": "base"}})
+    text = Reader(make_page(run)).text
+    assert "points from base to rl_1" in text
+    added = compare(
+        read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1"
+    ).difference.interval.estimate
+    assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 is better than sft" in text
+
+
 @pytest.mark.parametrize(
     ("wins", "losses", "ties", "start"),
     [
