@@ -98,10 +98,11 @@ def _averaged(measured: Measured, seeds: Sequence[int]) -> dict[str, float]:
 def verdict(claimed: Comparison, found: Difference) -> Verdict:
     """What the runs say of a claimed direction.
 
-    `agrees`: every interval there is (over problems, over seeds) leaves out 0 on the claimed side, and every seed lies
-    there. `leans for`: only the interval over seeds does not: true of these trained policies, but training again may
-    turn it. `disagrees` and `leans against`: the reverse. For `same`, intervals and seeds lie within the margin, or
-    wholly beyond it on one side. Everything else is `not separated`.
+    `agrees`: the intervals (over problems where problems have scores, and over seeds) leave out 0 on the claimed
+    side, and every seed lies there. `leans for`: only the interval over seeds does not, or is not there with one seed:
+    true of these trained policies, but training again may turn it. `disagrees` and `leans against`: the reverse. For
+    `same`, intervals and seeds lie within the margin, or wholly beyond it on one side. Everything else is `not
+    separated`.
     """
     if found.interval is None:
         return "not separated"
@@ -110,7 +111,9 @@ def verdict(claimed: Comparison, found: Difference) -> Verdict:
     if is_claimed is None:
         return "not separated"
     over_seeds = found.over_seeds
-    is_firm = over_seeds is None or _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
+    is_firm = (
+        over_seeds is not None and _all_say([*sides, (over_seeds.low, over_seeds.high)], claimed) is not None
+    )
     if is_claimed:
         return "agrees" if is_firm else "leans for"
     return "disagrees" if is_firm else "leans against"

@@ -35,7 +35,7 @@ def claim(direction, margin=None):
 
 
 def found(by_seed, low, high, over_seeds=None):
-    seeds = Interval(0.0, *over_seeds) if over_seeds else None
+    seeds = Interval((low + high) / 2, *(over_seeds or (low, high)))
     return Difference(by_seed, Interval((low + high) / 2, low, high), seeds)
 
 
@@ -80,6 +80,8 @@ def test_a_difference_uses_the_seeds_that_both_have():
         (claim("same", 0.1), found({0: 0.15, 1: 0.3}, 0.12, 0.4), "disagrees"),
         (claim("higher"), Difference({}, None, None), "not separated"),
         (claim("higher"), Difference({0: 1.0}, None, None), "not separated"),
+        (claim("higher"), Difference({0: 0.1}, Interval(0.1, 0.05, 0.15), None), "leans for"),
+        (claim("lower"), Difference({0: 0.1}, Interval(0.1, 0.05, 0.15), None), "leans against"),
         (claim("higher"), Difference({0: 1.0, 1: 2.0}, None, Interval(1.5, 0.5, 2.5)), "agrees"),
         (claim("higher"), found({0: 0.1, 1: 0.2}, 0.05, 0.25, (-0.5, 0.8)), "leans for"),
         (claim("lower"), found({0: 0.1, 1: 0.2}, 0.05, 0.25, (-0.5, 0.8)), "leans against"),
