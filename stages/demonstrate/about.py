@@ -22,7 +22,8 @@ def _contradictions(sections: Sections) -> list[str]:
     given = [name for source in asked if source.kind == "given" for name in source.sources or ()]
     known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
     found = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
-    if any(source.kind == "web" for source in asked) and "filter_web" not in sections:
+    has_web = "filter_web" in sections
+    if not has_web and any(source.kind == "web" for source in asked):
         found.append(
             "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
             "add it, or take another kind"
