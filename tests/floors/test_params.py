@@ -174,6 +174,10 @@ def test_every_section_is_read_by_a_stage():
             r"rl_rounds\.rl_1\.sources: `arithmetic_trian` is none of `sources` with role train, which are arithmetic_",
         ),
         (
+            lambda p: p["rl_rounds"]["rl_1"].update(problems="web/solutions", sources=["arithmetic_train"]),
+            r"`arithmetic_train` is none of `collect_web\.sources`, which are arithmetic_pages",
+        ),
+        (
             lambda p: p["demonstrate"].update(
                 sources=[{"kind": "given", "sources": ["arithmetic_held_out"], "max_rows": None}]
             ),
