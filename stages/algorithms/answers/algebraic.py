@@ -22,7 +22,7 @@ from stages.algorithms.answers.normalisation import clean, one_spelling
 from stages.algorithms.answers.quantities import conversion, read_quantities
 from stages.algorithms.answers.shapes import Several, shape_of
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.answers.worked_out import leaves_work
+from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
 
 MAX_CHARACTERS = 1_500
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
@@ -68,7 +68,8 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         is_same = agree(shapes[0], _times(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
-    if is_same is not False and not allowed.expressions and leaves_work(shapes[1], shapes[0]):
+    is_to_do = leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])
+    if is_same is not False and not allowed.expressions and is_to_do:
         return Verdict.WRONG, "not_worked_out"
     if is_same is None:
         return None

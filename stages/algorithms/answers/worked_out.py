@@ -2,7 +2,7 @@ r"""Whether an answer leaves work to the reader: `2+2`, `3 \cdot 4`, an integral
 
 The one rule: beside a number, numbers have been added and multiplied. Fractions, powers, roots, logarithms, factorials
 and binomials are notation for a number, and so is scientific notation; integrals, limits, sums, remainders are not,
-whatever they stand beside.
+whatever they stand beside. An equation or an inequality that holds its unknown anywhere but alone is to be solved.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.latex_tree import Node, is_whole, number
-from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several
+from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
 _NOTATIONS = frozenset(["factorial", "binom"])
@@ -26,6 +26,33 @@ def leaves_work(prediction, gold) -> bool:
     return any(_leaves_work(node, is_number) for node in _nodes(prediction)) and not any(
         _leaves_work(node, is_number) for node in _nodes(gold)
     )
+
+
+def leaves_unsolved(prediction: Node, gold: Node) -> bool:
+    """True for a relation such as `2x = 10` whose unknown stands alone nowhere, beside a gold answer without unknowns.
+
+    A gold answer `y = 2x + 1` holds one: that a line may be written in many ways is for `agree_relations`.
+    """
+    return _is_unsolved(prediction) and not _is_unsolved(gold) and not _unknowns(gold)
+
+
+def _is_unsolved(node: Node) -> bool:
+    return node.head == "relation" and bool(_unknowns(node)) and not any(map(_stands_alone, node.first))
+
+
+def _stands_alone(side: Node) -> bool:
+    """True for `x` and `-x`: whoever wrote `-x > -1` has solved it but for the sign."""
+    if side.head == "multiply" and len(side.parts) == 2 and side.first == number(-1):
+        side = side.parts[1]
+    return name_of(side) is not None
+
+
+def _unknowns(node: Node) -> set[str]:
+    """Variables of a tree, without the name that a relation gives its values; `x = y` gives x one that holds y."""
+    if node.head != "relation":
+        return symbols_of(node).union(*map(_unknowns, _parts(node)))
+    named = next((item for item in node.first if name_of(item) is not None), None)
+    return set().union(*(symbols_of(item) for item in node.first if item is not named))
 
 
 def _nodes(shape) -> Iterator[Node]:

@@ -189,6 +189,12 @@ def verdict(gold, prediction):
         (r"\tan 45^\circ", "1"),
         (r"\ln e", "1"),
         (r"\frac{\log 8}{\log 2}", "3"),
+        ("x=3", "3=x"),
+        ("x<1", "-x>-1"),
+        ("y=2x+1", "2y=4x+2"),
+        ("x=y", "2x=2y"),
+        (r"y=\frac{x}{2}", "2y=x"),
+        ("2x=10", "4x=20"),
     ],
 )
 def test_equal_answers_are_correct(gold, prediction):
@@ -292,6 +298,12 @@ def test_equal_answers_are_correct(gold, prediction):
         ("99999/100000", "1.000"),
         (r"\pi", "3.14159265358979"),
         ("100!", "100"),
+        ("x=5", "2x=10"),
+        ("x=3", "3x+1=x+7"),
+        (r"x=\pm 2", "x^2=4"),
+        ("x>3", "2x>6"),
+        (r"(-\infty,3)", "2x<6"),
+        ("2<x<4", "4<2x<8"),
     ],
 )
 def test_different_answers_are_wrong(gold, prediction):
