@@ -21,6 +21,7 @@ REASONS = (
     "multi_part",
     "refers_to_figure_or_other",
     "proof_or_opinion",
+    "copy_is_correct",
     "wrong_language",
     "too_long",
     "conflicting_answers",

@@ -37,6 +37,9 @@ class FilterRules(StrictParams):
     """Drop exercises that cannot be understood from their own text."""
     proof_or_opinion: bool
     """Drop exercises that ask for a proof, an explanation, a drawing or an opinion."""
+    copy_is_correct: bool
+    """Drop exercises that a copy of their own formula answers (simplify, factor, expand): the verifier, which asks
+    whether two expressions are equal, would pay for no work. Off where the rows are demonstrations only."""
     too_long: LengthLimits | None
     """Drop longer texts; null keeps all lengths."""
     wrong_language: bool

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from stages.algorithms.answers.decisions import Outcome, decide
 from stages.algorithms.answers.equivalence import exact_verdict
 from stages.algorithms.answers.extraction import extract_answer, is_prose
 from stages.algorithms.answers.verdicts import Verdict
@@ -57,6 +58,9 @@ _PROOF_OR_OPINION = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _FORMULA = re.compile(r"\$[^$]*\$|\\[A-Za-z]+")
+_MATHS = re.compile(r"\$([^$]+)\$")
+_PLAIN = re.compile(r"[-−+]?[\d.,]+|[A-Za-z]")
+"""A number or a letter, which stands in many a problem whose answer it happens to be."""
 _COMMON_ENGLISH = (
     "a an and are as at be by can compute does each find for from has have he how if in is it many more "
     "much of on or she simplify solve than that the then there this to was what when which who will with "
@@ -176,6 +180,19 @@ def proof_or_opinion(row: Candidate) -> str | None:
     return f"asks for {found[0][:80]!r}" if found else None
 
 
+def copy_is_correct(row: Candidate) -> str | None:
+    """A formula of the problem, given back, would be judged correct: another form of it is asked for.
+
+    By the verifier's rules alone; what only math-verify could tell passes.
+    """
+    for formula in map(str.strip, _MATHS.findall(row.problem)):
+        if not _PLAIN.fullmatch(formula):
+            outcome = decide(row.answer, extract_answer(f"\\boxed{{{formula}}}"), require_marker=False)
+            if isinstance(outcome, Outcome) and outcome.verdict is Verdict.CORRECT:
+                return f"{formula[:80]} stands in the problem and equals {row.answer[:80]}"
+    return None
+
+
 def too_long(row: Candidate, limits: LengthLimits) -> str | None:
     """A text over its limit."""
     for name in ("problem", "solution", "answer"):
@@ -216,6 +233,7 @@ RULES: dict[str, Callable[[Candidate], str | None]] = {
     "multi_part": multi_part,
     "refers_to_figure_or_other": refers_to_figure_or_other,
     "proof_or_opinion": proof_or_opinion,
+    "copy_is_correct": copy_is_correct,
     "wrong_language": wrong_language,
 }
 """Switchable rules in the order in which they are asked: the first that objects names the reason."""

@@ -101,6 +101,7 @@ CASES = {
     "multi_part": ("Compute:\n- the mean\n- the mode", "3", "3"),
     "refers_to_figure_or_other": ("Using the graph shown, find its slope.", "3", "3"),
     "proof_or_opinion": ("Prove that the answer is 3.", "3", "3"),
+    "copy_is_correct": ("Factor $x^2-9$ for me please.", "$(x-3)(x+3)$", "(x+3)(x-3)"),
     "wrong_language": (
         "Wie viele Äpfel hat Jörg, wenn er früher fünf Äpfel und später zwölf Äpfel kauft?",
         "17",
@@ -133,7 +134,12 @@ def test_rule_objects_to_its_case_and_can_be_switched_off(tmp_path, name):
         ),
         ("Solve $2x=10$ for $x$.", "Divide by 2.\nSo $x=5$.", "x=5"),
         ("Which is larger, 3+4 or 9-1?", "3+4=7\n9-1=8\nThe answer is \\boxed{8}.", "8"),
-        ("Simplify $\\frac{2}{4}$.", "$\\frac{1}{2}$", "\\frac{1}{2}"),
+        ("Is $6$ or $8$ a factor of $24$ and of $30$?", "$6$", "6"),
+        (
+            "Simplify $3 \\cdot 4$.",
+            "$12$",
+            "12",
+        ),  # the verifier does not take work that is left to the reader
         ("For the following exercises, simplify the expression.\n$3-12 \\times 2+19$", "-2", "-2"),
         (
             "Use the following information to answer the next six exercises: a store gets 120 customers a day.\n"
@@ -166,6 +172,19 @@ def test_good_exercises_pass_every_rule(problem, solution, answer):
 )
 def test_what_leans_on_another_text_is_refused(problem, reason):
     assert RULES[reason](Candidate("1", problem, "3", "3"))
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        ("Simplify $\\frac{2}{4}$.", "$\\frac{1}{2}$"),
+        ("Evaluate $\\log_2(\\frac{1}{32})$.", "-5"),
+        ("Let $a>0$.\nExpand $x(x+a)$.", "x^2+ax"),
+        ("Rewrite $y=3 \\cdot 2^{x+1}$.", "y=6 \\cdot 2^x"),
+    ],
+)
+def test_what_a_copy_of_the_problem_answers_is_refused_where_that_is_asked(problem, answer):
+    assert RULES["copy_is_correct"](Candidate("1", problem, answer, answer))
 
 
 def test_too_long_names_the_text():
