@@ -78,7 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("part", choices=list(PARTS))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     parser.add_argument("--miniature", action="store_true", help="toy sizes; their figures say nothing")
-    parser.add_argument("--out", type=Path, default=Path("gpu_measurements"))
+    parser.add_argument("--out", type=Path, default=Path("reports/gpu"))
     parser.add_argument("--only", nargs="+", metavar="NAME", help="measurements of the part")
     arguments = parser.parse_args(argv)
     unknown = set(arguments.only or ()) - set(PARTS[arguments.part])
