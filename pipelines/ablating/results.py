@@ -19,7 +19,7 @@ from pipelines.ablating.definition import Ablation, Comparison
 from stages.algorithms.comparisons import compare_paired, seed_interval
 from stages.algorithms.estimators import Interval
 
-Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees"]
+Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees", "not tried"]
 
 
 @dataclass(frozen=True)
@@ -176,15 +176,16 @@ def rows_of(ablation: Ablation, metric: str, measured: Mapping[str, Measured]) -
 
 
 def judge_claims(ablation: Ablation, measured: Mapping[str, Mapping[str, Measured]]) -> list[Judged]:
-    """Every comparison of the file; one with a variant that has no results is not separated."""
+    """Every comparison of the file; one with a variant that has no results is not tried."""
     judged = []
     for claimed in ablation.comparisons:
         own = measured.get(claimed.metric, {})
         if claimed.variant in own and claimed.against in own:
             found = difference(own[claimed.variant], own[claimed.against])
+            said = verdict(claimed, found)
         else:
-            found = Difference({}, None, None)
-        judged.append(Judged(claimed, found, _published(ablation, claimed), verdict(claimed, found)))
+            found, said = Difference({}, None, None), "not tried"
+        judged.append(Judged(claimed, found, _published(ablation, claimed), said))
     return judged
 
 

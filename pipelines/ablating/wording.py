@@ -42,6 +42,24 @@ def spread(measured: Measured, unit: str) -> str:
     return number(measured.mean, unit) + (f" ± {number(sd, unit)}" if sd is not None else "")
 
 
+def told_missing(planned: Sequence[tuple[str, int]], done: Sequence[tuple[str, int]]) -> list[str]:
+    """Variant and seed of the runs that are not done, those of one set of seeds together."""
+    variants = list(dict.fromkeys(variant for variant, _ in planned))
+    left = {name: {seed for variant, seed in planned if variant == name} for name in variants}
+    for variant, seed in done:
+        left[variant].discard(seed)
+    of_all = set.intersection(*left.values()) if len(variants) > 1 else set()
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for variant, seeds in left.items():
+        groups.setdefault(tuple(sorted(seeds - of_all)), []).append(variant)
+    told = [f"{_seeds(sorted(of_all))} of every variant"] if of_all else []
+    return told + [f"{_seeds(seeds)} of {', '.join(names)}" for seeds, names in groups.items() if seeds]
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
 def interval(found: Interval | None, unit: str) -> str:
     if found is None:
         return ABSENT

@@ -15,7 +15,7 @@ from pipelines.ablating.page import render_page
 from pipelines.ablating.plan import PlannedRun
 from pipelines.ablating.records import finished, is_one_code, record_folder
 from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
-from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table
+from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table, told_missing
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
@@ -42,7 +42,7 @@ class Findings:
         self.tables = {name: rows_of(ablation, name, own) for name, own in measured.items()}
         self.judged = judge_claims(ablation, measured)
         self.about: dict[str, Any] = {
-            "missing": [f"{run.variant} seed {run.seed}" for run in runs if run not in done],
+            "missing": told_missing(*([(run.variant, run.seed) for run in some] for some in (runs, done))),
             "seeds": sorted({run.seed for run in done}),
             "commits": sorted({record["commit"][:12] for record in done.values()}),
             "is_one_code": is_one_code(done.values()),
@@ -62,7 +62,7 @@ class Findings:
         code = f"Seeds {seeds}; code {', '.join(self.about['commits'])}{dirty}."
         lines = [f"## {self.ablation.name}", "", claim, "", code]
         if self.about["missing"]:
-            lines.append(f"Missing: {', '.join(self.about['missing'])}.")
+            lines.append(f"Missing: {'; '.join(self.about['missing'])}.")
         for table in tables:
             lines += ["", *markdown_table(table)]
         return "\n".join(lines) + "\n"

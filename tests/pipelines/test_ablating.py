@@ -122,4 +122,6 @@ def test_a_failing_variant_is_told_and_the_others_go_on(project):
     assert (
         "broken seed 0: FAILED" in done.stderr and "fewer problems than rl.problems_per_step" in done.stderr
     )
-    assert json.loads((project / "reports/ablations/mini.json").read_text())["missing"] == ["broken seed 0"]
+    assert json.loads((project / "reports/ablations/mini.json").read_text())["missing"] == [
+        "seed 0 of broken"
+    ]

@@ -18,7 +18,7 @@ from pipelines.ablating.results import (
     spent_to_reach,
     verdict,
 )
-from pipelines.ablating.wording import metric_table, number, spread, told_difference
+from pipelines.ablating.wording import metric_table, number, spread, told_difference, told_missing
 from pipelines.runtime.checkouts import Code, code_files, needed_stages
 from stages.algorithms.comparisons import compare_paired
 from stages.algorithms.estimators import Interval
@@ -115,7 +115,7 @@ def test_rows_claims_and_wording():
     assert table.rows[1][2].startswith("+18.8 [-100.0 to +100.0] (")
     judged = judge_claims(ablation, {"accuracy": measured})
     assert (judged[0].published, judged[0].verdict) == (6.0, "not separated")
-    assert judge_claims(ablation, {})[0].verdict == "not separated"
+    assert judge_claims(ablation, {})[0].verdict == "not tried"
     assert dot_plot(ablation.metrics["accuracy"], rows).count('class="mean"') == 3
 
 
@@ -204,3 +204,15 @@ def test_a_run_has_the_code_of_its_own_parameters():
     edited = {**torch, "stages/engines/trainers/torch_trainer.py": "other"}
     assert is_one_code([{"files": deepspeed}, {"files": edited}]), "a file that the other does not run"
     assert not is_one_code([{"files": torch}, {"files": edited}])
+
+
+def test_missing_runs_are_told_by_their_seeds():
+    planned = [(variant, seed) for seed in range(4) for variant in ("a", "b", "c")]
+    done = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert told_missing(planned, done) == ["seeds 2, 3 of every variant", "seeds 0, 1 of c"]
+    assert told_missing(planned, [*done, ("b", 2)]) == [
+        "seed 3 of every variant",
+        "seed 2 of a",
+        "seeds 0, 1, 2 of c",
+    ]
+    assert told_missing([("a", 0)], []) == ["seed 0 of a"] and told_missing(planned, planned) == []
