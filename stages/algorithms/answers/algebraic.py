@@ -68,8 +68,8 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         is_same = agree(shapes[0], _times(shapes[1], factor), allowed)
     except (UnreadableError, RecursionError):
         return None
-    is_to_do = leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])
-    if is_same is not False and not allowed.expressions and is_to_do:
+    asks_for_work = is_same is not False and not allowed.expressions
+    if asks_for_work and (leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
         return Verdict.WRONG, "not_worked_out"
     if is_same is None:
         return None
