@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipelines.planning.shapes import Shape
+from stages.engines.trainers.optimizers import Float32Muon
 
 SECONDS_EACH = 0.4
 """Of one figure: it is repeated for so long, and at least three times."""
@@ -223,7 +224,7 @@ def _update(shape: Shape, kind: str, timed: Timed) -> float:
     embedding = nn.Parameter(torch.randn(shape.vocabulary, shape.hidden))
     for weight in (*matrices, embedding):
         weight.grad = torch.randn_like(weight)
-    first = torch.optim.Muon(matrices) if kind == "muon" else torch.optim.AdamW(matrices, foreach=True)
+    first = Float32Muon(matrices) if kind == "muon" else torch.optim.AdamW(matrices, foreach=True)
     return timed(first.step) * shape.layers + timed(torch.optim.AdamW([embedding], foreach=True).step)
 
 
