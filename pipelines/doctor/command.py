@@ -40,6 +40,7 @@ def examine(root: Path, state: Path) -> Iterator[Finding]:
     yield from project.check_remote(root)
     yield from project.check_git(root)
     yield from project.check_params(root)
+    yield from project.check_bfloat16(root)
     yield from project.check_tracking(state)
     yield from machine.check_servers()
 

@@ -14,7 +14,9 @@ from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.graph.sharing import default_remote, remote_fault
 from pipelines.runtime.addresses import without_password
 from pipelines.runtime.git import git
+from stages.foundations.bfloat16 import REMEDY, is_bfloat16_slow
 from stages.foundations.errors import UserError
+from stages.foundations.params import read_yaml
 
 FICLONE = 0x40049409
 """Linux: makes one file share the other's blocks (ioctl_ficlone(2))."""
@@ -37,6 +39,23 @@ def check_params(root: Path) -> Iterator[Finding]:
         )
     else:
         yield ok("params", "params.yaml is usable")
+
+
+def check_bfloat16(root: Path) -> Iterator[Finding]:
+    """A warning where the parameters ask a CPU without instructions for bfloat16 to compute in it."""
+    import torch
+
+    try:
+        values = read_yaml(root / "params.yaml")
+    except UserError:
+        return  # told by check_params
+    asked = [
+        f"{name}.dtype: {section['dtype']}"
+        for name in ("sampler", "trainer")
+        if isinstance(section := values.get(name), dict) and section.get("dtype") in ("bfloat16", "mixed")
+    ]
+    if asked and not torch.cuda.is_available() and is_bfloat16_slow():
+        yield warning("bfloat16", f"{' and '.join(asked)}; this CPU has no instructions for it", REMEDY)
 
 
 def check_git(root: Path) -> Iterator[Finding]:

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pipelines.planning.shapes import Shape
-from stages.engines.trainers.optimizers import Float32Muon
+from stages.engines.trainers.muon import Float32Muon
 
 SECONDS_EACH = 0.4
 """Of one figure: it is repeated for so long, and at least three times."""

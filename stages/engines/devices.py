@@ -6,8 +6,10 @@ import os
 
 import torch
 
+from stages.foundations.bfloat16 import REMEDY, is_bfloat16_slow
 from stages.foundations.errors import UserError
 from stages.foundations.gpu_failures import gpu_failure
+from stages.observe.progress import say
 
 
 def pick_device(name: str) -> torch.device:
@@ -35,3 +37,9 @@ def _refused() -> str:
     except RuntimeError as error:
         return gpu_failure(error)
     return ""
+
+
+def tell_slow_bfloat16(device: torch.device, setting: str) -> None:
+    """A line where `setting` asks a CPU without instructions for bfloat16 to compute in it: hours become days."""
+    if device.type == "cpu" and is_bfloat16_slow():
+        say(f"slow: {setting}, and this CPU has no instructions for bfloat16: {REMEDY}")

@@ -193,6 +193,32 @@ def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch)
     assert found.level is Level.PROBLEM and "missing section" in found.found
 
 
+@pytest.mark.parametrize(
+    ("text", "is_slow", "told"),
+    [
+        (
+            "sampler: {dtype: bfloat16}\ntrainer: {dtype: mixed}\n",
+            True,
+            "sampler.dtype: bfloat16 and trainer",
+        ),
+        ("trainer: {dtype: mixed}\n", False, None),
+        ("sampler: {dtype: float32}\ntrainer: [1]\n", True, None),
+        (": no mapping", True, None),
+        (None, True, None),
+    ],
+)
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_a_warning(
+    tmp_path, monkeypatch, text, is_slow, told
+):
+    monkeypatch.setattr(project, "is_bfloat16_slow", lambda: is_slow)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    if text:
+        (tmp_path / "params.yaml").write_text(text)
+    found = list(project.check_bfloat16(tmp_path))
+    assert levels(found) == ([Level.WARNING] if told else [])
+    assert not told or (told in found[0].found and "float32" in found[0].remedy)
+
+
 def test_the_command_tells_each_line_and_fails_on_a_problem_alone(monkeypatch):
     findings = [Finding("disk", Level.OK, "plenty"), Finding("git", Level.WARNING, "dirty", "commit")]
     monkeypatch.setattr(command, "examine", lambda root, state: iter(findings))

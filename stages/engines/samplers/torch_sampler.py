@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from stages.engines.devices import pick_device
+from stages.engines.devices import pick_device, tell_slow_bfloat16
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
@@ -45,6 +45,8 @@ class TorchSampler:
     ) -> None:
         self.params, self.mismatch = params, mismatch
         self.device = pick_device(params.device)
+        if params.dtype == "bfloat16":
+            tell_slow_bfloat16(self.device, "sampler.dtype: bfloat16")
         torch.set_num_threads(params.threads)
         self.model = model.to(self.device).eval().requires_grad_(False)
         self.end_token = end_token

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from stages.engines.devices import pick_device
+from stages.engines.devices import pick_device, tell_slow_bfloat16
 from stages.engines.trainers.mixed_precision import MasterWeights
 from stages.engines.trainers.model import Batch, Outputs, TrainedModel
 from stages.engines.trainers.one_rank import OneRank
@@ -39,6 +39,8 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         self.model.module.to(self.device).train()
         self.max_gradient_norm = max_gradient_norm
         self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
+        if self.masters:
+            tell_slow_bfloat16(self.device, "trainer.dtype: mixed")
         self.learned = {name: self._learned(weight) for name, weight in model.module.named_parameters()}
         ends = [self._learned(weight) for weight in model.ends]
         self.optimizers = build_optimizers(list(self.learned.values()), ends, optimizer)

@@ -1,0 +1,54 @@
+"""Whoever computes bfloat16 on a CPU without instructions for it is told so, with the remedy."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from stages.engines import devices
+from stages.engines.policies.language_model import language_model
+from stages.engines.samplers.params import TorchSamplerParams
+from stages.engines.samplers.torch_sampler import TorchSampler
+from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.foundations.bfloat16 import is_bfloat16_slow
+from tests.engines.trainers.test_torch_trainer import ADAMW, PARAMS
+from tests.fakes.tiny_policy import write_tiny_policy
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").exists(), reason="only Linux names the instructions there")
+def test_the_flags_say_what_torch_says_of_this_cpu():
+    """torch's own question before each product; nothing else of it is public."""
+    assert is_bfloat16_slow() is not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+@pytest.mark.parametrize(
+    ("text", "is_slow"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 fma\n", True),
+        ("flags\t\t: fpu avx2 avx512f avx512bw\n", False),
+        ("Features\t: fp asimd bf16\n", False),
+        ("Features\t: fp asimd\n", True),
+        ("no such line\n", False),
+        (None, False),
+    ],
+)
+def test_flags_that_are_not_told_accuse_nobody(tmp_path, text, is_slow):
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
+    assert is_bfloat16_slow(tmp_path / "cpuinfo") is is_slow
+
+
+@pytest.mark.parametrize("is_slow", [True, False])
+def test_trainer_and_sampler_say_so_where_it_is_slow(tmp_path, capfd, monkeypatch, is_slow):
+    monkeypatch.setattr(devices, "is_bfloat16_slow", lambda: is_slow)
+    write_tiny_policy(tmp_path / "policy")
+    for dtype in ("float32", "mixed"):
+        params = PARAMS.model_copy(update={"dtype": dtype})
+        TorchTrainer(params, ADAMW, 1.0, language_model(tmp_path / "policy", params))
+    for dtype in ("float32", "bfloat16"):
+        sampler = TorchSamplerParams(kind="torch", device="cpu", dtype=dtype, threads=1, max_sequences=8)
+        TorchSampler.from_folder(sampler, tmp_path / "policy")
+    told = [line for line in capfd.readouterr().err.splitlines() if line.startswith("slow: ")]
+    assert len(told) == (2 if is_slow else 0)
+    for line, setting in zip(told, ("trainer.dtype: mixed", "sampler.dtype: bfloat16"), strict=False):
+        assert setting in line and "float32" in line
