@@ -164,7 +164,7 @@ def flags(folder: Path) -> Namespace:
 def make_page(folder: Path, name: str = "index.html") -> str:
     out = folder / "reports" / name
     named = [text for flag, path in vars(flags(folder)).items() for text in (f"--{flag}", str(path))]
-    main([*named, "--out", str(out)])
+    main([*named, "--out", str(out), "--result", str(out.with_name("result.json"))])
     return out.read_text(encoding="utf-8")
 
 
@@ -235,6 +235,18 @@ def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
     assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 is better than sft" in text
 
 
+def test_the_result_has_the_scores_and_gains_of_the_page(run):
+    make_page(run)
+    result = json.loads((run / "reports" / "result.json").read_text())
+    inputs = read_inputs(flags(run))
+    difference = compare(inputs, "sums_heldout", "avg_at_4", "sft", "rl_1").difference
+    gain = next(one for one in result["gains"] if one["metric"] == "avg@4")
+    assert (gain["policy"], gain["baseline"], gain["verdict"]) == ("rl_1", "sft", difference.verdict)
+    assert (gain["value"], gain["low"], gain["high"]) == difference.interval
+    scores = {one["policy"]: one["value"] for one in result["scores"] if one["benchmark"] == "sums_heldout"}
+    assert scores == {name: inputs.grades(name)["sums_heldout/avg_at_4"] for name in inputs.graded}
+
+
 @pytest.mark.parametrize(
     ("wins", "losses", "ties", "start"),
     [
@@ -266,7 +278,8 @@ def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_s
     ]
     named.append("--graph=dvc.yaml")
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
-    command = [sys.executable, "-m", "stages.report", *named, "--out=reports/index.html"]
+    named += ["--out=reports/index.html", "--result=reports/result.json"]
+    command = [sys.executable, "-m", "stages.report", *named]
     subprocess.run(command, cwd=copy, env=environment, check=True)
     assert (copy / "reports/index.html").read_text(encoding="utf-8") == first
 

@@ -1,0 +1,70 @@
+"""What a finished run achieved: the scores that its last stage wrote, and what its parameters change in the recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelines.graph.resolved_recipes import read_recipe
+from stages.foundations.errors import UserError
+from stages.foundations.yaml_text import load_yaml
+from stages.observe.tracking import recipe_name
+
+RESULTS = ("reports/result.json", "reports/pictures.json")
+"""What the stages that write pages leave beside them; stages/report/result.py says what the files hold."""
+_ABSENT = object()
+
+
+def read_result(root: Path) -> dict[str, Any] | None:
+    """The run's scores, gains and warnings, with `page` as a path from `root`; None where no report was made.
+
+    A recipe with both reports gives one result: the lists are joined. UserError on a file that is no result.
+    """
+    found = [_read(root, path) for path in RESULTS if (root / path).is_file()]
+    if not found:
+        return None
+    lists = {key: [row for one in found for row in one[key]] for key in ("scores", "gains", "warnings")}
+    return {"title": found[0]["title"], "page": f"reports/{found[0]['page']}", **lists}
+
+
+def changes_from_recipe(root: Path) -> dict[str, str]:
+    """What `params.yaml` changes in the recipe that it was made from: `{"rl.group_size": "16 -> 8"}`.
+
+    Empty where nothing was changed, and where no recipe is known.
+    """
+    name = recipe_name(root).removesuffix("+changes")
+    try:
+        recipe = dict(_leaves(read_recipe(root, name))) if name else {}
+    except UserError:  # the recipe was deleted or is broken: there is nothing to compare with
+        return {}
+    params = dict(_leaves(load_yaml((root / "params.yaml").read_bytes()) or {})) if recipe else {}
+    differing = {
+        key: (recipe.get(key, _ABSENT), params.get(key, _ABSENT))
+        for key in sorted({*recipe, *params})
+        if recipe.get(key, _ABSENT) != params.get(key, _ABSENT)
+    }
+    return {key: f"{_shown(before)} -> {_shown(after)}" for key, (before, after) in differing.items()}
+
+
+def _read(root: Path, path: str) -> dict[str, Any]:
+    try:
+        content = json.loads((root / path).read_text(encoding="utf-8"))
+        if not {"title", "page", "scores", "gains", "warnings"} <= set(content):
+            raise ValueError("keys are missing")
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} cannot be read ({error}): delete it and run `make repro` again") from None
+    return content
+
+
+def _leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in params.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value, default=str)
