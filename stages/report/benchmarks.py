@@ -201,7 +201,7 @@ def _other_measures(inputs: Inputs, benchmark: str) -> dict[str, list[tuple[str,
 
 
 def verdict_sentence(comparison: Comparison) -> str:
-    """The finding in one sentence; `better` and `worse` appear only where the interval leaves out 0."""
+    """The finding in one sentence. It is about these two policies; which setting is better takes several seeds."""
     found = comparison.difference
     low, high = map(points, found.interval[1:])
     paired = f"on the same {found.problems} problems, 95% interval {low} to {high} points"
@@ -210,4 +210,5 @@ def verdict_sentence(comparison: Comparison) -> str:
         return f"Too few problems to compare {names}: {paired}."
     if found.verdict == "not separated":
         return f"No difference between {names} is shown: {paired}."
-    return f"{comparison.policy} is {found.verdict} than {comparison.baseline}: {paired}."
+    scores = "scores higher" if found.verdict == "better" else "scores lower"
+    return f"{comparison.policy} {scores} than {comparison.baseline}: {paired}."

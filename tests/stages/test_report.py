@@ -222,7 +222,7 @@ def test_headline_is_the_paired_difference_of_the_last_round_to_the_baseline(run
     text = Reader(make_page(run)).text
     assert f"{100 * wanted.estimate:+.1f} points from sft to rl_1" in text
     assert f"95% interval {100 * wanted.low:+.1f} to {100 * wanted.high:+.1f} points" in text
-    assert "rl_1 is better than sft" in text
+    assert "rl_1 scores higher than sft" in text
 
 
 def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
@@ -232,7 +232,7 @@ def test_what_rl_added_stands_beside_the_gain_over_an_earlier_baseline(run):
     added = compare(
         read_inputs(flags(run)), "sums_heldout", "avg_at_4", "sft", "rl_1"
     ).difference.interval.estimate
-    assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 is better than sft" in text
+    assert f"From sft, avg@4: {100 * added:+.1f} points. rl_1 scores higher than sft" in text
 
 
 def test_the_result_has_the_scores_and_gains_of_the_page(run):
@@ -250,8 +250,8 @@ def test_the_result_has_the_scores_and_gains_of_the_page(run):
 @pytest.mark.parametrize(
     ("wins", "losses", "ties", "start"),
     [
-        (60, 0, 240, "rl_1 is better than sft"),
-        (0, 60, 240, "rl_1 is worse than sft"),
+        (60, 0, 240, "rl_1 scores higher than sft"),
+        (0, 60, 240, "rl_1 scores lower than sft"),
         (30, 20, 250, "No difference between rl_1 and sft is shown"),
         (0, 0, 300, "No difference between rl_1 and sft is shown"),
         (9, 0, 0, "Too few problems to compare rl_1 and sft"),
