@@ -35,7 +35,8 @@ def compare(
         bool, typer.Option("--common", help="where problems or samples differ, compare what all sides share")
     ] = False,
     clean: Annotated[
-        bool, typer.Option("--clean", help="leave out benchmark problems that a side's training data contain")
+        bool,
+        typer.Option("--clean", help="leave out benchmark problems that match a source of training data"),
     ] = False,
     problems: Annotated[
         int, typer.Option(min=0, help="problems won, and lost, shown of each pair and benchmark")

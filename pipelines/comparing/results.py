@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import stdev
+from typing import Literal
 
 import numpy
 import pandas
@@ -53,9 +54,20 @@ class Comparison:
     """True when no seed, or pair of seeds, contradicts the sign of the difference."""
 
     @property
-    def verdict(self) -> Verdict:
-        """`better` and `worse` only where the corrected p-value and all seeds say so."""
-        return self.difference.called(self.corrected) if self.is_same_side else "not separated"
+    def claim(self) -> str:
+        """What the finding is about: the setting needs an interval over seeds, that leaves out 0."""
+        holds = self.over_seeds is not None and not self.over_seeds.low <= 0 <= self.over_seeds.high
+        return "the setting" if holds else "these two policies"
+
+    @property
+    def verdict(self) -> Verdict | Literal["higher", "lower"]:
+        """`better` and `worse` are about the setting, and need both intervals; `higher` and `lower` are about policies."""
+        called = self.difference.called(self.corrected) if self.is_same_side else "not separated"
+        if called == "not separated":
+            return called
+        if self.claim == "the setting":
+            return called
+        return "higher" if called == "better" else "lower"
 
 
 @dataclass(frozen=True)

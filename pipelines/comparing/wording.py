@@ -66,6 +66,11 @@ def sentence(one: Comparison) -> str:
     measured = f"{metric_label(one.metric)} on {one.benchmark}"
     interval = f"[{told_interval(one.difference.interval)}], corrected p\u00a0{told_p(one.corrected)}"
     difference = f"{points(one.difference.interval.estimate)} points {interval}"
+    if one.verdict in ("higher", "lower"):
+        return (
+            f"{one.second} scores {one.verdict} than {one.first} in {measured}, on these problems and for "
+            f"these two policies: {difference}."
+        )
     if one.verdict != "not separated":
         return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
     if one.difference.problems < FEWEST_PROBLEMS:
@@ -102,7 +107,9 @@ def notes(findings: Findings) -> list[str]:
     lines += [
         "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
         f"p: over problems too, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
-        f"'better' needs p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
+        f"A finding needs p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
+        "'better' and 'worse' are about the setting: the interval over seeds leaves out 0. "
+        "'higher' and 'lower' are about these policies.",
     ]
     if seeds == 1:
         lines.append("One seed each: nothing here says what training again would give.")
@@ -114,13 +121,13 @@ def notes(findings: Findings) -> list[str]:
 
 
 def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
-    """How many problems the training data contain; empty where none."""
+    """How many problems match a source, before matches are dropped; empty where none."""
     if not benchmark.leaked:
         return ""
     if is_clean:
-        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} are in a side's training data, and left out."
+        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} match a source of training data, and are left out."
     count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
-    return f"{count} of {benchmark.name} are in a side's training data: --clean leaves them out."
+    return f"{count} of {benchmark.name} match a source before filtering: --clean leaves them out."
 
 
 def text_table(findings: Findings) -> str:
@@ -168,7 +175,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             "problems": len(one.problems),
             "samples": one.samples,
             "greedy": one.is_greedy,
-            "in_training_data": one.leaked,
+            "matched_in_sources": one.leaked,
         }
         for one in findings.benchmarks
     ]
@@ -203,4 +210,5 @@ def _as_json(one: Comparison) -> dict[str, Any]:
         "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
         "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
         "finding": one.verdict,
+        "claim": one.claim,
     }

@@ -53,10 +53,14 @@ def test_a_large_difference_is_called_better_and_a_small_one_is_not():
     again = side("again", answers([0.3] * 40, seed=5))
     found = compare([plain, good, again], ["avg"], False, False)
     words = {one.second: one.verdict for one in found.comparisons}
-    assert words == {"good": "better", "again": "not separated"}
+    assert words == {"good": "higher", "again": "not separated"}
     one, backwards = found.comparisons[0], compare([good, plain], ["avg"], False, False).comparisons[0]
     assert one.difference.problems == 40
-    assert backwards.verdict == "worse" and backwards.difference.wins == one.difference.losses
+    assert (
+        backwards.verdict == "lower"
+        and one.claim == "these two policies"
+        and backwards.difference.wins == one.difference.losses
+    )
     assert backwards.difference.interval.low == pytest.approx(-one.difference.interval.high)
 
 
@@ -91,7 +95,7 @@ def test_a_seed_that_says_the_opposite_forbids_the_word():
     assert len(one.by_seed) == 2 and one.second_seed_sd > 0.2
     steady = side("steady", answers([0.9] * 60, seed=3), answers([0.9] * 60, seed=4))
     one = only(compare([plain, steady], ["avg"], False, False))
-    assert one.verdict == "better" and one.over_seeds is not None and " to " in told_seeds(one)
+    assert one.verdict == "higher" and one.over_seeds is not None and " to " in told_seeds(one)
 
 
 def test_seeds_that_are_not_shared_are_compared_unpaired():
@@ -124,15 +128,17 @@ def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
     ]
     found = compare(sides, ["avg"], False, False)
     assert only(found).difference.problems == 20 and found.benchmarks[0].leaked == 3
-    assert "3 of 20 problems of sums are in a side's training data: --clean leaves them out." in notes(found)
+    assert "3 of 20 problems of sums match a source before filtering: --clean leaves them out." in notes(
+        found
+    )
     cleaned = compare(sides, ["avg"], False, False, is_clean=True)
     assert only(cleaned).difference.problems == 17 and any(
         line.startswith("CLEAN: 3 problems of sums") for line in notes(cleaned)
     )
-    assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["in_training_data"] == 3
+    assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["matched_in_sources"] == 3
     untouched = [with_leaks(name, frozenset(), 0.5) for name in "ab"]
     found = compare(untouched, ["avg"], False, False, is_clean=True)
-    assert only(found).difference.problems == 20 and "training data" not in text_table(found)
+    assert only(found).difference.problems == 20 and "match a source" not in text_table(found)
     everything = frozenset(("sums", f"sums/{number}") for number in range(20))
     with pytest.raises(UserError, match="a, b share no clean problem"):
         compare([sides[0], with_leaks("b", everything, 0.5)], ["avg"], False, False, is_clean=True)
@@ -234,5 +240,8 @@ def test_json_and_text_say_the_same():
         "maj_at_4",
     ]
     first = content["comparisons"][0]
-    assert first["low"] <= first["difference"] <= first["high"] and first["finding"] == "better"
-    assert "better" in cells(found.comparisons[0]) and "One seed each" in text_table(found)
+    assert first["low"] <= first["difference"] <= first["high"] and (first["finding"], first["claim"]) == (
+        "higher",
+        "these two policies",
+    )
+    assert "higher" in cells(found.comparisons[0]) and "One seed each" in text_table(found)

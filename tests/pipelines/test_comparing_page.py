@@ -36,7 +36,7 @@ def page_of(root, problems=20):
 
 def test_the_page_shows_problems_won_with_their_responses(project):
     text = page_of(project)
-    assert "rl_1 is better than sft" in text and "The answer is 4." in text
+    assert "rl_1 scores higher than sft" in text and "The answer is 4." in text
     assert "sums/1" in text and text.count("<details>") >= 20
     assert "only the 20 with the largest difference are shown" in text
     assert page_of(project) == text, "equal arguments, equal bytes"
@@ -82,10 +82,10 @@ def run(*arguments):
 
 def test_the_command_prints_a_table_and_writes_page_and_record(project, tmp_path):
     done = run("sft", "rl_1", "--metrics", "avg", "--out", str(tmp_path / "c.html"))
-    assert done.exit_code == 0 and "better" in done.stdout
+    assert done.exit_code == 0 and "higher" in done.stdout
     assert "rl_1" in (tmp_path / "c.html").read_text()
     (kept,) = (tmp_path / "state" / "comparisons").glob("*.json")
-    assert json.loads(kept.read_text())["content"]["comparisons"][0]["finding"] == "better"
+    assert json.loads(kept.read_text())["content"]["comparisons"][0]["finding"] == "higher"
     again = run("sft", "rl_1", "--metrics", "avg", "--json", "--out", str(tmp_path / "c.html"))
     assert json.loads(again.stdout)["comparisons"][0]["second"] == "rl_1"
     assert len(list((tmp_path / "state" / "comparisons").glob("*.json"))) == 1, "equal results are kept once"
