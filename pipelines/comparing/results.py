@@ -61,7 +61,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict | Literal["higher", "lower"]:
-        """`better` and `worse` are about the setting, and need both intervals; `higher` and `lower` are about policies."""
+        """`better` and `worse` are about the setting, and need both intervals; the others are about policies."""
         called = self.difference.called(self.corrected) if self.is_same_side else "not separated"
         if called == "not separated":
             return called

@@ -125,7 +125,7 @@ def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
     if not benchmark.leaked:
         return ""
     if is_clean:
-        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} match a source of training data, and are left out."
+        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} match a training source, and are left out."
     count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
     return f"{count} of {benchmark.name} match a source before filtering: --clean leaves them out."
 
