@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from pipelines.graph.resolved_recipes import recipe_names, recipe_text
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import left_out, make_shared_folders, read_definitions
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
 
 def use_recipe(root: Path, name: str) -> None:
-    """Makes params.yaml the resolved recipe and remembers its name. UserError names the recipes there are."""
+    """Makes params.yaml the resolved recipe and remembers its name.
+
+    UserError for an unknown recipe or one with a mistake; params.yaml then stays as it was.
+    """
     text, params = recipe_text(root, name), root / "params.yaml"
+    _check(root, load_yaml(text), f"recipe {name}")
     if params.exists() and params.read_text(encoding="utf-8") != text:
         _keep_edits(root, params)
     write_text_atomically(params, text)
@@ -49,6 +55,14 @@ def _keep_edits(root: Path, params: Path) -> None:
     say("params.yaml had changes of its own: they are kept in state/params.before.yaml")
 
 
+def _check(root: Path, given: Any, told: str) -> None:
+    """UserError names each mistake. A DVC project without this program's schema has no parameters to check."""
+    if (root / "pipelines" / "graph" / "schema.py").exists():
+        from pipelines.graph.schema import check_values  # imports every stage's parameters, which takes 2 s
+
+        check_values(given or {}, told, root)
+
+
 def stages_left_out(root: Path) -> list[str]:
     """Plain stages of dvc.yaml that the parameters in use leave out, and that DVC must be kept from running."""
     params = root / "params.yaml"
@@ -57,13 +71,16 @@ def stages_left_out(root: Path) -> list[str]:
 
 
 def clear_strays(root: Path) -> list[Path]:
-    """Takes away files that no stage of the present graph makes from the folders that stages depend on.
+    """Checks params.yaml, then removes files that no stage of its graph makes from folders that stages depend on.
 
-    Returns them. Nothing is done (and DVC is not even loaded) while dvc.yaml and params.yaml are as they were.
+    Returns these files. Does nothing (and does not load DVC) while dvc.yaml and params.yaml are unchanged. UserError
+    for a mistake in params.yaml; no file is moved then, and the next call checks again.
     """
     make_shared_folders(root)
     if not parameters_changed(root):
         return []
+    params = root / "params.yaml"
+    _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
     recorded = _recorded_hashes(root)
     for path in strays:
@@ -81,7 +98,7 @@ def clear_strays(root: Path) -> list[Path]:
 
 
 def parameters_changed(root: Path) -> bool:
-    """False while dvc.yaml and params.yaml are as they were when they were last checked and strays were cleared."""
+    """False while dvc.yaml and params.yaml are as they were when `clear_strays` last checked them."""
     stamp = _stamp(root)
     return not (stamp.exists() and stamp.read_text() == _graph_key(root))
 

@@ -1,6 +1,7 @@
 """Taking a recipe into use, and what other recipes leave behind."""
 
 import json
+import shutil
 import threading
 
 import pytest
@@ -10,10 +11,11 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.graph import recipes
 from pipelines.graph.params_lock import recipe_in_use
-from pipelines.graph.recipes import clear_strays, is_in_use, use_recipe
+from pipelines.graph.recipes import clear_strays, is_in_use, parameters_changed, use_recipe
 from pipelines.graph.resolved_recipes import read_recipe, recipe_text
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import recipe_name
 
@@ -74,6 +76,41 @@ def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypat
 def test_retrace_use_exits_2_for_an_unknown_recipe():
     outcome = CliRunner().invoke(app, ["use", "no-such-recipe"])
     assert outcome.exit_code == 2 and "there are" in outcome.stderr and "laptop" in outcome.stderr
+
+
+@pytest.fixture
+def real_graph(dvc_project, monkeypatch):
+    """The graph of this project and its laptop recipe, in a folder where `retrace` runs nothing."""
+    for name in ("dvc.yaml", "pipelines/graph/schema.py", "pipelines/recipes/laptop.yaml"):
+        (dvc_project / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(PROJECT / name, dvc_project / name)
+    monkeypatch.setattr("pipelines.cli.PROJECT", dvc_project)
+    monkeypatch.chdir(dvc_project)
+    use_recipe(dvc_project, "laptop")
+    clear_strays(dvc_project)
+    return dvc_project
+
+
+def test_a_recipe_with_a_mistake_is_not_taken_into_use(real_graph):
+    recipe = load_yaml((real_graph / "pipelines/recipes/laptop.yaml").read_text())
+    recipe["rl"]["problem_per_step"] = recipe["rl"].pop("problems_per_step")
+    (real_graph / "pipelines/recipes/bad.yaml").write_text(yaml.safe_dump(recipe))
+    before = (real_graph / "params.yaml").read_bytes()
+    outcome = CliRunner().invoke(app, ["use", "bad"])
+    assert outcome.exit_code == 2 and "rl.problem_per_step" in outcome.stderr
+    assert "recipe bad is not usable" in outcome.stderr
+    assert (real_graph / "params.yaml").read_bytes() == before and recipe_name(real_graph) == "laptop"
+
+
+def test_parameters_with_a_mistake_are_checked_again_at_each_start(real_graph):
+    params = real_graph / "params.yaml"
+    params.write_text(params.read_text() + "speed: 3\n")
+    stray = real_graph / "data/metrics/stray.json"
+    stray.write_text("{}")
+    for _ in range(2):
+        with pytest.raises(UserError, match="speed: unknown section"):
+            clear_strays(real_graph)
+        assert parameters_changed(real_graph) and stray.exists()
 
 
 def test_whoever_changes_the_parameters_waits_for_the_runs_that_use_them(dvc_project):
