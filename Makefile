@@ -1,7 +1,10 @@
+# TORCH=cpu installs the CPU build of torch (or name a folder or an index address that has one).
 # The four commands. Each first brings .venv up to date: pipelines/set_up.py, standard library only.
 # Another interpreter: make PYTHON=python3.12 repro. Another recipe: make repro RECIPE=gsm8k-smollm2.
 PYTHON ?= python3
 RECIPE ?=
+TORCH ?=
+SET_UP := RETRACE_TORCH="$(TORCH)" $(PYTHON) pipelines/set_up.py
 VENV_PYTHON := .venv/bin/python
 
 # Where it is set, each of the hundreds of processes of a run compiles the project anew.
@@ -10,19 +13,19 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: repro test ui set-up
 
 repro:
-	@$(PYTHON) pipelines/set_up.py repro $(RECIPE)
+	@$(SET_UP) repro $(RECIPE)
 	@$(VENV_PYTHON) -m pipelines.graph.repro $(RECIPE)
 
 # Four workers on two cores: a third of the time goes by in waiting for servers and for what was killed.
 test:
-	@$(PYTHON) pipelines/set_up.py test
+	@$(SET_UP) test
 	@$(VENV_PYTHON) -m ruff check .
 	@$(VENV_PYTHON) -m ruff format --check --quiet .
 	@$(VENV_PYTHON) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 ui:
-	@$(PYTHON) pipelines/set_up.py ui
+	@$(SET_UP) ui
 	@$(VENV_PYTHON) -m pipelines.ui.servers
 
 set-up:
-	@$(PYTHON) pipelines/set_up.py test
+	@$(SET_UP) test

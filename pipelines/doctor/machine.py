@@ -18,10 +18,10 @@ from pathlib import Path
 import psutil
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
-from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, override, read_lock
+from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
 from pipelines.ui.servers import HOST, port_number
 
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 12)
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
 LITTLE_MEMORY = 2 * GIB
@@ -36,10 +36,10 @@ def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator
     text = ".".join(map(str, version))
     if version < OLDEST_PYTHON:
         yield problem(
-            "python", f"{text}", "install Python 3.11 or 3.12, then `make PYTHON=python3.12 set-up`"
+            "python", f"{text}", "install Python 3.11, 3.12 or 3.13, then `make PYTHON=python3.12 set-up`"
         )
     elif version > NEWEST_PYTHON:
-        yield warning("python", f"{text}, which nobody tried", "Python 3.11 and 3.12 are tested")
+        yield warning("python", f"{text}, which nobody tried", "Python 3.11 to 3.13 are supported")
     elif Path(sys.prefix).resolve() != (root / ".venv").resolve():
         yield warning(
             "python", f"{text} of {sys.prefix}, not of .venv", "`source .venv/bin/activate`, or `make set-up`"
@@ -57,16 +57,15 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
     groups = read_lock(lock.read_text(encoding="utf-8"))
     installed = installed if installed is not None else _installed()
     done = _complete_groups(root)
-    needed = {*NEEDED_GROUPS, *done}
-    on_gpu = override([], groups.get("vllm-cuda", [])) if has_nvidia_gpu() else []
-    cuda = dict(pin.split("==") for pin in on_gpu)
+    needed = {lock_group(group) for group in (*NEEDED_GROUPS, *done)}
+    other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
     missing, other, count = [], [], 0
     for group, pins in groups.items():
-        if group == "vllm-cuda":
-            continue
-        for name, pinned in (pin.split("==") for pin in pins):
-            pinned, found = cuda.get(name, pinned), installed.get(_normal(name))
-            if found is None and group in needed and group != "installer":
+        for name, pinned in (
+            _pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)
+        ):
+            found = installed.get(_normal(name))
+            if found is None and group in needed:
                 missing.append(name)
             elif found is not None:
                 count += 1
@@ -80,6 +79,17 @@ def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> It
         )
     if not missing and not other:
         yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
+
+
+def _pin(line: str) -> tuple[str, str]:
+    """Name and version of `name==version ; marker --hash=...`."""
+    name, _, rest = line.partition("==")
+    return name, rest.split()[0].rstrip(";")
+
+
+def _is_conditional(line: str) -> bool:
+    """Whether the package is for some Pythons or machines only."""
+    return " ; " in line
 
 
 def _installed() -> dict[str, str]:

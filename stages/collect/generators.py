@@ -46,7 +46,12 @@ def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]
 
 def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[str, str | None]]:
     """Rows as the task gives them; the answer is None where the task has no single one."""
-    import reasoning_gym
+    try:
+        import reasoning_gym
+    except ImportError:
+        raise UserError(
+            f"sources.{name}.from needs the package reasoning-gym: run `make repro` (set-up installs it)"
+        ) from None
 
     known = reasoning_gym.factory.DATASETS
     if origin.task not in known:
