@@ -26,9 +26,22 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import storage_failure
 
+WITHOUT_PROJECT = ("grade", "agreement", "extract")
+"""Commands that work on the files they are given, and so on any checkout."""
+
 
 class Commands(TyperGroup):
-    """Tells in one sentence what any command may meet: Ctrl-C, a full disk, a folder where a file should be."""
+    """Reports the errors of any command in one sentence: Ctrl-C, a full disk, a folder in place of a file."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """UserError in another checkout, where the command would change or show the wrong project."""
+        needs_project = args[0] not in WITHOUT_PROJECT and "--help" not in args
+        if needs_project and (other := _clone_around()) is not None:
+            raise UserError(
+                f"this `retrace` works on {PROJECT}, and you are in {other}: run "
+                f"{other / '.venv' / 'bin' / 'retrace'} here, or change to {PROJECT}"
+            )
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -55,9 +68,6 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 @app.callback()
 def main() -> None:
     """Retrace: reproducible post-training of reasoning language models. Exit code 2 is a mistake of the caller."""
-    if (other := _clone_around()) is not None:
-        own = other / ".venv" / "bin" / "retrace"
-        typer.echo(f"warning: this `retrace` works on {PROJECT}, and you are in {other}: use {own}", err=True)
 
 
 def _clone_around() -> Path | None:

@@ -52,16 +52,25 @@ def test_what_any_command_may_meet(monkeypatch, error, code, told):
     assert (done.exit_code, done.output.startswith(told)) == (code, True), done.output
 
 
-def test_a_retrace_of_another_clone_says_on_which_it_works(tmp_path, monkeypatch):
+def test_a_retrace_of_another_clone_is_an_error(tmp_path, monkeypatch):
     for name in ("dvc.yaml", "pipelines/cli.py"):
         (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(PROJECT / name, tmp_path / "clone" / name)
     (tmp_path / "clone" / "data").mkdir()
     monkeypatch.chdir(tmp_path / "clone" / "data")
-    other = f"warning: this `retrace` works on {PROJECT}, and you are in {tmp_path / 'clone'}: use "
-    assert invoke("plan").output.startswith(other)
+    refused = invoke("use", "laptop")
+    right = tmp_path / "clone" / ".venv" / "bin" / "retrace"
+    assert refused.exit_code == 2
+    assert refused.output == (
+        f"error: this `retrace` works on {PROJECT}, and you are in {tmp_path / 'clone'}: run {right} here, or change "
+        f"to {PROJECT}\n"
+    )
+    Path("rows.jsonl").write_text('{"gold": "4", "prediction": "Answer: 4"}\n')
+    graded = invoke("grade", "rows.jsonl", "--params", PROJECT / "params.yaml")
+    assert graded.exit_code == 0 and '"correct"' in graded.output, "grading needs no project"
+    assert invoke("use", "--help").exit_code == 0
     monkeypatch.chdir(PROJECT / "docs")
-    assert "warning" not in invoke("plan").output
+    assert "works on" not in invoke("plan").output
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
