@@ -16,7 +16,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import left_out, make_shared_folders, read_definitions
+from stages.foundations.stage_graph import KEEP, left_out, make_shared_folders, read_definitions
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
@@ -126,7 +126,7 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
         path
         for folder in folders
         for path in folder.rglob("*")
-        if path.is_file() and path.name != ".gitignore"
+        if path.is_file() and path.name not in (".gitignore", KEEP)
     }
     return sorted(path for path in files if not _is_under(path, outs)), cache
 
