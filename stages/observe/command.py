@@ -48,7 +48,9 @@ def skip_last_collection() -> None:
 
     Not where Triton is loaded: its library counts what this would leave, and prints 30 lines of "nanobind: leaked".
     """
-    if "triton._C.libtriton" not in sys.modules:
+    if "triton._C.libtriton" in sys.modules:
+        gc.unfreeze()
+    else:
         gc.freeze()
 
 
