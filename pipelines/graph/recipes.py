@@ -82,7 +82,7 @@ def clear_strays(root: Path) -> list[Path]:
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
-    recorded = _recorded_hashes(root)
+    recorded, moved = _recorded_hashes(root), 0
     for path in strays:
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
             path.unlink()
@@ -90,9 +90,10 @@ def clear_strays(root: Path) -> list[Path]:
             kept = root / "state" / "strays" / path.relative_to(root)
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, kept)
-            say(
-                f"{path.relative_to(root)} belongs to no stage of this recipe: moved to {kept.relative_to(root)}"
-            )
+            moved += 1
+    if moved:
+        files = "1 file that belongs" if moved == 1 else f"{moved} files that belong"
+        say(f"moved {files} to no stage of this recipe to state/strays/")
     write_text_atomically(_stamp(root), _graph_key(root))
     return strays
 

@@ -67,6 +67,20 @@ def test_switching_recipes_and_back(dvc_project):
     assert not [line for line in lines if line.startswith("> ")], "a command was run"
 
 
+def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
+    repro(dvc_project)
+    for name in ("x", "y"):
+        (dvc_project / f"data/metrics/{name}.json").write_text("{}")
+    use_recipe(dvc_project, "other")
+    clear_strays(dvc_project)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == "moved 2 files that belong to no stage of this recipe to state/strays/"
+    assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == [
+        "x.json",
+        "y.json",
+    ]
+
+
 def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypatch):
     clear_strays(dvc_project)
     monkeypatch.setattr(recipes, "find_strays", lambda root: 1 / 0)
