@@ -26,7 +26,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import storage_failure
 
-WITHOUT_PROJECT = ("grade", "agreement", "extract")
+WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract))
 """Commands that work on the files they are given, and so on any checkout."""
 
 

@@ -108,7 +108,7 @@ def _kinds(params: Path) -> set[str]:
             raise ValueError(f"{seen[-2]} has the base {params.name}, and there is no {params}")
         lines = [line.partition("#")[0].rstrip() for line in params.read_text(encoding="utf-8").splitlines()]
         kinds |= set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
-        base = re.search(r"^base:[ \t]*[\"']?([\w.-]+\.yaml)[\"']?$", "\n".join(lines), re.MULTILINE)
+        base = re.search(r"^extends:[ \t]*[\"']?([\w.-]+\.yaml)[\"']?$", "\n".join(lines), re.MULTILINE)
         params = params.with_name(base[1]) if base else params
     return kinds
 

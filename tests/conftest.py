@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from stages.observe.command import skip_last_collection
+
 LONGEST_FILES = (
     "test_graph.py",
     "test_servers.py",
@@ -41,7 +43,7 @@ def pytest_collection_finish():
 
 
 def pytest_unconfigure():
-    gc.freeze()  # as in `stages.observe.command`
+    skip_last_collection()
 
 
 @pytest.fixture(scope="session", autouse=True)

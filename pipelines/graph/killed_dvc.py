@@ -1,6 +1,6 @@
-"""What a DVC that is killed while it writes leaves behind, and each later DVC would refuse to run from.
+"""Repairs what a killed DVC leaves behind, so that the next DVC starts without an error or a warning.
 
-Two files: the table of outputs in use, and `dvc.lock`, which DVC writes anew, not atomically, after each stage.
+Two files: the table of paths in use, and `dvc.lock`, which DVC rewrites after each stage, not atomically.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from stages.foundations.files import write_text_atomically
@@ -23,18 +24,48 @@ _ENTRIES = ("deps", "outs")
 
 
 def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
-    """Removes a torn table of outputs in use, and the torn last stage of `dvc.lock`; says what it did.
+    """Removes a torn table of paths in use, or its entries of dead processes, and the torn last stage of `dvc.lock`.
 
-    A file that is being written is given the time to become whole. What `dvc.lock` loses costs nothing: DVC's run
-    cache has each stage that ran. Anything else that is wrong in it (the marks of a merge) is left for DVC to tell.
+    Says what it removed, except for dead entries, of which DVC would warn twice for each path. A file that is being
+    written gets the time to become whole. What `dvc.lock` loses costs nothing, because DVC's run cache has each stage
+    that ran. Other faults in it (the marks of a merge) are left to DVC.
     """
     table = root / ".dvc" / "tmp" / "rwlock"
     if not _becomes(table, _is_json):
         say(f"removing {table}: a DVC was killed while it wrote it")
         table.unlink(missing_ok=True)
+    elif table.exists():
+        _drop_dead_entries(table)
     lock = root / "dvc.lock"
     if not _becomes(lock, _is_lock_file):
         _drop_torn_stage(lock, say)
+
+
+def _drop_dead_entries(table: Path) -> None:
+    """Removes processes that have ended, under the lock with which DVC edits the table."""
+    found = json.loads(table.read_text())
+    if _living(found) == found:
+        return
+    from dvc.lock import LockError, make_lock
+
+    try:
+        with make_lock(str(table.with_name("rwlock.lock")), tmp_dir=str(table.parent)):
+            write_text_atomically(table, json.dumps(_living(json.loads(table.read_text()))))
+    except LockError:  # a DVC edits the table now: it removes dead entries itself, with a warning
+        return
+
+
+def _living(table: Any) -> Any:
+    """The table without dead processes; unchanged when it is not of DVC's form, which DVC reports."""
+    try:
+        write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
+        read = {
+            path: [info for info in infos if psutil.pid_exists(info["pid"])]
+            for path, infos in table["read"].items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return table
+    return {**table, "write": write, "read": {path: infos for path, infos in read.items() if infos}}
 
 
 def _becomes(path: Path, is_whole: Callable[[str], bool]) -> bool:

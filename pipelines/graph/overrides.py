@@ -1,4 +1,4 @@
-"""What differs from a parameter file: how a recipe with `base:` and a variant of an ablation say it."""
+"""What differs from a parameter file: how a recipe with `extends:` and a variant of an ablation say it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def without(params: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     changed = copy.deepcopy(params)
     for name in names:
         *sections, last = name.split(".")
-        place = _at(changed, sections)
+        place = value_at(changed, sections)
         if not isinstance(place, dict) or last not in place:
             raise KeyError(name)
         del place[last]
@@ -44,7 +44,7 @@ def dotted(
     A mapping of another `kind` is another thing, and replaces the whole mapping; so does an empty one.
     """
     for name, value in changes.items():
-        there = _at(params, name.split("."))
+        there = value_at(params, name.split("."))
         is_inside = isinstance(value, dict) and value and isinstance(there, dict)
         if is_inside and value.get("kind", there.get("kind")) == there.get("kind"):
             yield from dotted(there, value, f"{before}{name}.")
@@ -52,7 +52,8 @@ def dotted(
             yield f"{before}{name}", value
 
 
-def _at(params: Any, names: Iterable[str]) -> Any:
+def value_at(params: Any, names: Iterable[str]) -> Any:
+    """The value under the names, from the outermost in; None where there is none."""
     for name in names:
         params = params.get(name) if isinstance(params, dict) else None
     return params

@@ -16,7 +16,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import left_out, make_shared_folders, read_definitions
+from stages.foundations.stage_graph import KEEP, left_out, make_shared_folders, read_definitions
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
@@ -82,7 +82,7 @@ def clear_strays(root: Path) -> list[Path]:
     params = root / "params.yaml"
     _check(root, read_yaml(params), str(params))
     strays, cache = find_strays(root)
-    recorded = _recorded_hashes(root)
+    recorded, moved = _recorded_hashes(root), 0
     for path in strays:
         if _is_cached(cache, path, recorded.get(path.relative_to(root).as_posix())):
             path.unlink()
@@ -90,9 +90,10 @@ def clear_strays(root: Path) -> list[Path]:
             kept = root / "state" / "strays" / path.relative_to(root)
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, kept)
-            say(
-                f"{path.relative_to(root)} belongs to no stage of this recipe: moved to {kept.relative_to(root)}"
-            )
+            moved += 1
+    if moved:
+        files = "1 file that belongs" if moved == 1 else f"{moved} files that belong"
+        say(f"moved {files} to no stage of this recipe to state/strays/")
     write_text_atomically(_stamp(root), _graph_key(root))
     return strays
 
@@ -126,7 +127,7 @@ def find_strays(root: Path) -> tuple[list[Path], Path]:
         path
         for folder in folders
         for path in folder.rglob("*")
-        if path.is_file() and path.name != ".gitignore"
+        if path.is_file() and path.name not in (".gitignore", KEEP)
     }
     return sorted(path for path in files if not _is_under(path, outs)), cache
 

@@ -115,6 +115,7 @@ def as_dict(made: Plan) -> dict[str, Any]:
         "stages": [_stage_dict(stage) for stage in made.stages],
         "problems": made.problems,
         "assumptions": made.assumptions,
+        "not_counted": made.not_counted,
     }
 
 
@@ -164,8 +165,9 @@ def lines_of(made: Plan) -> list[str]:
     ]
     rows = [_row(stage) for stage in made.stages if stage.training or stage.sampling]
     tables = [stage for stage in made.stages if not (stage.training or stage.sampling)]
-    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(sum(stage.seconds for stage in tables))])
-    rows.append(["in all", *[""] * 8, _time(made.hours * 3600)])
+    seconds = sum(stage.seconds for stage in tables)
+    rows.append([f"{len(tables)} table stages", *[""] * 8, _time(seconds) if seconds else "not counted"])
+    rows.append(["in all, at least", *[""] * 8, _time(made.hours * 3600)])
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     table = [
         "  ".join(
@@ -180,7 +182,9 @@ def lines_of(made: Plan) -> list[str]:
         *table,
     ]
     if made.price:
-        lines += ["", f"{made.hours:,.1f} hours x {made.gpus} GPUs x {made.price:g} = {made.cost:,.0f}"]
+        devices = f"{made.gpus} GPU{'s' if made.gpus > 1 else ''}"
+        lines += ["", f"at least {made.hours:,.1f} hours x {devices} x {made.price:g} = {made.cost:,.0f}"]
+    lines += ["", "Not counted:", *(f"  {text}" for text in made.not_counted)]
     lines += ["", "Taken for granted:", *(f"  {text}" for text in made.assumptions)]
     if made.problems:
         lines += ["", "Will not fit:", *(f"  {text}" for text in made.problems)]

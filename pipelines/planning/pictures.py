@@ -125,7 +125,7 @@ def picture_lines(made: PicturePlan) -> list[str]:
         ]
         for stage in made.stages
     ]
-    rows.append(["in all", *[""] * 6, _time(made.hours * 3600)])
+    rows.append(["in all, at least", *[""] * 6, _time(made.hours * 3600)])
     widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
     table = [
         "  ".join(
@@ -136,7 +136,8 @@ def picture_lines(made: PicturePlan) -> list[str]:
     ]
     lines = [f"{made.recipe} on {made.gpus} x {made.device}; memory in GB a device", "", *table]
     if made.price:
-        lines += ["", f"{made.hours:,.1f} hours x {made.gpus} GPUs x {made.price:g} = {made.cost:,.0f}"]
+        devices = f"{made.gpus} GPU{'s' if made.gpus > 1 else ''}"
+        lines += ["", f"at least {made.hours:,.1f} hours x {devices} x {made.price:g} = {made.cost:,.0f}"]
     lines += ["", "Taken for granted:", *(f"  {text}" for text in made.assumptions)]
     return lines + (["", "Will not fit:", *(f"  {text}" for text in made.problems)] if made.problems else [])
 

@@ -90,9 +90,12 @@ class Plan:
     stages: list[StagePlan]
     problems: list[str]
     assumptions: list[str] = field(default_factory=list)
+    not_counted: list[str] = field(default_factory=list)
+    """What `hours` and `cost` leave out, because it is not known or not modelled."""
 
     @property
     def hours(self) -> float:
+        """At least."""
         return sum(stage.seconds for stage in self.stages) / 3600
 
     @property
@@ -152,11 +155,16 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
     ranks = 1 if sections["trainer"].kind == "torch" or is_split else question.gpus
     assumptions = told_lengths(lengths)
     assumptions += dict.fromkeys(line for own in work.values() for line in own.taken_for_granted)
+    not_counted = _unknown_work(work)
     if question.gpu.lower() == "cpu":
         speed, gpu = _cpu(sections, shape, lengths, list(work.values()), probe, assumptions), _this_machine()
+        not_counted.append("what table stages do after their processes have started")
         count, price = 1, 0.0
     else:
         speed, gpu = _gpus(sections, question, ranks, assumptions), find_gpu(question.gpu)
+        not_counted.append("table stages, process starts, loading, verifying, saving")
+        if shape.parameters < 1e9:
+            not_counted.append("launches between kernels, which rule below a billion parameters")
         count, price = question.gpus, PRICE if question.price is None else question.price
         assumptions.append(
             f"price: {price:g} a GPU-hour" + ("" if question.price is not None else " (assumed)")
@@ -186,7 +194,17 @@ def make_plan(root: Path, recipe: str, question: Question, probe: Any = None) ->
         plans,
         list(dict.fromkeys(found)),
         assumptions,
+        not_counted,
     )
+
+
+def _unknown_work(work: Mapping[str, Work]) -> list[str]:
+    """Each kind of work of unknown size, after the stages that have it."""
+    stages: dict[str, list[str]] = {}
+    for name, own in work.items():
+        for line in own.not_counted:
+            stages.setdefault(line, []).append(name)
+    return [f"{', '.join(names)}: {line}" for line, names in stages.items()]
 
 
 def _sizes(stages: list[GraphStage], sections: Mapping[str, Any]) -> ModelSizes:
@@ -272,7 +290,6 @@ def _cpu(
             else ""
         )
     )
-    told.append("stages that read and write tables and text: only the start of their processes is counted")
     if sampler.kind == "vllm":
         told.append(
             "sampler vllm on a CPU: planned as if the probe's products were its own; its start is not counted"
@@ -291,8 +308,7 @@ def _gpus(sections: Mapping[str, Any], question: Question, ranks: int, told: lis
     told += [
         f"training: {ranks} GPU(s) at {question.mfu:.2f} of the peak; sampling: {question.replicas} replica(s) over "
         f"{parallel} GPU(s), or one for every {parallel} rank(s) where that is more, at "
-        f"{question.bandwidth_share:.2f} of the bandwidth",
-        "not counted: process starts, loading, verifying, saving; below a billion parameters, launches between kernels",
+        f"{question.bandwidth_share:.2f} of the bandwidth"
     ]
     return GpuSpeed(
         find_gpu(question.gpu),

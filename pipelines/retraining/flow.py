@@ -7,6 +7,7 @@ retrace-<recipe>@champion; no branch is merged and no file of the checkout chang
 from __future__ import annotations
 
 import json
+import re
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,11 +122,16 @@ def _require_policy(snapshot: Snapshot, recipe: str, policy: str) -> None:
         raise UserError(f"recipe {recipe} measures no policy {policy!r}: choose one of {', '.join(known)}")
 
 
+OLD_EXTENDS = re.compile(r"^base:(?=[ \t]*[\"']?[\w.-]+\.yaml\b)", re.MULTILINE)
+"""How recipes named the one that they extend in commits of earlier versions, which nobody can edit."""
+
+
 def _recipe(root: Path, revision: str, recipe: str) -> dict[str, Any] | None:
-    """The resolved recipe of a commit; None when it has no such file."""
+    """The resolved recipe of a commit, in today's or the old spelling; None when it has no such file."""
 
     def read(file: str) -> str | None:
-        return show(root, revision, file)
+        text = show(root, revision, file)
+        return None if text is None else OLD_EXTENDS.sub("extends:", text)
 
     return read_recipe(root, recipe, read) if read(f"pipelines/recipes/{recipe}.yaml") else None
 

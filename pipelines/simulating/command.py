@@ -105,6 +105,8 @@ def simulate(
             setting, told = recipe_setting(PROJECT, recipe or str(PROJECT / "params.yaml"), question)
             settings = [setting]
         cells = simulate_cells(settings, chosen, drawn, looked, count)
+        if not paper and settings[0].doubt:
+            typer.echo(f"warning: {settings[0].doubt}", err=True)
         lines = _json_lines(cells)
         name = "Laminar's settings" if paper else Path(recipe).stem if recipe else "this recipe"
         if out is not None:

@@ -103,6 +103,22 @@ class Setting:
             multiply=2 * model.parameters / (model.tensor_parallel * self._peak * constants.decode_share),
         )
 
+    @property
+    def doubt(self) -> str:
+        """A sentence where the assumed fixed cost of a decode step exceeds the time to read the weights; else empty.
+
+        More than half of each step then is this one constant, which is not from a measurement of small models.
+        """
+        step, model = self._step, self.model
+        if step.read >= step.fixed:
+            return ""
+        smallest = model.parameters * step.fixed / step.read
+        return (
+            f"{model.name} is too small for this simulator: reading its {model.parameters:,.0f} weights takes "
+            f"{1000 * step.read:.2g} ms of a decode step, and the assumed fixed cost is {1000 * step.fixed:.2g} ms. "
+            f"Trust figures for models from about {smallest / 1e9:.1f}B parameters on this device"
+        )
+
     def replica_sizes(self) -> ReplicaSizes:
         model, constants, work = self.model, self.constants, self.work
         peak = model.tensor_parallel * self._peak * constants.prefill_share

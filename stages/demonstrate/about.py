@@ -36,20 +36,23 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    """Rejection sampling; not counted where every problem is sampled for, and nobody knows how many there will be."""
+    """Rejection sampling, as far as the number of its problems is known."""
     from stages.foundations.planned_work import ResponseLengths, Sampling, Work
 
     def drawn(most: int) -> ResponseLengths:
         return ResponseLengths(lengths.response_share * most, most)
 
+    sampled = [source for source in sections["demonstrate"].sources if source.kind == "rejection_sampled"]
+    unknown = "rejection sampling of an unknown number of problems (set max_problems of its source)"
     return Work(
         sampling=tuple(
             Sampling(
                 1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens)
             )
-            for source in sections["demonstrate"].sources
-            if source.kind == "rejection_sampled" and source.max_problems
-        )
+            for source in sampled
+            if source.max_problems
+        ),
+        not_counted=() if all(source.max_problems for source in sampled) else (unknown,),
     )
 
 

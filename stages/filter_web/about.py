@@ -45,12 +45,15 @@ def _runs_model(params: Mapping[str, Any]) -> bool:
 
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
-    """Responses to each candidate; not counted where nobody knows how many candidates there will be."""
+    """Responses to each candidate, as far as their number is known."""
     from stages.foundations.planned_work import ResponseLengths, Sampling, Work
 
     agreement = sections["filter_web"].agreement
-    if agreement.kind == "none" or agreement.max_candidates is None:
+    if agreement.kind == "none":
         return Work()
+    if agreement.max_candidates is None:
+        told = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
+        return Work(not_counted=(told,))
     most = agreement.max_response_tokens
     drawn = ResponseLengths(lengths.response_share * most, most)
     return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))

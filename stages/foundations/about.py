@@ -73,6 +73,9 @@ class About:
     is_varied: bool = False
     """Variants of an ablation differ from here on; runs of one seed share what comes before."""
 
+    warnings: Callable[[str, Mapping[str, float]], list[str]] = lambda item, metrics: []
+    """What went wrong without an error, a sentence each with what to try: from its item and its metrics."""
+
     lane: str = ""
     """Heading under which the report lists it."""
     has_funnel: bool = False

@@ -159,6 +159,8 @@ class Work:
     """Sentences on what the figures assume, beyond the lengths."""
     side_by_side: SideBySide | None = None
     """None where it draws and trains in turns."""
+    not_counted: tuple[str, ...] = ()
+    """Work of unknown size, with how to make it known."""
 
 
 @dataclass(frozen=True)

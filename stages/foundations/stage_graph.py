@@ -21,6 +21,9 @@ _SECTION = re.compile(r"\$\{(\w+)[.}]")
 _ANY = "*"
 """Stands for whatever an item has, where paths of different stages are compared."""
 
+KEEP = ".keep"
+"""File in a folder that would be empty otherwise."""
+
 METRICS = "data/metrics/"
 """Where stages write all their numbers."""
 
@@ -120,11 +123,19 @@ def shared_folders(definitions: Definitions, params: Mapping[str, Any]) -> list[
 
 
 def make_shared_folders(root: Path) -> None:
-    """Makes those that are missing: a folder stays away where the branch that writes into it is left out."""
-    params = root / "params.yaml"
+    """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
+
+    DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
+    .dvcignore keeps that file out of the folder's hash.
+    """
+    params, ignored = root / "params.yaml", root / ".dvcignore"
+    is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
     given = load_yaml(params.read_bytes()) if params.exists() else None
     for folder in shared_folders(read_definitions(root / "dvc.yaml"), given or {}):
-        (root / folder).mkdir(parents=True, exist_ok=True)
+        path = root / folder
+        path.mkdir(parents=True, exist_ok=True)
+        if is_kept_out and not any(path.iterdir()):
+            (path / KEEP).touch()
 
 
 def _items(definition: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

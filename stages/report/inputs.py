@@ -71,6 +71,17 @@ class Inputs:
         return {name: found[name] for name in self.rounds if found.get(name) is not None}
 
     @property
+    def warnings(self) -> list[str]:
+        """What went wrong in a stage without an error, as its package says of its metrics."""
+        found = ((stage, self.metrics.get(stage.address)) for stage in self.stages)
+        return [
+            line
+            for stage, metrics in found
+            if metrics is not None
+            for line in about(stage.name).warnings(stage.item, metrics)
+        ]
+
+    @property
     def graded(self) -> list[str]:
         """The policies that have grades, in order."""
         return [policy for policy in self.policies if self.grades(policy)]

@@ -44,6 +44,7 @@ def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
     return {
         "title": params.title,
         "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
+        "warnings": inputs.warnings,
         "baseline": params.baseline_policy,
         "last": last,
         "seed": inputs.seed,

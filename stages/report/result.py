@@ -22,7 +22,7 @@ from stages.report.scores import metric_label
 
 
 def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
-    """Scores of each graded policy on each benchmark's first metric, and the gains of the last policy.
+    """Scores of each graded policy on each benchmark's first metric, the gains of the last policy, and warnings.
 
     A gain is paired over problems, with a 95% interval; `verdict` is about these two policies, not about a setting.
     """
@@ -48,7 +48,13 @@ def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
                     "problems": difference.problems,
                 }
             )
-    return {"title": params.title, "page": "index.html", "scores": scores, "gains": gains, "warnings": []}
+    return {
+        "title": params.title,
+        "page": "index.html",
+        "scores": scores,
+        "gains": gains,
+        "warnings": inputs.warnings,
+    }
 
 
 def _numbers(interval: Interval) -> dict[str, float]:

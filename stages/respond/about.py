@@ -22,10 +22,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     respond = sections["respond"]
     problems = lengths.benchmark_problems or _problems(sections)
     if problems is None:
-        told = (
-            "how many benchmark problems there will be (give --benchmark-problems); responses are not counted"
-        )
-        return Work(taken_for_granted=(f"nobody knows {told}",))
+        return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
     drawn = lengths.of(address, respond.max_response_tokens)
     at_once = min(respond.problems_at_once, problems)
     samples = [respond.samples, *([1] if respond.is_greedy_included else [])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -106,12 +107,37 @@ def _told_of_tails(loop: AsynchronousLoop) -> str:
     return "repack is taken to keep the replicas that draw full"
 
 
+def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
+    """A round that has left the weights as they were, and why."""
+    steps = metrics.get("progress/steps", 0)
+    if steps and metrics.get("progress/steps_without_update") == steps:
+        if metrics.get("groups/trained"):
+            return [
+                f"no step of {name} trained: the verifier failed on every response. Look at the verdicts in "
+                f"data/rollouts/{name}.parquet, or raise the limits in section verifier"
+            ]
+        reason = (
+            f"none of the {metrics.get('groups/drawn', 0):,.0f} groups had both correct and wrong responses"
+        )
+    elif steps and metrics.get("optim/gradient_norm_mean") == 0:
+        reason = "every gradient was 0, because the responses of each group had equal rewards"
+    else:
+        return []
+    accuracy = metrics.get("accuracy/mean_last", 0.0)
+    remedy = "harder problems" if accuracy > 0.5 else "easier problems, a better prompt or more SFT"
+    return [
+        f"no step of {name} trained: {reason} (accuracy in its last step: {accuracy:.1%}). Try {remedy}, a larger "
+        "rl.group_size or a higher rl.temperature"
+    ]
+
+
 ABOUT = About(
     sections=_sections,
     contradictions=_contradictions,
     runs_model=lambda params: True,
     work=_work,
     named_after=("policy", "round"),
+    warnings=_warnings,
     is_varied=True,
     lane="Policies",
 )

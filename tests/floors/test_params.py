@@ -60,7 +60,7 @@ def test_no_recipe_names_a_path_outside_the_project():
 
 
 def test_no_value_for_another_machine_is_a_comment():
-    """It is a recipe on top, with `base:`."""
+    """It is a recipe on top, with `extends:`."""
     assert not [path.name for path in RECIPES if re.search(r"#.*\b(GPU|CPU): ", path.read_text())]
 
 

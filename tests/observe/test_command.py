@@ -1,5 +1,6 @@
 """The shell of stage commands: exit codes, messages, and no orphans."""
 
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -79,3 +80,9 @@ def test_what_was_imported_is_not_looked_through_for_garbage_when_it_ends(body):
     first = "import stages.observe.command, atexit\natexit.register(lambda: print('last'))\n"
     done = run(f"{first}\n{body}", before=told)
     assert done.stdout.split() == ["last", "frozen", "True"] and done.returncode in (0, 3), done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_a_stage_that_loaded_triton_ends_without_a_word():
+    done = run("import triton")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

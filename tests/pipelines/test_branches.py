@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WEB = {"collect_web", "extract_web", "filter_web"}
 NO_WEB = """
-base: mini.yaml
+extends: mini.yaml
 without: [collect_web, extract_web, filter_web]
 demonstrate:
   sources: [{kind: given, sources: null, max_rows: null}]
@@ -168,11 +168,11 @@ def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
 
 def test_its_mistakes_are_told_by_its_own_package(project):
     recipe = project / "pipelines/recipes/unlucky.yaml"
-    recipe.write_text("base: toys.yaml\ntoy.value: 13\n")
+    recipe.write_text("extends: toys.yaml\ntoy.value: 13\n")
     assert "toy.value 13 brings bad luck" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
-    recipe.write_text("base: toys.yaml\ntoy: {vlaue: 1}\n")
+    recipe.write_text("extends: toys.yaml\ntoy: {vlaue: 1}\n")
     assert "toy.vlaue: unknown key" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
-    recipe.write_text("base: toys.yaml\nwithout: [toy]\n")
+    recipe.write_text("extends: toys.yaml\nwithout: [toy]\n")
     told = python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
     assert "twist@one needs data/toys/first.json" in told and "add section `toy`" in told
     recipe.unlink()
@@ -205,4 +205,4 @@ def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
     assert "rl_1" in retrace(project, "explain", "rl_1") and "in all" in retrace(
         project, "plan", "no-web", "--gpu", "H100"
     )
-    assert "base: laptop" not in (project / "params.yaml").read_text()
+    assert "extends: laptop" not in (project / "params.yaml").read_text()

@@ -51,10 +51,10 @@ def test_the_groups_are_those_the_recipe_names(project, text, groups):
 def test_engines_of_the_recipes_below_count_too(project):
     recipes = project / "pipelines/recipes"
     (recipes / "below.yaml").write_text("base:\n  kind: random\nsampler:\n  kind: vllm\n")
-    (recipes / "middle.yaml").write_text("base: below.yaml   # a remark\n")
-    (recipes / "top.yaml").write_text("base: 'middle.yaml'\ntrainer.kind: deepspeed\n")
+    (recipes / "middle.yaml").write_text("extends: below.yaml   # a remark\n")
+    (recipes / "top.yaml").write_text("extends: 'middle.yaml'\ntrainer.kind: deepspeed\n")
     assert groups_for(["repro", "top"], project) == ["core", "vllm", "deepspeed"]
-    (recipes / "below.yaml").write_text("base: top.yaml\n")  # a circle is told when the recipe is resolved
+    (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a circle is told when the recipe is resolved
     assert groups_for(["repro", "top"], project) == ["core", "deepspeed"]
     (recipes / "below.yaml").unlink()
     with pytest.raises(ValueError, match=r"has the base below\.yaml, and there is no"):

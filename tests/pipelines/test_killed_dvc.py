@@ -1,5 +1,7 @@
 """What a killed DVC leaves behind: a torn table of outputs in use, a torn dvc.lock, with real DVC."""
 
+import json
+import os
 import subprocess
 
 import pytest
@@ -8,6 +10,7 @@ import yaml
 from pipelines.graph import killed_dvc
 from pipelines.graph.killed_dvc import repair_dvc_state
 from pipelines.runtime.process_group import dvc, environment
+from stages.foundations.stage_graph import make_shared_folders
 
 
 def run(project, *arguments):
@@ -27,6 +30,41 @@ def test_half_a_table_of_dvc_stops_no_run(dvc_project):
     repair_dvc_state(dvc_project, said.append)
     assert len(said) == 1 and "a DVC was killed" in said[0]
     assert run(dvc_project, *command).returncode == 0
+
+
+@pytest.mark.slow
+def test_dvc_has_no_dead_process_to_warn_of(dvc_project):
+    """And an entry of a living process stays."""
+    with subprocess.Popen(["true"]) as dead:
+        dead.wait()
+    table, living = dvc_project / ".dvc" / "tmp" / "rwlock", {"pid": os.getpid(), "cmd": "dvc"}
+    path, elsewhere = str(dvc_project / "data/first.txt"), str(dvc_project / "elsewhere")
+    gone = {"pid": dead.pid, "cmd": "dvc repro"}
+    held = {"write": {path: gone}, "read": {path: [gone], elsewhere: [gone, living]}}
+    command = ["repro", "--single-item", "first"]
+    table.write_text(json.dumps(held))
+    assert "had been killed" in run(dvc_project, *command).stderr, "DVC is silent now: our removal can go"
+    table.write_text(json.dumps(held))
+    said = []
+    repair_dvc_state(dvc_project, said.append)
+    assert json.loads(table.read_text()) == {"write": {}, "read": {elsewhere: [living]}}
+    done = run(dvc_project, *command, "--force")
+    assert done.returncode == 0 and "had been killed" not in done.stderr and said == []
+
+
+@pytest.mark.slow
+def test_an_empty_folder_that_a_stage_reads_draws_no_warning(dvc_project):
+    """`last` reads data/metrics, and here nothing has written there yet."""
+    command = ["repro", "--single-item", "last"]
+    make_shared_folders(dvc_project)
+    assert not list((dvc_project / "data/metrics").iterdir()), "without .dvcignore the file would count"
+    assert "'data/metrics' is empty" in run(dvc_project, *command).stderr
+    (dvc_project / ".dvcignore").write_text(".keep\n")
+    before = (dvc_project / "dvc.lock").read_text()
+    make_shared_folders(dvc_project)
+    done = run(dvc_project, *command, "--force")
+    assert done.returncode == 0 and "'data/metrics' is empty" not in done.stderr
+    assert (dvc_project / "dvc.lock").read_text() == before
 
 
 @pytest.mark.slow

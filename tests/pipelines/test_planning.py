@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from pipelines.cli import app
@@ -19,6 +20,9 @@ from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
 from pipelines.planning.published import PUBLISHED_RUNS, compare
 from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
 from pipelines.planning.work import training_flops
+from stages.base.params import BaseParams
+from stages.base.sources import make_base_policy
+from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError
 from stages.foundations.planned_work import ResponseLengths, Sampling, SideBySide, Training
@@ -334,6 +338,10 @@ def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tm
     run = CliRunner().invoke
     shown = run(app, ["plan", "gsm8k-smollm2", "--gpu", "H100", "--price", "2.5"])
     assert shown.exit_code == 0 and "rl_round@rl_2" in shown.stdout and "x 2.5 =" in shown.stdout
+    assert (
+        "\nin all, at least " in shown.stdout
+        and "Not counted:\n  table stages, process starts" in shown.stdout
+    )
     as_json = json.loads(run(app, ["plan", "gsm8k-smollm2", "--gpu", "A100", "--json"]).stdout)
     assert as_json["model"]["parameters"] == 134515008
     memory = {stage["name"]: stage["memory_bytes"] for stage in as_json["stages"]}
@@ -344,6 +352,27 @@ def test_the_command_prints_a_table_or_json_and_refuses_what_it_does_not_know(tm
         refused = run(app, ["plan", "laptop", *words])
         assert refused.exit_code == 2 and f"{words[-2]} needs the GPU's name" in refused.output, words
     assert "DAPO Qwen2.5-32B" in run(app, ["plan", "--published"]).stdout
+
+
+def test_work_of_unknown_size_is_named_and_not_counted_as_nothing(tmp_path):
+    params = read_recipe(PROJECT, "gsm8k-smollm2")
+    params["respond"]["max_problems"] = None
+    (tmp_path / "p.yaml").write_text(yaml.safe_dump(params))
+    asked = str(tmp_path / "p.yaml")
+    unknown = (
+        "respond@base, respond@sft, respond@rl_1, respond@rl_2: responses to an unknown number of problems (give "
+        "--benchmark-problems)"
+    )
+    assert unknown in make_plan(PROJECT, asked, Question(gpu="H100")).not_counted
+    known = make_plan(PROJECT, asked, Question(gpu="H100", benchmark_problems=8)).not_counted
+    assert not [line for line in known if line.startswith("respond")]
+
+
+def test_parameters_of_a_random_policy_are_those_of_the_policy_that_is_made(tmp_path):
+    params = read_recipe(PROJECT, "laptop")
+    make_base_policy(TypeAdapter(BaseParams).validate_python(params["base"]), 0, tmp_path)
+    planned = make_plan(PROJECT, "laptop", Question(gpu="H100")).shape.parameters
+    assert planned == count_policy(tmp_path)["policy/parameters"] == 690_176
 
 
 def test_the_probe_measures_something_of_everything(monkeypatch):

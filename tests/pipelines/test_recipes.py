@@ -13,6 +13,8 @@ from pipelines.graph import recipes
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.recipes import clear_strays, is_in_use, parameters_changed, use_recipe
 from pipelines.graph.resolved_recipes import read_recipe, recipe_text
+from pipelines.retraining.flow import _recipe
+from pipelines.runtime.git import commit_all, git
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
@@ -65,6 +67,20 @@ def test_switching_recipes_and_back(dvc_project):
     assert last(dvc_project) == laptop
     assert json.loads((dvc_project / "data/metrics/round/b.json").read_text()) == {"reward/mean": 1}
     assert not [line for line in lines if line.startswith("> ")], "a command was run"
+
+
+def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
+    repro(dvc_project)
+    for name in ("x", "y"):
+        (dvc_project / f"data/metrics/{name}.json").write_text("{}")
+    use_recipe(dvc_project, "other")
+    clear_strays(dvc_project)
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told == "moved 2 files that belong to no stage of this recipe to state/strays/"
+    assert sorted(path.name for path in (dvc_project / "state/strays/data/metrics").iterdir()) == [
+        "x.json",
+        "y.json",
+    ]
 
 
 def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypatch):
@@ -179,10 +195,13 @@ def resolved(root, **recipes):
         ("without: [rounds]", "rounds", {}),  # dvc.yaml runs stages over it, so an empty one is written
         ("other: {}", "other", {}),
         ("base.kind: hub", "base", {"kind": "hub"}),
+        ("base: {kind: hub}", "base", {"kind": "hub"}),
+        ("model.kind: small", "model.kind", "small"),
+        ("without: [model.layers, model.widths, model.limit]\nmodel.kind: large", "model", {"kind": "large"}),
     ],
 )
 def test_a_recipe_gives_only_what_differs(dvc_project, changes, path, value):
-    found = resolved(dvc_project, below=WHOLE, top=f"base: below.yaml\n{changes}\n")
+    found = resolved(dvc_project, below=WHOLE, top=f"extends: below.yaml\n{changes}\n")
     for name in path.split("."):
         found = found[name]
     assert found == value
@@ -190,7 +209,10 @@ def test_a_recipe_gives_only_what_differs(dvc_project, changes, path, value):
 
 def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_project):
     resolved(
-        dvc_project, below=WHOLE, middle="base: below.yaml\nfirst: 2\n", top="base: middle.yaml\nother.x: 3\n"
+        dvc_project,
+        below=WHOLE,
+        middle="extends: below.yaml\nfirst: 2\n",
+        top="extends: middle.yaml\nother.x: 3\n",
     )
     use_recipe(dvc_project, "top")
     text = (dvc_project / "params.yaml").read_text()
@@ -208,16 +230,32 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
 @pytest.mark.parametrize(
     ("recipes", "told"),
     [
-        ({"a": "base: b.yaml\n", "b": "base: a.yaml\n"}, "go round in a circle: b.yaml -> a.yaml -> b.yaml"),
-        ({"a": "base: gone.yaml\n"}, "recipe a.yaml: there is no pipelines/recipes/gone.yaml to be its base"),
-        ({"a": "base: ../laptop.yaml\n"}, "there is no pipelines/recipes/../laptop.yaml"),
         (
-            {"a": "base: laptop.yaml\nwithout: [sfft]\n"},
-            "recipe a: sfft: the base laptop.yaml has no such key",
+            {"a": "extends: b.yaml\n", "b": "extends: a.yaml\n"},
+            "goes round in a circle: b.yaml -> a.yaml -> b.yaml",
         ),
-        ({"a": "base: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: the base laptop.yaml has no such key"),
-        ({"a": "base: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
-        ({"a": "base: laptop.yaml\nfirst: 1\nfirst: 2\n"}, 'found duplicate key "first"'),
+        (
+            {"a": "extends: gone.yaml\n"},
+            "recipe a.yaml: it extends gone.yaml, and there is no pipelines/recipes/gone.yaml",
+        ),
+        ({"a": "extends: ../laptop.yaml\n"}, "there is no pipelines/recipes/../laptop.yaml"),
+        ({"a": "extends: laptop.yaml\nwithout: [sfft]\n"}, "recipe a: sfft: laptop.yaml has no such key"),
+        ({"a": "extends: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: laptop.yaml has no such key"),
+        ({"a": "extends: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
+        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, 'found duplicate key "first"'),
+        (
+            {"a": "base: laptop.yaml\n"},
+            "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`",
+        ),
+        ({"a": "extends: [laptop.yaml]\n"}, "`extends` is ['laptop.yaml']: write a file name"),
+        (
+            {"b": "x: {y: {kind: deep, size: 1}}\n", "a": "extends: b.yaml\nx: {y.kind: flat}\n"},
+            "`x.y.kind: flat` would keep size of kind deep: write the mapping whole, `x.y: {kind: flat, ...}`",
+        ),
+        (
+            {"b": "base: {kind: random, size: 1}\n", "a": "extends: b.yaml\nbase.kind: folder\n"},
+            "`base.kind: folder` would keep size of kind random",
+        ),
         ({"a": "- first\n"}, "pipelines/recipes/a.yaml must hold a mapping of sections"),
     ],
 )
@@ -225,3 +263,18 @@ def test_what_cannot_be_resolved_is_told_in_a_sentence(dvc_project, recipes, tol
     with pytest.raises(UserError) as raised:
         resolved(dvc_project, **recipes)
     assert told in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_a_recipe_of_an_earlier_commit_is_read_in_the_old_spelling(dvc_project):
+    """Retraining resolves the champion's recipe at its commit."""
+    top = dvc_project / "pipelines/recipes/top.yaml"
+    git(dvc_project, "init", "-q")
+    for key in ("base", "extends"):
+        top.write_text(f"{key}: laptop.yaml\nfirst: 5\nbase.kind: hub\n")
+        commit_all(dvc_project, key, "pipelines", "dvc.yaml")
+        assert _recipe(dvc_project, "HEAD", "top") == {
+            "first": 5,
+            "rounds": {"a": 1, "b": 2},
+            "base": {"kind": "hub"},
+        }
+    assert _recipe(dvc_project, "HEAD", "none") is None

@@ -247,6 +247,25 @@ def test_the_result_has_the_scores_and_gains_of_the_page(run):
     assert scores == {name: inputs.grades(name)["sums_heldout/avg_at_4"] for name in inputs.graded}
 
 
+def test_a_round_in_which_no_step_trained_is_told_first(run):
+    metrics = {
+        "progress/steps": 4,
+        "progress/steps_without_update": 3,
+        "groups/drawn": 40,
+        "groups/trained": 1,
+    }
+    path = run / "data/metrics/rl_round/rl_1.json"
+    write_metrics(path, metrics)
+    assert "no step of rl_1 trained" not in Reader(make_page(run)).text.lower()
+    assert json.loads((run / "reports" / "result.json").read_text())["warnings"] == []
+    write_metrics(path, metrics | {"progress/steps_without_update": 4, "groups/trained": 0})
+    told = "no step of rl_1 trained: none of the 40 groups had both correct and wrong responses"
+    text = Reader(make_page(run)).text.lower()
+    assert told in text and text.index(told) < text.index("points from sft to rl_1")
+    (warning,) = json.loads((run / "reports" / "result.json").read_text())["warnings"]
+    assert warning.startswith(told)
+
+
 @pytest.mark.parametrize(
     ("wins", "losses", "ties", "start"),
     [

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -17,9 +16,8 @@ from transformers import (
 )
 from transformers.utils.quantization_config import GgufConfig
 
+from stages.engines.policies.new_tokenizers import END, PAD, byte_level_tokenizer
 from stages.engines.policies.policy_folders import save_policy
-
-PAD, END = "<pad>", "<eos>"
 
 
 class LlamaSizes(Protocol):
@@ -61,22 +59,8 @@ def random_policy(
 
 
 def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer that keeps runs of digits together.
-
-    Every byte has a token, so any text can be read.
-    """
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size,
-        special_tokens=[PAD, END],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(corpus, trainer)
+    """`byte_level_tokenizer` as transformers uses it."""
+    tokenizer = byte_level_tokenizer(corpus, vocabulary_size)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token=PAD, eos_token=END, padding_side="left"
     )

@@ -8,6 +8,8 @@ from stages.foundations.files import replace_folder, sha256_of
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import write_table
+from stages.observe.progress import say
+from stages.rl_round.about import ABOUT
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.schedule.schedule import FILE, RoundIdentity, write_schedule
 from stages.rl_round.task import RoundTask
@@ -18,7 +20,7 @@ def write_outputs(
 ) -> None:
     """Rollouts, schedule (with the files `beside` it), curve and metrics, metrics last; the policy is written already.
 
-    `known` are metrics that the round has found besides.
+    `known` are further metrics of the round. Warns when no step trained.
     """
     paths, frame = task.paths, log.frame()
     metrics = round_metrics(curve) | known
@@ -31,6 +33,8 @@ def write_outputs(
     write_curves(paths.curves, curve)
     task.run.summary(metrics)
     write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
+    for line in ABOUT.warnings(task.name, metrics):
+        say(f"WARNING: {line}")
 
 
 def identity_of(task: RoundTask) -> RoundIdentity:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -121,7 +122,11 @@ def test_a_recipe_takes_the_lengths_of_its_rollouts(tmp_path):
         parquet.write_table(pyarrow.table(columns), tmp_path / "rollouts" / f"{name}.parquet")
     done = invoke("laptop", "--data", tmp_path, "--gpus", 3, "--steps", 1, "--jobs", 1)
     assert done.exit_code == 0, done.output
-    first, *rest = done.output.splitlines()
+    assert done.stderr.startswith(
+        "warning: random Llama is too small for this simulator: reading its 690,176 w"
+    )
+    assert done.stderr.count("\n") == 1
+    first, *rest = done.stdout.splitlines()
     assert first.startswith("laptop on 3 x H100 would ") and first.endswith(".")
     assert any(line.startswith("  responses: those of 12 groups in ") for line in rest)
     assert [line.split()[0] for line in rest[2 : 2 + len(POLICIES)]] == list(POLICIES)
@@ -147,6 +152,21 @@ def test_a_recipe_that_gains_nothing_is_told_so_and_of_two_as_fast_the_newer_is_
         [cell(setting, "synchronous", 2.0), cell(setting, "stream", 1.001), cell(setting, "x", 1.0)], "mine"
     )
     assert "would train 2.00 times as fast with stream as with synchronous" in told
+
+
+def test_small_models_are_doubted_and_those_of_the_paper_are_not():
+    settings = paper_settings()
+    assert not any(one.doubt for one in settings)
+    small = replace(settings[0], model=replace(settings[0].model, parameters=2e9))
+    assert "reading its 2,000,000,000 weights takes 1.5 ms of a decode step" in small.doubt
+    assert "fixed cost is 2 ms. Trust figures for models from about 2.7B" in small.doubt
+
+
+@pytest.mark.parametrize(("gpus", "told"), [(1, "1 GPU would generate"), (8, "8 GPUs would generate")])
+def test_one_gpu_is_said_in_the_singular(gpus, told):
+    first, second = (cell(paper_settings()[0], name, seconds) for name, seconds in (("a", 2.0), ("b", 1.0)))
+    best = replace(second, outcomes=(replace(second.outcomes[0], rollout_gpus=gpus),))
+    assert f"1 s a step instead of 2 s. {told}" in sentence([first, best], "mine")
 
 
 def test_the_picture_escapes_and_repeats():

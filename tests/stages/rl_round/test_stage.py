@@ -109,6 +109,27 @@ def test_grpo_is_a_setting_of_the_same_code(taught, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("sampling", "reason"),
+    [
+        ({"kind": "dynamic", "max_draws": 1, "max_staleness": 2}, "none of the 20 groups had both correct"),
+        ({"kind": "none"}, "every gradient was 0, because the responses of each group had equal rewards"),
+    ],
+)
+def test_a_round_in_which_no_step_trained_says_so(taught, tmp_path, capsys, sampling, reason):
+    """Responses of one token: none has an answer."""
+    changes = {
+        "rl.dynamic_sampling": sampling,
+        "rl.max_response_tokens": 1,
+        "rl.overlong": {"kind": "none"},
+        "rl_rounds.rl_1.steps": 2,
+    }
+    main(rl_flags(taught, write_params(tmp_path / "params.yaml", changes), tmp_path))
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("WARNING")]
+    assert told.startswith(f"WARNING: no step of rl_1 trained: {reason}")
+    assert "(accuracy in its last step: 0.0%). Try easier problems" in told
+
+
+@pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"rl.problems_per_step": 100}, "fewer than rl.problems_per_step 100: use fewer slices"),
