@@ -8,10 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.records.result import changes_from_recipe, read_result
+from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.scratch import PROJECT
+
+SCORE = {"benchmark": "sums", "metric": "avg@8", "problems": 400}
+RESULT = {
+    "title": "Small sums",
+    "page": "reports/index.html",
+    "scores": [
+        {**SCORE, "policy": "sft", "value": 0.433, "low": 0.41, "high": 0.458},
+        {**SCORE, "policy": "rl_3", "value": 0.9425, "low": 0.925, "high": 0.958},
+    ],
+    "gains": [{**SCORE, "policy": "rl_3", "baseline": "sft", "value": 0.51, "low": 0.479, "high": 0.532}],
+    "warnings": ["no step of rl_2 trained"],
+}
 
 
 @pytest.fixture
@@ -50,3 +62,28 @@ def test_without_a_report_there_is_no_result_and_a_broken_one_is_named(root: Pat
     (root / "reports" / "result.json").write_text("{}")
     with pytest.raises(UserError, match=r"result\.json cannot be read .*delete it"):
         read_result(root)
+
+
+def test_the_end_of_a_run_says_what_it_achieved_and_what_to_type_next() -> None:
+    assert summarize(RESULT, 369.4, {"rl.group_size": "16 -> 8"}) == [
+        "Small sums",
+        "changed: rl.group_size 16 -> 8",
+        "",
+        "sums: avg@8 on 400 problems, 95% interval",
+        "  sft    43.3%  [41.0, 45.8]",
+        "  rl_3   94.2%  [92.5, 95.8]",
+        "  rl_3 - sft, avg@8: +51.0 points  [+47.9, +53.2]",
+        "WARNING: no step of rl_2 trained",
+        "",
+        "time    6 min 9 s",
+        "report  reports/index.html",
+        "next    retrace compare sft rl_3",
+        "        make ui    # Prefect and MLflow in the browser",
+        "        git add dvc.lock data/metrics data/headline data/curves && git commit    # keep the results",
+    ]
+
+
+def test_a_recipe_without_benchmarks_still_names_its_page() -> None:
+    lines = summarize({**RESULT, "scores": [], "gains": [], "warnings": []}, 5, {})
+    assert lines[:4] == ["Small sums", "", "time    5 s", "report  reports/index.html"]
+    assert lines[4].startswith("next    make ui")

@@ -1,9 +1,11 @@
-"""What a finished run achieved: the scores that its last stage wrote, and what its parameters change in the recipe."""
+"""What a finished run achieved: the scores that its last stage wrote, what its parameters change in the recipe, and
+the lines that `make repro` prints at its end.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,34 @@ def changes_from_recipe(root: Path) -> dict[str, str]:
     return {key: f"{_shown(before)} -> {_shown(after)}" for key, (before, after) in differing.items()}
 
 
+def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, str]) -> list[str]:
+    """The lines for a result (`read_result`), a run's wall time and its changes to the recipe.
+
+    Scores are in percent, gains in points; both have 95% intervals over problems.
+    """
+    lines = [
+        result["title"],
+        *([f"changed: {', '.join(f'{k} {v}' for k, v in changes.items())}"] if changes else []),
+    ]
+    for benchmark in dict.fromkeys(score["benchmark"] for score in result["scores"]):
+        scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
+        lines += ["", f"{benchmark}: {scores[0]['metric']} on {scores[0]['problems']} problems, 95% interval"]
+        width = max(len(score["policy"]) for score in scores)
+        lines += [
+            f"  {score['policy']:<{width}}  {100 * score['value']:5.1f}%  "
+            f"[{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
+            for score in scores
+        ]
+        gains = [gain for gain in result["gains"] if gain["benchmark"] == benchmark]
+        lines += [
+            f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {100 * gain['value']:+.1f} points  "
+            f"[{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+            for gain in gains
+        ]
+    lines += [f"WARNING: {warning}" for warning in result["warnings"]]
+    return [*lines, "", f"time    {_duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+
+
 def _read(root: Path, path: str) -> dict[str, Any]:
     try:
         content = json.loads((root / path).read_text(encoding="utf-8"))
@@ -68,3 +98,18 @@ def _leaves(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 def _shown(value: Any) -> str:
     return "absent" if value is _ABSENT else json.dumps(value, default=str)
+
+
+def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
+    compare = [f"next    retrace compare {gains[0]['baseline']} {gains[0]['policy']}"] if gains else []
+    first = "        " if compare else "next    "
+    return [
+        *compare,
+        f"{first}make ui    # Prefect and MLflow in the browser",
+        "        git add dvc.lock data/metrics data/headline data/curves && git commit    # keep the results",
+    ]
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
