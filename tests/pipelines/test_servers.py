@@ -348,7 +348,8 @@ def git(folder, *arguments):
 
 def roll_back(project, ui):
     """`retrace rollback` as it runs in a copy of the program whose project is `project`."""
-    script = f"import stages.foundations.scratch as s; from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
+    script = f"import sys; sys.path[0] = {str(ROOT)!r}; import stages.foundations.scratch as s; "
+    script += f"from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
     script += "from pipelines.cli import app; app()"
     environment = {**os.environ, "RETRACE_STATE": str(ui.state), "RETRACE_TRACKING": "on"}
     return subprocess.run(
@@ -356,5 +357,5 @@ def roll_back(project, ui):
         env=environment,
         text=True,
         capture_output=True,
-        cwd=ROOT,
+        cwd=project,
     )
