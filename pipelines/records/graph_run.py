@@ -200,6 +200,8 @@ def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry
 def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
     """Scores as a report has them, out of the metrics of grades: for a run that made no report."""
 
+    from stages.grade.scores import headlines
+
     scores = []
     for entry in entries:
         numbers = _numbers(place, entry) if entry.scores else {}
