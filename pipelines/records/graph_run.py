@@ -47,6 +47,42 @@ MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
 """More changes are counted in a run's name, and listed in its tag `changes`."""
 
+_COLUMNS = {
+    "metrics": ["score", "score_low", "score_high", "gain"],
+    "params": ["seed", "sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"],
+    "tags": ["recipe", "changes"],
+}
+_SECTION = {"uuid": "scores", "name": "Settings and scores", "display": True, "isReordered": False}
+_CHART = {"metricSectionId": "scores", "deleted": False, "isGenerated": False, "runsCountToCompare": 10}
+VIEW = {
+    "orderByKey": "metrics.`score`",
+    "orderByAsc": False,
+    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "compareRunSections": [{**_SECTION, "deleted": False, "isGenerated": False}],
+    "compareRunCharts": [
+        {
+            **_CHART,
+            "uuid": "settings",
+            "type": "PARALLEL",
+            "displayName": "Learning rates, group size and score",
+            "selectedParams": _COLUMNS["params"][1:],
+            "selectedMetrics": ["score"],
+            "showAllRuns": True,
+        },
+        {**_CHART, "uuid": "score", "type": "BAR", "displayName": "Score", "metricKey": "score"},
+    ],
+}
+"""How MLflow shows the experiment: sorted by score, with these columns and charts; the format is MLflow 3's."""
+VIEW_KEY = f"retrace-{stable_hash(VIEW)[:8]}"
+"""In a link: `?viewStateShareKey=...`. Another view has another key, so that two versions share a server."""
+
+
+def keep_view(store: MlflowStore) -> None:
+    """Makes sure that the experiment has the view."""
+    name = f"mlflow.sharedViewState.{VIEW_KEY}"
+    if name not in store.client.get_experiment(store.experiment_id).tags:
+        store.client.set_experiment_tag(store.experiment_id, name, json.dumps(VIEW))
+
 
 def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> None:
     """Keeps the record of a finished run of the graph and gives it to MLflow; does nothing for a run it knows.
@@ -298,6 +334,7 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
     """
     from pipelines.records.stage_runs import known_runs
 
+    keep_view(store)
     known, made = known_runs(store).by_key, 0
     for record in records:
         stages = [known[key] for key in record["lock_hashes"] if key in known]
