@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 repro:
 	@$(SET_UP) repro $(RECIPE)
-	@$(VENV_PYTHON) -m pipelines.graph.repro $(RECIPE)
+	@$(VENV_PYTHON) -m pipelines.commands.repro $(RECIPE)
 
 # Four workers on two cores: a third of the time goes by in waiting for servers and for what was killed.
 test:

@@ -95,7 +95,7 @@ def reproduce_undisturbed(project: Path) -> None:
     log.parent.mkdir(exist_ok=True)
     with open(log, "w") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "pipelines.graph.repro"],
+            [sys.executable, "-m", "pipelines.commands.repro"],
             cwd=project,
             stdout=file,
             stderr=subprocess.STDOUT,

@@ -12,7 +12,7 @@ from pipelines.records.places import places_in_git
 from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.about import about
-from stages.observe.tracking import tracking_uri
+from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def _spent(
         lines = [line for line in ledger if line["name"] == step.entry.name][-1:]
     seconds = sum(line["seconds"] for line in lines) if lines else None
     if seconds is None and run:
-        seconds = run.data.metrics.get("time/total_seconds")
+        seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS))
     dirty = tags.get("git.dirty")
     return Spent(
         run_id=run.info.run_id if run else "",

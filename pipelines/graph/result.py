@@ -5,7 +5,7 @@ the lines that `make repro` prints at its end.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,13 @@ def read_result(root: Path) -> dict[str, Any] | None:
 
     A recipe with both reports gives one result: the lists are joined. UserError on a file that is no result.
     """
-    found = [_read(root, path) for path in RESULTS if (root / path).is_file()]
+    return result_of(lambda path: (root / path).read_bytes() if (root / path).is_file() else None)
+
+
+def result_of(read: Callable[[str], bytes | None]) -> dict[str, Any] | None:
+    """`read_result` for files that are somewhere else: `read` gives the bytes at a path, or None."""
+    texts = {path: text for path in RESULTS if (text := read(path)) is not None}
+    found = [_parsed(path, text) for path, text in texts.items()]
     if not found:
         return None
     lists = {key: [row for one in found for row in one[key]] for key in ("scores", "gains", "warnings")}
@@ -78,9 +84,9 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
     return [*lines, "", f"time    {_duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
 
 
-def _read(root: Path, path: str) -> dict[str, Any]:
+def _parsed(path: str, text: bytes) -> dict[str, Any]:
     try:
-        content = json.loads((root / path).read_text(encoding="utf-8"))
+        content = json.loads(text)
         if not {"title", "page", "scores", "gains", "warnings"} <= set(content):
             raise ValueError("keys are missing")
     except (ValueError, TypeError) as error:

@@ -2,7 +2,8 @@
 
 state/runs/          the tracking log of each executed run: every point, time, parameter and tag
 state/scratch/       logs of runs that failed, were killed, or could not be delivered
-dvc.lock             here, in each commit, in each result of an ablation; with metric files, curves and the ledger
+state/graph_runs/    a record of each run of the graph: its parameters, scores and stages
+dvc.lock             here, in each commit, experiment and result of an ablation; with metric files, curves, the ledger
 state/comparisons/   tables of `retrace compare`;  state/ablations/ results of `retrace ablate`
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.records.graph_run import experiment_places, keep_record, kept_records, log_records
 from pipelines.records.places import Place, kept_places, places_in_git, working_place
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
@@ -22,6 +24,7 @@ from stages.foundations.scratch import state_folder
 
 if TYPE_CHECKING:
     from pipelines.ablating.writing import Findings
+    from stages.observe.mlflow_store import MlflowStore
 
 
 @dataclass
@@ -36,13 +39,23 @@ class Report:
     """Stages that no run of ours executed: restored from a cache, or run before logs were kept."""
     recognised: int = 0
     """Runs in MLflow that were found to be of a stage on record."""
+    graph_runs: int = 0
+    """Runs of the graph, the parents of stage runs."""
     results: int = 0
     """Comparisons and results of ablations."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def is_nothing(self) -> bool:
-        return not (self.replayed or self.delivered or self.mirrored or self.recognised or self.results)
+        counts = (
+            self.replayed,
+            self.delivered,
+            self.mirrored,
+            self.recognised,
+            self.graph_runs,
+            self.results,
+        )
+        return not any(counts)
 
     def told(self) -> str:
         """One line."""
@@ -53,6 +66,7 @@ class Report:
             (self.mirrored, "rebuilt from dvc.lock and metric files"),
             (self.delivered, "unfinished ones delivered"),
             (self.recognised, "recognised and tagged"),
+            (self.graph_runs, "runs of the graph"),
             (self.results, "comparisons and ablation results"),
         )
         return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
@@ -78,6 +92,7 @@ def mirror(root: Path, state: Path) -> Report:
         report.replayed, report.problems = replay_kept(store, state)
         places = _places(root, state, report)
         report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
+        report.graph_runs = _graph_runs(store, root, state, places, report)
         report.results = _results(store, root, state, report)
     return report
 
@@ -90,7 +105,21 @@ def _places(root: Path, state: Path, report: Report) -> list[Place]:
     except UserError as error:
         report.problems.append(str(error))
     tell = report.problems.append
-    return [*here, *kept_places(root, state, tell), *places_in_git(root, tell)]
+    return [
+        *here,
+        *experiment_places(root, tell),
+        *kept_places(root, state, tell),
+        *places_in_git(root, tell),
+    ]
+
+
+def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[Place], report: Report) -> int:
+    for place in places:
+        try:
+            keep_record(place, state)
+        except (UserError, ValueError, LookupError) as error:
+            report.problems.append(f"{place.told}: its run of the graph stays out ({error})")
+    return log_records(store, root, state, kept_records(state, report.problems.append))
 
 
 def _results(store, root: Path, state: Path, report: Report) -> int:

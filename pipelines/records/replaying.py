@@ -20,7 +20,7 @@ from stages.observe.mlflow_uploader import POINTS_PER_REQUEST, Delivery
 from stages.observe.tracking import LOG_NAME
 
 SECONDS_TO_START = 20.0
-KNOWN_BY = ("stage_hash", "lock_hash")
+KNOWN_BY = ("stage_hash", "lock_hash", "graph_run")
 HALF_MADE = "half_made"
 MLFLOW_TAGS = ("mlflow.source.name", "mlflow.source.type", "mlflow.source.git.commit", "mlflow.user")
 """MLflow's own tags that a run takes along."""

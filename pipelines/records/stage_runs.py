@@ -20,7 +20,7 @@ from pipelines.records.places import Entry, Place, git_bytes
 from pipelines.records.replaying import batches, log_what_fits, whole_run
 from stages.foundations.about import about
 from stages.observe.mlflow_store import LONGEST_PARAM, MlflowStore, flatten
-from stages.observe.tracking import recipe_name
+from stages.observe.tracking import final_numbers, recipe_name, shown_name
 
 SECONDS_BETWEEN_METRICS_AND_END = 60.0
 """A line of the ledger belongs to a metric file that was written at most so long before or after its end."""
@@ -90,7 +90,7 @@ def mirror_entries(
 
 
 def recorded_numbers(place: Place, entry: Entry) -> dict[str, float] | None:
-    """What its metric files hold; None for a stage without any, or whose files are nowhere."""
+    """The final numbers in its metric files that MLflow shows; None without metric files, or where they are lost."""
     found: dict[str, float] = {}
     paths = [path for path in entry.outs if path.startswith("data/metrics/") and path.endswith(".json")]
     for path in paths:
@@ -102,11 +102,13 @@ def recorded_numbers(place: Place, entry: Entry) -> dict[str, float] | None:
         if not isinstance(values, dict):
             return None
         found |= {name: value for name, value in values.items() if isinstance(value, int | float)}
-    return {name: float(value) for name, value in found.items() if math.isfinite(value)} if paths else None
+    numbers = {name: float(value) for name, value in found.items() if math.isfinite(value)}
+    curves = {name for row in _curve(place, entry) for name in row if name != "step"}
+    return final_numbers(numbers, curves) if paths else None
 
 
 def belongs(run: Any, entry: Entry, numbers: Mapping[str, float]) -> bool:
-    """True when the run has the entry's code, inputs and numbers, and no parameter says otherwise."""
+    """True when the run has the entry's code and inputs, and no number or parameter says otherwise."""
     if run.data.tags.get("code", entry.code) != entry.code:
         return False
     for one in run.inputs.dataset_inputs:
@@ -115,7 +117,8 @@ def belongs(run: Any, entry: Entry, numbers: Mapping[str, float]) -> bool:
             return False
     metrics = run.data.metrics
     if any(
-        not math.isclose(metrics.get(name, math.nan), value, rel_tol=1e-9) for name, value in numbers.items()
+        not math.isclose(metrics.get(shown_name(name), value), value, rel_tol=1e-9)
+        for name, value in numbers.items()
     ):
         return False
     wanted = dict(flatten(entry.params))
@@ -163,9 +166,7 @@ def _make(
     times = {f"time/{name}_seconds": spent for name, spent in (line or {}).get("phases", {}).items()}
     times |= {"time/total_seconds": seconds} if line else {}
     started = (
-        int(datetime.fromisoformat(line["started"]).timestamp() * 1000)
-        if line
-        else _recorded_ms(place, entry)
+        int(datetime.fromisoformat(line["started"]).timestamp() * 1000) if line else recorded_ms(place, entry)
     )
     ended = started + int(1000 * seconds)
     sources = {
@@ -174,10 +175,11 @@ def _make(
         if not path.startswith("data/code/")
     }
     message = {"ms": started, "name": entry.name, "params": entry.params, "inputs": sources}
-    rows = _curve(place, entry)
-    last = int(max((row["step"] for row in rows), default=0))
-    points = [{"ms": ended, "step": int(row["step"]), "values": row} for row in rows]
-    points.append({"ms": ended, "step": last, "values": {**numbers, **times}})
+    points = [
+        {"ms": ended, "step": int(row["step"]), "values": {name: row[name] for name in row if name != "step"}}
+        for row in _curve(place, entry)
+    ]
+    points.append({"ms": ended, "step": 0, "values": {**numbers, **times}})
     with whole_run(store, message, tags) as run_id:
         for batch in batches(points):
             log_what_fits(store, run_id, batch)
@@ -238,7 +240,7 @@ def _number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _recorded_ms(place: Place, entry: Entry) -> int:
+def recorded_ms(place: Place, entry: Entry) -> int:
     """When the stage was put on record: its metric file's time, or the commit's."""
     if place.folder is not None:
         for path in entry.outs:

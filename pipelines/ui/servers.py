@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pipelines.graph.project_lock import refusing_lock
+from pipelines.records.graph_run import VIEW_KEY, keep_view
 from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.ended_runs import going_runs, tell_ended
@@ -86,7 +87,7 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
 def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str) -> None:
     print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
     # The bare address opens MLflow on its pages for agents' traces.
-    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning"
+    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
     print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}")
     if elsewhere := tracking_server():
         print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
@@ -158,7 +159,9 @@ def make_tracking_database(state: Path) -> str:
     """
     from stages.observe.mlflow_store import MlflowStore
 
-    return MlflowStore(f"sqlite:///{state / 'mlflow.db'}").experiment_id
+    store = MlflowStore(f"sqlite:///{state / 'mlflow.db'}")
+    keep_view(store)
+    return store.experiment_id
 
 
 def mlflow_command(state: Path, mlflow_port: int) -> list[str]:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_bytes_atomically
-
-TOTAL_SECONDS = "time/total_seconds"
-"""What `track` logs of an attempt that came to an end by itself, from a clock that nobody can set."""
+from stages.observe.tracking import TOTAL_SECONDS
 
 
 def keep_log(log: Path, state: Path, tags: Mapping[str, str]) -> Path | None:

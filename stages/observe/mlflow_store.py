@@ -22,6 +22,7 @@ from mlflow.tracking import MlflowClient
 
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.tracking import shown_name
 
 EXPERIMENT = "retrace"
 LONGEST_PARAM = 500  # characters; MLflow cuts what is longer (6000) and its table shows much less
@@ -93,7 +94,7 @@ class MlflowStore:
     def log(self, run_id: str, messages: Sequence[Mapping[str, Any]]) -> None:
         """Writes points; where MLflow refuses one, the others still arrive before `Refused` is raised."""
         points = [
-            Metric(name, value, message["ms"], message["step"])
+            Metric(shown_name(name), value, message["ms"], message["step"])
             for message in messages
             for name, value in message["values"].items()
         ]
@@ -161,13 +162,20 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 
 
 def told_name(name: str, tags: Mapping[str, str]) -> str:
-    """What tells a run from others in MLflow's narrow column: an ablation's variant and seed come before the stage."""
-    seed, recipe = tags.get("seed", ""), tags.get("recipe", "laptop")
+    """The run's name, which begins with what tells it from others in MLflow's narrow column.
+
+    `grade@rl_3 s0 rl.group_size=8`: stage, seed, what varies (a DVC experiment's name, or the change). An ablation's
+    variant comes before the stage. A run of the graph has its name already.
+    """
+    if tags.get("kind") == "graph_run":
+        return name
+    seed = f"s{tags['seed']}" if tags.get("seed") else ""
     if tags.get("variant"):
-        return f"{tags['variant']} {f's{seed} ' if seed else ''}{name}"
-    return " ".join(
-        [name, *([f"s{seed}"] if seed else []), *([recipe] if recipe not in ("", "laptop") else [])]
-    )
+        return " ".join(filter(None, [tags["variant"], seed, name]))
+    varies = tags.get("variation") or tags.get("dvc.exp", "")
+    recipe = tags.get("recipe", "")
+    recipe = recipe.removesuffix("+changes") if varies else recipe
+    return " ".join(filter(None, [name, seed, "" if recipe == "laptop" else recipe, varies]))
 
 
 @contextmanager

@@ -21,12 +21,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,12 @@ from stages.observe.stage_timings import add_to_ledger
 SERVER_ANSWERS_SECONDS = 5.0
 DELIVERY_ENDS_SECONDS = 40.0
 LOG_NAME = "tracking.jsonl"
+TOTAL_SECONDS = "time/total_seconds"
+"""What `track` logs of an attempt that ended by itself, from a clock that cannot be set."""
+MOST_METRICS = 30
+NOT_ABOUT_LEARNING = ("time", "tokens", "groups", "rollouts", "sync", "progress")
+"""Metrics by the first part of their names: speed and amounts. MLflow shows them on a tab of their own."""
+_OF_CURVE = re.compile(r"(_(first|last|best|mean|max|min))+$")
 DELIVERY_SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",  # the delivery process has its own patience
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -56,7 +63,7 @@ class Run:
         self._log = log
         self._seconds: dict[str, float] = {}
         self._nan_steps = 0
-        self._last_step = 0
+        self._curves: set[str] = set()
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Points of curves. NaN and infinite values are left out and counted in `nan_steps`."""
@@ -64,12 +71,12 @@ class Run:
         if len(finite) < len(values):
             self._nan_steps += 1
             finite["nan_steps"] = self._nan_steps
-        self._last_step = max(self._last_step, step)
+        self._curves |= finite.keys()
         self._append({"kind": "values", "ms": _now_ms(), "step": step, "values": finite})
 
     def summary(self, values: Mapping[str, float]) -> None:
-        """The stage's final numbers (what its metrics file holds), at the last step logged."""
-        self.log(values, self._last_step)
+        """The final numbers that a person compares; `final_numbers` says which. The metrics file holds all."""
+        self.log(final_numbers(values, self._curves), 0)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -83,6 +90,23 @@ class Run:
     def _append(self, message: Mapping[str, Any]) -> None:
         if self._log is not None:
             self._log.write(json.dumps(message).encode() + b"\n")
+
+
+def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[str, float]:
+    """Those of a stage's final numbers that MLflow shows beside `curves`, so that a run has 30 metrics or few more.
+
+    A number that a curve ends with, or that sums a curve up (`loss/train_last`), is left out. Where more remain, those
+    with the longest names go, which are variants of others: `clean_avg_at_8_high`.
+    """
+    single = [name for name in values if name not in curves and _OF_CURVE.sub("", name) not in curves]
+    single.sort(key=lambda name: (len(name.rpartition("/")[2]), name))
+    room = MOST_METRICS - sum(shown_name(name) == name for name in curves)
+    return {name: values[name] for name in single[: max(0, room)]}
+
+
+def shown_name(name: str) -> str:
+    """A metric's name in MLflow: `system/time/step_seconds` for what is not about learning, which MLflow folds."""
+    return f"system/{name}" if name.partition("/")[0] in NOT_ABOUT_LEARNING else name
 
 
 @contextmanager
@@ -131,7 +155,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
         finally:
             seconds = time.perf_counter() - since
             times = {f"time/{phase}_seconds": spent for phase, spent in run._seconds.items()}
-            run.summary({**times, "time/total_seconds": seconds})
+            run.log({**times, TOTAL_SECONDS: seconds}, 0)
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
             mlflow_ids = _end_delivery(delivery, scratch, uri)
     if status == "FINISHED":

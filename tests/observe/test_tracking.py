@@ -17,7 +17,7 @@ from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.observe.stage_timings import latest_runs
-from stages.observe.tracking import recipe_name, track
+from stages.observe.tracking import final_numbers, recipe_name, track
 from tests.fakes.processes import wait_until
 from tests.fakes.running_ui import unused_port
 
@@ -84,7 +84,7 @@ def test_a_finished_run_has_curves_params_inputs_tags_and_a_ledger_line(state):
     history = client.get_metric_history(recorded.info.run_id, "loss/train")
     assert [(point.step, point.value) for point in history] == [(0, 2.0), (1, 1.0)]
     assert recorded.data.metrics["rows/kept"] == 5
-    assert recorded.data.metrics["time/update_seconds"] >= 0.02
+    assert recorded.data.metrics["system/time/update_seconds"] >= 0.02
     assert recorded.data.params["sampler.kind"] == "torch"
     assert recorded.data.params["texts"] == "see params.json"
     (artifact,) = client.list_artifacts(recorded.info.run_id)
@@ -100,6 +100,16 @@ def test_a_finished_run_has_curves_params_inputs_tags_and_a_ledger_line(state):
     timings = (state.parent / "reports" / "timings.js").read_text()
     assert json.loads(timings.removeprefix("window.RETRACE_TIMINGS = ").rstrip(";\n")) == [line]
     assert not list(attempt.scratch.glob("*.jsonl"))
+
+
+def test_numbers_that_sum_up_a_curve_are_no_charts_and_variants_give_way():
+    curves = {"loss/train", "groups/drawn"}
+    values = {"loss/train_last": 1.0, "loss/best": 0.5, "groups/drawn": 70.0, "rows/kept": 5.0}
+    assert final_numbers(values, curves) == {"loss/best": 0.5, "rows/kept": 5.0}
+    many = {f"sums/{'clean_' * (place % 2)}score_{place}": 1.0 for place in range(80)}
+    kept = final_numbers(many, curves)
+    assert len(kept) == 29, "30 less the curve loss/train; groups are folded"
+    assert not any("clean" in name for name in kept)
 
 
 def test_an_exception_fails_the_run_and_the_next_attempt_goes_on_with_it(state):

@@ -154,10 +154,10 @@ def names_in(folder, *arguments):
 
 
 def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
-    printed = python(project, "-m", "pipelines.graph.repro", "toys", tracking=True)
+    printed = python(project, "-m", "pipelines.commands.repro", "toys", tracking=True)
     assert stages_run(printed) == ["code", "toy", "twist@one", "twist@two"]
     assert json.loads((project / "data/toys/twisted/two.json").read_text()) == {"value": 20}
-    again = stages_run(python(project, "-m", "pipelines.graph.repro", "toys"))
+    again = stages_run(python(project, "-m", "pipelines.commands.repro", "toys"))
     assert again in (["code"], [])
     explained = retrace(project, "explain", "data/toys/twisted/one.json")
     assert explained.index("twist@one") < explained.index("\ntoy\n") and "raw     kind toys" in explained
@@ -169,11 +169,13 @@ def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
 def test_its_mistakes_are_told_by_its_own_package(project):
     recipe = project / "pipelines/recipes/unlucky.yaml"
     recipe.write_text("extends: toys.yaml\ntoy.value: 13\n")
-    assert "toy.value 13 brings bad luck" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    assert "toy.value 13 brings bad luck" in python(
+        project, "-m", "pipelines.commands.repro", "unlucky", code=2
+    )
     recipe.write_text("extends: toys.yaml\ntoy: {vlaue: 1}\n")
-    assert "toy.vlaue: unknown key" in python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    assert "toy.vlaue: unknown key" in python(project, "-m", "pipelines.commands.repro", "unlucky", code=2)
     recipe.write_text("extends: toys.yaml\nwithout: [toy]\n")
-    told = python(project, "-m", "pipelines.graph.repro", "unlucky", code=2)
+    told = python(project, "-m", "pipelines.commands.repro", "unlucky", code=2)
     assert "twist@one needs data/toys/first.json" in told and "add section `toy`" in told
     recipe.unlink()
 
@@ -183,7 +185,7 @@ def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
     with warm_stages(project, tmp_path) as front:
         # `python` is looked for beside the interpreter that runs the graph.
         code = f"import runpy, sys; sys.executable = '{front}/python'; sys.argv = ['repro', 'no-web']; "
-        code += "runpy.run_module('pipelines.graph.repro', run_name='__main__')"
+        code += "runpy.run_module('pipelines.commands.repro', run_name='__main__')"
         printed = python(project, "-c", code)
     assert stages_run(printed)[-1] == "report"
     chosen = names_in(project, "--force")

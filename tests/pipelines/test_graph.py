@@ -193,7 +193,7 @@ def test_two_at_once_in_one_clone_wait_for_each_other(small_disk):
     for name in ("data/policies/sft", "data/responses/rl_1.parquet"):
         path = small_disk / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    command = [sys.executable, "-m", "pipelines.graph.repro"]
+    command = [sys.executable, "-m", "pipelines.commands.repro"]
     both = [
         subprocess.Popen(
             command, cwd=small_disk, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT

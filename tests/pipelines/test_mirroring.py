@@ -17,15 +17,17 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
+from pipelines.records.graph_run import record_graph_run
 from pipelines.records.places import places_in_git
 from pipelines.records.replaying import log_what_fits
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_text_atomically
+from stages.foundations.files import sha256_of, write_json, write_text_atomically
+from stages.foundations.hashing import dvc_md5
 from stages.observe.kept_logs import kept_logs
 from stages.observe.stage_timings import latest_runs
 from stages.observe.tracking import track
-from tests.fakes.graded_project import commit_all, write_project
+from tests.fakes.graded_project import commit_all, git, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
 """Those with metrics."""
@@ -122,9 +124,8 @@ def test_stages_that_a_cache_hit_restored_get_runs_with_their_numbers(project):
         "git.commit": commit,
     }
     assert expected.items() <= run.data.tags.items() and run.info.run_name == "rl_round@rl_1 s0"
-    assert (
-        run.data.metrics["reward/mean_last"] == 0.75 and run.data.params["rl.policy_loss.clip_high"] == "0.28"
-    )
+    assert run.data.params["rl.policy_loss.clip_high"] == "0.28"
+    assert run.data.metrics == {"reward/mean": 0.5}, "a number that sums a curve up is no chart beside it"
     history = client.get_metric_history(run.info.run_id, "reward/mean")
     assert [(point.step, point.value) for point in history] == [(1, 0.25), (2, 0.5)]
     digests = {one.dataset.name: one.dataset.digest for one in run.inputs.dataset_inputs}
@@ -182,8 +183,8 @@ def test_commits_before_this_one_are_mirrored_too(project, database):
     mirror(project, project / "state")
     rounds = {run.data.tags["seed"]: run for run in runs_of(project, "tags.stage = 'rl_round'")[1]}
     assert set(rounds) == {"0", "1"} and rounds["0"].data.tags["git.commit"] == first
-    assert rounds["0"].data.metrics["reward/mean_last"] == 0.75
-    assert rounds["1"].data.metrics["reward/mean_last"] == 1.75
+    losses = [run.data.metrics["loss/train"] for run in runs_of(project, "tags.stage = 'sft'")[1]]
+    assert sorted(losses) == [0.5, 1.5]
     assert "recorded_in" in rounds["0"].data.tags
 
 
@@ -196,7 +197,7 @@ def test_times_come_out_of_the_ledger_where_no_log_was_kept(project, monkeypatch
     mirror(project, project / "state")
     (run,) = runs_of(project, "tags.stage = 'sft'")[1]
     (line,) = latest_runs(project / "state" / "ledger.jsonl")
-    assert run.data.metrics["time/total_seconds"] == line["seconds"]
+    assert run.data.metrics["system/time/total_seconds"] == line["seconds"]
     assert run.data.tags["stage_hash"] == line["stage_hash"] and "mirrored" in run.data.tags
 
 
@@ -219,6 +220,9 @@ def test_an_ablations_results_have_variant_and_seed(project):
     mirror(project, project / "state")
     runs = runs_of(project, "tags.ablation = 'mini' and tags.stage = 'grade' and tags.policy = 'rl_1'")[1]
     assert {run.info.run_name for run in runs} == {"plain s5 grade@rl_1", "slow s5 grade@rl_1"}
+    parents = graph_runs(project)[1]
+    assert sorted(run.info.run_name for run in parents) == ["mini plain s5", "mini slow s5"]
+    assert all("score/rl_1" in run.data.metrics and run.data.tags["seed"] == "5" for run in parents)
 
 
 def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database):
@@ -337,3 +341,167 @@ def test_a_mirroring_that_was_killed_leaves_no_half_run(project, monkeypatch):
 def test_switched_off_it_does_nothing(project, monkeypatch):
     monkeypatch.setenv("RETRACE_TRACKING", "off")
     assert mirror(project, project / "state").is_nothing
+
+
+def finish(root: Path, changes=None, score: float = 0.9) -> None:
+    """The project's run of the graph ends: parameters are changed, every stage has run, and the report is there."""
+    params = yaml.safe_load((root / "params.yaml").read_text())
+    for section, values in (changes or {}).items():
+        params[section] = params[section] | values
+    (root / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    graded = {"sft": 0.2, "rl_1": score}
+    for policy, value in graded.items():
+        write_json(root / f"data/metrics/grade/{policy}.json", {"sums/avg_at_4": value})
+    write_lock(root)
+    named = {"benchmark": "sums", "metric": "avg@4", "problems": 30}
+    scores = [
+        {"policy": policy, "value": value, "low": value - 0.1, "high": value + 0.1, **named}
+        for policy, value in graded.items()
+    ]
+    gain = {"policy": "rl_1", "baseline": "sft", "value": score - 0.2, "low": 0.1, "high": 0.9, **named}
+    result = {
+        "title": "t",
+        "page": "index.html",
+        "scores": scores,
+        "gains": [gain],
+        "warnings": ["no step trained"],
+    }
+    write_json(root / "reports/result.json", result)
+    write_text_atomically(root / "reports/index.html", f"<p>{score}</p>")
+    lock = yaml.safe_load((root / "dvc.lock").read_text())
+    outs = [
+        {"path": f"reports/{name}", "md5": dvc_md5(root / f"reports/{name}")}
+        for name in ("index.html", "result.json")
+    ]
+    deps = [
+        {"path": f"data/{name}", "md5": dvc_md5(root / f"data/{name}")} for name in ("metrics", "verdicts")
+    ]
+    lock["stages"]["report"] = {"cmd": "python -m stages.report", "deps": deps, "outs": outs}
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock, sort_keys=False))
+
+
+def graph_runs(root: Path):
+    """MLflow's runs of the graph, the best score first, as its table sorts them."""
+    client, _ = runs_of(root)
+    experiment = client.get_experiment_by_name("retrace").experiment_id
+    return client, client.search_runs(
+        [experiment], "tags.kind = 'graph_run'", order_by=["metrics.score DESC"]
+    )
+
+
+def children(client, parent):
+    wanted = f"tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    return client.search_runs([parent.info.experiment_id], wanted)
+
+
+def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_below(project, monkeypatch):
+    execute(project, monkeypatch)
+    finish(project)
+    told = []
+    for _ in range(2):
+        record_graph_run(project, told.append)
+    client, (parent,) = graph_runs(project)
+    assert told == [] and parent.info.status == "FINISHED"
+    assert parent.data.metrics["score"] == parent.data.metrics["score/rl_1"] == 0.9
+    assert parent.data.metrics["score_low/rl_1"] == pytest.approx(0.8)
+    assert parent.data.metrics["gain/rl_1_over_sft"] == pytest.approx(0.7)
+    assert parent.data.params["rl.policy_loss.clip_high"] == "0.28" and parent.data.params["seed"] == "0"
+    assert parent.data.tags["warnings"] == "no step trained"
+    assert parent.data.tags["last_policy.md5"] == dvc_md5(project / "data/policies/rl_1")
+    assert {one.path for one in client.list_artifacts(parent.info.run_id)} == {"index.html", "result.json"}
+    below = children(client, parent)
+    assert sorted(run.data.tags["dvc.stage"] for run in below) == STAGES
+    (executed,) = (run for run in below if "mirrored" not in run.data.tags)
+    assert executed.data.tags["dvc.stage"] == "sft"
+    assert mirror(project, project / "state").is_nothing
+
+
+def test_two_settings_are_two_runs_sorted_by_score_and_share_the_stages_that_did_not_run_again(project):
+    finish(project)
+    record_graph_run(project)
+    finish(project, {"rl": {"policy_loss": {"clip_high": 0.5}}}, score=0.95)
+    record_graph_run(project)
+    client, (better, first) = graph_runs(project)
+    assert [run.data.metrics["score"] for run in (better, first)] == [0.95, 0.9]
+    assert [run.data.params["rl.policy_loss.clip_high"] for run in (better, first)] == ["0.5", "0.28"]
+    assert sorted(run.data.tags["dvc.stage"] for run in children(client, first)) == STAGES
+    assert "rl_round@rl_1" in {run.data.tags["dvc.stage"] for run in children(client, better)}
+    assert "sft" not in {run.data.tags["dvc.stage"] for run in children(client, better)}
+
+
+def test_names_say_the_change(project, monkeypatch):
+    recipes = project / "pipelines" / "recipes"
+    recipes.mkdir(parents=True)
+    shutil.copy(project / "params.yaml", recipes / "small.yaml")
+    (project / "dvc.yaml").write_text("stages: {}\n")
+    (project / "state" / "recipe").write_text(f"small\n{sha256_of(recipes / 'small.yaml')}\n")
+    finish(project, {"grade": {"bootstrap_draws": 7}})
+    execute(project, monkeypatch)
+    record_graph_run(project)
+    client, (parent,) = graph_runs(project)
+    assert parent.info.run_name == "small grade.bootstrap_draws=7 s0"
+    assert parent.data.tags["changes"].startswith("grade.bootstrap_draws: ")
+    assert "grade@rl_1 s0 small grade.bootstrap_draws=7" in {
+        run.info.run_name for run in children(client, parent)
+    }
+
+
+def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, database):
+    finish(project)
+    commit_all(project, "first")
+    record_graph_run(project)
+    finish(project, {"rl": {"policy_loss": {"clip_high": 0.5}}}, score=0.95)
+    record_graph_run(project)
+    before = [(run.info.run_name, run.data.params, run.data.metrics) for run in graph_runs(project)[1]]
+    forget(project, database)
+    assert mirror(project, project / "state").graph_runs == 2
+    runs = graph_runs(project)[1]
+    assert [(run.info.run_name, run.data.params, run.data.metrics) for run in runs] == before
+    assert mirror(project, project / "state").is_nothing
+    forget(project, database)
+    shutil.rmtree(project / "state" / "graph_runs")
+    shutil.rmtree(project / "reports")
+    assert mirror(project, project / "state").graph_runs == 2, (
+        "from dvc.lock and metrics: here, and in the commit"
+    )
+    assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
+
+
+def test_an_experiments_name_is_the_runs_name(project):
+    finish(project)
+    commit_all(project, "first")
+    finish(project, {"rl": {"policy_loss": {"clip_high": 0.5}}}, score=0.95)
+    commit = commit_all(project, "an experiment")
+    git(project, "update-ref", "refs/exps/12/3456/wide-clip", commit)
+    git(project, "reset", "-q", "--hard", "HEAD~1")
+    mirror(project, project / "state")
+    (experiment, first) = graph_runs(project)[1]
+    assert (experiment.info.run_name, experiment.data.tags["variation"]) == ("run wide-clip s0", "wide-clip")
+    assert first.data.params["rl.policy_loss.clip_high"] == "0.28"
+
+
+def test_a_stage_that_ran_again_without_the_rest_makes_no_run_of_the_graph(project):
+    finish(project)
+    write_json(project / "data/policies/sft/config.json", {"policy": "another"})
+    lock = yaml.safe_load((project / "dvc.lock").read_text())
+    (out,) = (out for out in lock["stages"]["sft"]["outs"] if out["path"] == "data/policies/sft")
+    out["md5"] = dvc_md5(project / "data/policies/sft")
+    (project / "dvc.lock").write_text(yaml.safe_dump(lock))
+    record_graph_run(project)
+    assert mirror(project, project / "state").graph_runs == 0
+
+
+@pytest.mark.timeout(200)  # MLflow alone tries for four minutes
+def test_a_finished_run_does_not_fail_when_mlflow_is_gone(project, monkeypatch):
+    finish(project)
+    told = []
+    with monkeypatch.context() as gone:
+        gone.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+        record_graph_run(project, told.append)
+    (warning,) = told
+    assert warning.startswith("WARNING: MLflow at http://127.0.0.1:9 failed") and "retrace mirror" in warning
+    assert mirror(project, project / "state").graph_runs == 1
+    (project / "reports" / "result.json").write_text("{")
+    shutil.rmtree(project / "state" / "graph_runs")
+    record_graph_run(project, told.append)
+    assert "reports/result.json cannot be read" in told[1]

@@ -4,7 +4,7 @@ With a default DVC remote, what is there is pulled instead of computed, and resu
 It ends with the scores, the gain, the time and what to type next.
 Ctrl-C, SIGTERM or the end of this process end DVC and its stage with it; the next call resumes.
 
-    python -m pipelines.graph.repro [RECIPE]
+    python -m pipelines.commands.repro [RECIPE]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import clear_strays
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from pipelines.graph.sharing import pull_before_run, push_after_run
+from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import dvc, run_in_group, terminated_as_interrupt
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import run_stage
@@ -37,6 +38,7 @@ def main() -> None:
         push_after_run(PROJECT)
     result = read_result(PROJECT)
     if result:
+        record_graph_run(PROJECT)
         lines = summarize(result, time.monotonic() - started, changes_from_recipe(PROJECT))
         print("\n" + "\n".join(lines))
 

@@ -1,0 +1,393 @@
+"""One MLflow run for each run of the graph: all parameters, the scores and the gain on one line of MLflow's table.
+
+The stage runs that made it are its children. A record in `state/graph_runs/` holds what its MLflow run holds, so that
+`retrace mirror` can make it again:
+
+    {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
+     "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
+     "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."}, "given_to": "..."}
+
+Two states of `dvc.lock` are the same run of the graph when each stage before the report has equal code, inputs and
+parameters.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
+from pipelines.graph.result import changes_from_recipe, result_of
+from pipelines.runtime.addresses import without_password
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.hashing import dvc_md5, stable_hash
+from stages.foundations.scratch import state_folder
+from stages.observe.progress import say
+from stages.observe.tracking import recipe_name, tracking_uri
+
+if TYPE_CHECKING:
+    from stages.observe.mlflow_store import MlflowStore
+
+REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
+PARENT = "mlflow.parentRunId"
+EXPERIMENTS = "git refs/exps/"
+"""How the place of a DVC experiment is called."""
+NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
+"""In MLflow's metrics."""
+LONGEST_TAG = 2000
+MOST_METRICS = 30
+MOST_NAMED_CHANGES = 2
+"""More changes are counted in a run's name, and listed in its tag `changes`."""
+
+_COLUMNS = {
+    "metrics": ["score", "score_low", "score_high", "gain"],
+    "params": ["seed", "sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"],
+    "tags": ["recipe", "changes"],
+}
+_SECTION = {"uuid": "scores", "name": "Settings and scores", "display": True, "isReordered": False}
+_CHART = {"metricSectionId": "scores", "deleted": False, "isGenerated": False, "runsCountToCompare": 10}
+VIEW = {
+    "orderByKey": "metrics.`score`",
+    "orderByAsc": False,
+    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "compareRunSections": [{**_SECTION, "deleted": False, "isGenerated": False}],
+    "compareRunCharts": [
+        {
+            **_CHART,
+            "uuid": "settings",
+            "type": "PARALLEL",
+            "displayName": "Learning rates, group size and score",
+            "selectedParams": _COLUMNS["params"][1:],
+            "selectedMetrics": ["score"],
+            "showAllRuns": True,
+        },
+        {**_CHART, "uuid": "score", "type": "BAR", "displayName": "Score", "metricKey": "score"},
+    ],
+}
+"""How MLflow shows the experiment: sorted by score, with these columns and charts; the format is MLflow 3's."""
+VIEW_KEY = f"retrace-{stable_hash(VIEW)[:8]}"
+"""In a link: `?viewStateShareKey=...`. Another view has another key, so that two versions share a server."""
+
+
+def keep_view(store: MlflowStore) -> None:
+    """Makes sure that the experiment has the view."""
+    name = f"mlflow.sharedViewState.{VIEW_KEY}"
+    if name not in store.client.get_experiment(store.experiment_id).tags:
+        store.client.set_experiment_tag(store.experiment_id, name, json.dumps(VIEW))
+
+
+def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> None:
+    """Keeps the record of a finished run of the graph and gives it to MLflow; does nothing for a run it knows.
+
+    Never fails, because the run has ended well: `tell` gets a warning with the remedy. RETRACE_TRACKING=off skips all.
+    """
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return
+    try:
+        state = state_folder()
+        record = keep_record(working_place(root), state)
+        if record and record["given_to"] != without_password(tracking_uri()):
+            _give(root, state, record)
+    except UserError as error:
+        tell(f"WARNING: {error}")
+    except Exception as error:
+        tell(f"WARNING: MLflow lacks this run of the graph ({type(error).__name__}: {error}); {REMEDY}")
+
+
+def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
+    from pipelines.records.replaying import remove_half_made
+    from pipelines.records.stage_runs import mirror_entries, read_ledger
+    from pipelines.records.tracking_store import mlflow_faults, open_store
+
+    with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        store = open_store()
+        remove_half_made(store)
+        mirror_entries(store, [working_place(root)], read_ledger(state))
+        log_records(store, root, state, [record])
+
+
+def experiment_places(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
+    """DVC's experiments, oldest first; one whose `dvc.lock` cannot be read is told and left out."""
+    listed = git_bytes(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps") or b""
+    for reference in listed.decode().split():
+        try:
+            yield place_at(root, reference)
+        except UserError as error:
+            tell(str(error))
+
+
+def keep_record(place: Place, state: Path) -> dict[str, Any] | None:
+    """The record of a place's run of the graph, made where it is not kept yet; None where no run has ended."""
+    entries = _entries_of_run(place)
+    if not entries:
+        return None
+    hashes = sorted(entry.key for entry in entries if not _writes_page(entry))
+    key = stable_hash(hashes)
+    file = state / "graph_runs" / f"{key[:16]}.json"
+    if file.exists():
+        return _read(file)
+    record = _describe(place, entries)
+    if record:
+        record |= {"key": key, "lock_hashes": hashes, "given_to": ""}
+        write_json(file, record)
+    return record
+
+
+def kept_records(state: Path, tell: Callable[[str], object] = str) -> list[dict[str, Any]]:
+    """All records, oldest first; a broken one is told and left out."""
+    records = []
+    for file in sorted((state / "graph_runs").glob("*.json")):
+        try:
+            records.append(_read(file))
+        except UserError as error:
+            tell(str(error))
+    return sorted(records, key=lambda record: (record["ms"], record["key"]))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+        lacking = {"key", "ms", "name", "lock_hashes", "params", "metrics", "tags", "given_to"} - set(record)
+        if lacking:
+            raise ValueError(f"it lacks {', '.join(sorted(lacking))}")
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file} is not a record of a run ({error}): delete it") from None
+    return record
+
+
+def _entries_of_run(place: Place) -> list[Entry]:
+    """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
+    ends = [one for one in place.entries.values() if (one.scores if place.is_kept else _writes_page(one))]
+    makers = {path: entry for entry in place.entries.values() for path in entry.outs}
+    found: dict[str, Entry] = {}
+    waiting = ends
+    while waiting:
+        entry = waiting.pop()
+        if entry.name in found:
+            continue
+        found[entry.name] = entry
+        for path, digest in entry.deps.items():
+            maker = makers.get(path)
+            if maker and maker.outs[path] != digest:
+                return []
+            inside = [made for out, made in makers.items() if out.startswith(f"{path}/")]
+            waiting += [made for made in ([maker] if maker else inside) if made.stage != "code"]
+    return [entry for name, entry in place.entries.items() if name in found]
+
+
+def _writes_page(entry: Entry) -> bool:
+    return any(path.startswith("reports/") for path in entry.outs)
+
+
+def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
+    from pipelines.records.stage_runs import recorded_ms
+    from stages.observe.mlflow_store import flatten
+
+    result = result_of(place.content)
+    if result and _is_outdated(result["scores"], place, entries):
+        return None
+    scores = result["scores"] if result else _grades(place, entries)
+    if not scores:
+        return None
+    params = {name: text for entry in entries for name, text in flatten(entry.params)}
+    policy = scores[-1]["policy"]
+    outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
+    page = next((path for path in outs if path == (result or {}).get("page")), "")
+    tags = _tags(place, params, result["warnings"] if result else [])
+    tags |= {"last_policy": policy, "last_policy.path": f"data/policies/{policy}"}
+    tags |= {"last_policy.md5": outs.get(f"data/policies/{policy}", "")}
+    return {
+        "ms": max(recorded_ms(place, entry) for entry in entries),
+        "name": _run_name(tags),
+        "params": params,
+        "metrics": dict(islice(_metrics(scores, result["gains"] if result else []), MOST_METRICS)),
+        "tags": {name: value for name, value in tags.items() if value},
+        "result": result,
+        "page": {"path": page, "md5": outs.get(page, "")},
+    }
+
+
+def _numbers(place: Place, entry: Entry) -> dict[str, float]:
+    """What a stage that scores a policy wrote; {} where its file is not at hand."""
+    path = next((path for path in entry.outs if path.startswith("data/metrics/")), "")
+    return json.loads((place.content(path) if path else None) or b"{}")
+
+
+def _is_outdated(scores: list[dict[str, Any]], place: Place, entries: list[Entry]) -> bool:
+    """Whether grades were made again after the report."""
+    numbers = {entry.scores: _numbers(place, entry) for entry in entries if entry.scores}
+    for score in scores:
+        name = f"{score['benchmark']}/{score['metric'].replace('@', '_at_')}"
+        graded = numbers.get(score["policy"], {}).get(name)
+        if graded is not None and not math.isclose(graded, score["value"], rel_tol=1e-9):
+            return True
+    return False
+
+
+def _grades(place: Place, entries: list[Entry]) -> list[dict[str, Any]]:
+    """Scores as a report has them, out of the metrics of grades: for a run that made no report."""
+
+    from stages.grade.scores import headlines
+
+    scores = []
+    for entry in entries:
+        numbers = _numbers(place, entry) if entry.scores else {}
+        for benchmark, names in headlines(numbers).items():
+            values = {key: numbers.get(names[key], numbers[names["score"]]) for key in ("low", "high")}
+            scores.append(
+                {"policy": entry.scores, "benchmark": benchmark, "value": numbers[names["score"]], **values}
+            )
+    return scores
+
+
+def _metrics(scores: list[dict[str, Any]], gains: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    """The last policy's score and gain on the first benchmark, then all scores and gains, then their intervals.
+
+    The first two are named alike in all runs, so that runs of different recipes share a column.
+    """
+    first, last = scores[0]["benchmark"], scores[-1]["policy"]
+    is_one = len({score["benchmark"] for score in scores}) == 1
+    rows = [("score", score["policy"], score) for score in scores]
+    shown = {(score["benchmark"], score.get("metric")) for score in scores}
+    rows += [
+        ("gain", f"{gain['policy']}_over_{gain['baseline']}", gain)
+        for gain in gains
+        if (gain["benchmark"], gain["metric"]) in shown
+    ]
+    for kind in ("score", "gain"):
+        of_last = [
+            one for what, _, one in rows if (what, one["policy"], one["benchmark"]) == (kind, last, first)
+        ]
+        for one in of_last[:1]:
+            yield from ((kind, one["value"]), (f"{kind}_low", one["low"]), (f"{kind}_high", one["high"]))
+    for kind in ("", "_low", "_high"):
+        for what, name, one in rows:
+            named = name if is_one else f"{one['benchmark']}/{name}"
+            yield NAMES_ALLOWED.sub("_", f"{what}{kind}/{named}"), one[kind[1:] or "value"]
+
+
+def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[str, str]:
+    folder = place.folder if place.folder is not None and not place.is_kept else None
+    changes = changes_from_recipe(folder) if folder else {}
+    commit = place.commit or (git_bytes(place.root, "rev-parse", "HEAD") or b"").decode().strip()
+    seed = str(place.about.get("seed", params.get("seed", "")))
+    return {
+        "kind": "graph_run",
+        "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
+        "seed": seed,
+        "variation": _experiment(place) or place.about.get("variant", "") or _variation(changes),
+        "changes": ", ".join(f"{name}: {change}" for name, change in changes.items())[:LONGEST_TAG],
+        "ablation": place.about.get("ablation", ""),
+        "variant": place.about.get("variant", ""),
+        "warnings": "\n".join(warnings)[:LONGEST_TAG],
+        "git.commit": commit,
+        "mlflow.source.git.commit": commit,
+        "mlflow.source.name": "dvc.yaml",
+        "mlflow.source.type": "LOCAL",
+    }
+
+
+def _variation(changes: Mapping[str, str]) -> str:
+    """What differs from the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
+    named = [
+        f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"
+    ]
+    return " ".join(named) if len(named) <= MOST_NAMED_CHANGES else f"{len(named)} changes"
+
+
+def _experiment(place: Place) -> str:
+    """The name of the DVC experiment whose `dvc.lock` this is; "" for none."""
+    if place.told.startswith(EXPERIMENTS):
+        return place.told.rpartition("/")[2]
+    if place.folder is None or place.is_kept:
+        return ""
+    lock = git_bytes(place.folder, "hash-object", "dvc.lock")
+    listed = git_bytes(place.folder, "for-each-ref", "--format=%(refname)", "refs/exps") or b""
+    for reference in listed.decode().split():
+        if (
+            lock
+            and git_bytes(place.folder, "rev-parse", "--quiet", "--verify", f"{reference}:dvc.lock") == lock
+        ):
+            return reference.rpartition("/")[2]
+    return ""
+
+
+def _run_name(tags: Mapping[str, str]) -> str:
+    """`laptop rl.group_size=8 s1`."""
+    seed = f"s{tags['seed']}" if tags["seed"] else ""
+    return " ".join(filter(None, [tags["recipe"] or tags["ablation"] or "run", tags["variation"], seed]))
+
+
+def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[dict[str, Any]]) -> int:
+    """Makes the MLflow run of each record that has none; returns how many. Stage runs must be in MLflow already.
+
+    A stage run without a parent becomes a child of the first run of the graph that has it.
+    """
+    from pipelines.records.stage_runs import known_runs
+
+    keep_view(store)
+    known, made = known_runs(store).by_key, 0
+    for record in records:
+        stages = [known[key] for key in record["lock_hashes"] if key in known]
+        orphans = [run for run in stages if PARENT not in run.data.tags]
+        wanted = f"tags.graph_run = '{record['key']}'"
+        found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
+        parent = found[0].info.run_id if found else _make(store, root, record, orphans)
+        for run in orphans:
+            _adopt(store, run, parent, record["tags"])
+        made += not found
+        address = without_password(store.uri)
+        if record["given_to"] != address:
+            record["given_to"] = address
+            write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
+    return made
+
+
+def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:
+    from pipelines.records.replaying import log_what_fits, whole_run
+
+    started = min([run.info.start_time for run in stages], default=record["ms"])
+    ended = max([run.info.end_time or 0 for run in stages], default=record["ms"])
+    message = {"ms": started, "name": record["name"], "params": record["params"], "inputs": {}}
+    tags = {**record["tags"], "graph_run": record["key"]}
+    with whole_run(store, message, tags) as run_id:
+        log_what_fits(store, run_id, [{"ms": ended, "step": 0, "values": record["metrics"]}])
+        if record["result"]:
+            store.client.log_dict(run_id, record["result"], "result.json")
+        page = record["page"]
+        if content := _page(root, page["path"], page["md5"]):
+            store.client.log_text(run_id, content.decode("utf-8"), Path(page["path"]).name)
+        store.end(run_id, "FINISHED", ended)
+    return run_id
+
+
+def _page(root: Path, path: str, digest: str) -> bytes | None:
+    """The report: the file that is there, or the object in DVC's cache; None where that run's page is in neither."""
+    if not path:
+        return None
+    places = [root / path, cached_object(root, digest)]
+    return next(
+        (one.read_bytes() for one in places if one and one.is_file() and dvc_md5(one) == digest), None
+    )
+
+
+def _adopt(store: MlflowStore, run: Any, parent: str, about: Mapping[str, str]) -> None:
+    """Makes a stage run a child, whose name says what varies."""
+    from stages.observe.mlflow_store import told_name
+
+    tags = {name: about[name] for name in ("variation",) if name in about}
+    run.data.tags.update(tags | {PARENT: parent})
+    for name, value in tags.items():
+        store.client.set_tag(run.info.run_id, name, value)
+    name = told_name(run.data.tags.get("dvc.stage") or run.info.run_name, run.data.tags)
+    store.client.update_run(run.info.run_id, name=name)
+    store.client.set_tag(run.info.run_id, PARENT, parent)
