@@ -23,8 +23,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
 from pipelines.graph.result import changes_from_recipe, result_of
+from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
 from pipelines.runtime.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
