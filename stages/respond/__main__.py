@@ -1,8 +1,8 @@
 """Samples a policy's responses to the benchmark problems; grading them is another stage, which needs no GPU.
 
     python -m stages.respond --params params.yaml --name sft --policy data/policies/sft \\
-        --benchmarks data/problems/benchmarks.parquet --responses data/responses/sft.parquet \\
-        --metrics data/metrics/respond/sft.json
+        --validation data/problems/validation.parquet --benchmarks data/problems/benchmarks.parquet \\
+        --responses data/responses/sft.parquet --metrics data/metrics/respond/sft.json
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
         "respond",
         argv,
         __doc__,
-        inputs=["policy", "benchmarks"],
+        inputs=["policy", "validation", "benchmarks"],
         outputs=["responses", "metrics"],
         options=["name"],
     )

@@ -43,8 +43,18 @@ def _problems(sections: Sections) -> float | None:
     return total
 
 
+def _contradictions(sections: Sections) -> list[str]:
+    choice, policies = sections["respond"].baseline_prompts, sections["policies"]
+    if choice is None or choice.policy in policies:
+        return []
+    return [
+        f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"
+    ]
+
+
 ABOUT = About(
     sections=_sections,
+    contradictions=_contradictions,
     runs_model=lambda params: True,
     work=_work,
     named_after=("policy",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from argparse import Namespace
 from contextlib import closing
 from pathlib import Path
@@ -46,20 +47,28 @@ def run_respond(paths: Namespace) -> None:
         "sampler": sampler_params.model_dump(),
         "prompt": prompt.model_dump(),
     }
-    inputs = {"policy": paths.policy, "benchmarks": paths.benchmarks}
+    inputs = {"policy": paths.policy, "validation": paths.validation, "benchmarks": paths.benchmarks}
     attempt = attempt_at("respond", shown, inputs, seed=seed, policy=paths.name)
     with launched_ranks() as ranks, track(attempt) as run:
-        share = drawing_share(sampler_params, ranks)
+        share, choice = drawing_share(sampler_params, ranks), params.baseline_prompts
+        chosen: dict[str, float] = {}
+        if choice and choice.policy == paths.name:
+            from stages.respond.prompt_choice import choose_prompt  # takes the verifier along
+
+            best, chosen = choose_prompt(choice, params, paths, seed, attempt, ranks)
+            prompt = best.prompt
+            params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
         with closing(build_sampler(sampler_params, paths.policy)) as sampler:
             responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
         if responses is None:
             return
-        metrics = response_metrics(responses)
+        metrics = response_metrics(responses) | chosen
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
         for piece in _pieces(attempt.scratch):
             piece.unlink()
+        shutil.rmtree(attempt.pieces, ignore_errors=True)
 
 
 def respond(

@@ -101,6 +101,7 @@ PARAMS: dict[str, Any] = {
         "is_greedy_included": True,
         "max_problems": None,
         "problems_at_once": 4,
+        "baseline_prompts": None,
     },
 }
 

@@ -4,20 +4,24 @@ import json
 
 import pytest
 
+from stages.foundations.params import read_yaml
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table
 from stages.respond import stage
 from stages.respond.__main__ import main
+from tests.fakes.taught_policy import write_params
 
 
-def flags(taught, out):
+def flags(taught, out, params="params.yaml", name="sft"):
     return [
         "--params",
-        str(taught / "params.yaml"),
+        str(taught / params),
         "--name",
-        "sft",
+        name,
         "--policy",
         str(taught / "sft"),
+        "--validation",
+        str(taught / "problems.parquet"),
         "--benchmarks",
         str(taught / "benchmarks.parquet"),
         "--responses",
@@ -54,3 +58,27 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(taught, tmp_path
     assert calls == [4, 2, 2]
     straight, cut = (tmp_path / name / "responses.parquet" for name in ("straight", "cut"))
     assert straight.read_bytes() == cut.read_bytes()
+
+
+def test_the_baseline_answers_the_prompt_with_which_it_solves_most_validation_problems(taught, tmp_path):
+    """One policy has the choice between a prompt that it was not trained with and its training prompt."""
+    trained = read_yaml(taught / "params.yaml")["prompt"]
+    strange = {"kind": "plain", "template": "{problem}" + " and again" * 5}
+    choice = {"policy": "sft", "max_problems": 5}
+    choice["candidates"] = [{"prompt": one, "max_response_tokens": 12} for one in (strange, trained)]
+    write_params(taught / "choice.yaml", {"prompt": strange, "respond.baseline_prompts": choice})
+    write_params(taught / "strange.yaml", {"prompt": strange})
+
+    def responses(params, name):
+        out = tmp_path / f"{params}-{name}"
+        main(flags(taught, out, params, name))
+        frame = read_table(out / "responses.parquet", RESPONSE)
+        return frame.to_dict("records"), json.loads((out / "responses.json").read_text())
+
+    chosen, metrics = responses("choice.yaml", "sft")
+    assert metrics["prompt/chosen"] == 1
+    low, high = (metrics[f"prompt/{number}/validation_accuracy"] for number in (0, 1))
+    assert 0 <= low < high <= 1
+    assert chosen == responses("params.yaml", "sft")[0], "as with the section prompt that was chosen"
+    others, metrics = responses("choice.yaml", "rl_1")
+    assert "prompt/chosen" not in metrics and others == responses("strange.yaml", "rl_1")[0] != chosen

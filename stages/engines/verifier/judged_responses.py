@@ -26,7 +26,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.hashing import stable_hash
 from stages.foundations.params import load_section
-from stages.foundations.prompts import PromptParams
+from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
 
 RESPONSES_AT_ONCE = 16384
 """Of a piece: two thousand for each of eight GPUs, so that waiting for the longest ones of each costs little."""
@@ -62,8 +62,12 @@ def judged_responses(
     policy: Path,
     attempt: Attempt,
     ranks: Ranks,
+    own_prompt: PlainPrompt | ChatPrompt | None = None,
+    require_marker: bool = True,
 ) -> list[list[JudgedResponse]]:
     """Responses to each problem (`problem`, `answer`; one of `names` seeds it), by problem; on every rank.
+
+    `own_prompt` replaces the section `prompt`; `require_marker` is that of the verifier.
 
     All ranks bring the same, and rank 0 writes each piece into the attempt's `pieces`. UserError when
     the verifier failed on more than `verifier.abort_undecided_fraction` of the responses.
@@ -77,7 +81,7 @@ def judged_responses(
     with closing(build_sampler(sampler_params, policy)) as sampler, Verifier(verifier_params) as verifier:
 
         def judge(rows: Sequence[Mapping[str, Any]], of_rows: Sequence[str]) -> list[list[JudgedResponse]]:
-            prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in rows]
+            prompts = [encode_prompt(tokenizer, own_prompt or prompt, row["problem"]) for row in rows]
             drawn = sample_prompts(
                 sampler,
                 prompts,
@@ -96,7 +100,7 @@ def judged_responses(
                 [(gold, text) for gold, text, _ in flat],
                 [one.is_truncated for *_, one in flat],
             )
-            said = verifier.judge(pairs, truncated, require_marker=True)
+            said = verifier.judge(pairs, truncated, require_marker=require_marker)
             made = [
                 JudgedResponse(text, len(sample.token_ids), sample.is_truncated, judgement)
                 for (_, text, sample), judgement in zip(flat, said, strict=True)
