@@ -95,11 +95,16 @@ def rounds(taught, tmp_path_factory):
         """What trains nothing: evaluation, rejection sampling, agreement."""
         folder = out / kind
         folder.mkdir(exist_ok=True)
-        params = write_params(folder / f"params-{os.environ.get('RANK', '0')}.yaml", {})
+        prompts = [{"kind": "plain", "template": text} for text in ("{problem} ", "{problem} again ")]
+        choice = {"policy": "sft", "max_problems": 5}
+        choice["candidates"] = [{"prompt": one, "max_response_tokens": 12} for one in prompts]
+        file = folder / f"params-{os.environ.get('RANK', '0')}.yaml"
+        params = write_params(file, {"respond.baseline_prompts": choice})
         flags = {
             "params": params,
             "name": "sft",
             "policy": taught / "sft",
+            "validation": taught / "problems.parquet",
             "benchmarks": taught / "benchmarks.parquet",
         }
         flags |= {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
