@@ -55,9 +55,12 @@ _COLUMNS = {
 _SECTION = {"uuid": "scores", "name": "Settings and scores", "display": True, "isReordered": False}
 _CHART = {"metricSectionId": "scores", "deleted": False, "isGenerated": False, "runsCountToCompare": 10}
 VIEW = {
+    "searchFilter": "tags.kind = 'graph_run'",
     "orderByKey": "metrics.`score`",
     "orderByAsc": False,
     "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "columnWidths": {"attributes.`Run Name`": 300},
+    "isAccordionReordered": True,  # or other sections come first
     "compareRunSections": [{**_SECTION, "deleted": False, "isGenerated": False}],
     "compareRunCharts": [
         {

@@ -1,6 +1,7 @@
 """The requests to MLflow behind a tracking log: experiment, run, parameters, inputs, points, end.
 
-Runs are flat in the experiment `retrace`; what groups them are tags. Imports MLflow, so no stage loads it.
+All runs are in the experiment `retrace`: runs of the graph, with stage runs below them. Stages do not load this module,
+because it imports MLflow.
 """
 
 from __future__ import annotations
