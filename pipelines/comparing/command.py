@@ -35,8 +35,7 @@ def compare(
         bool, typer.Option("--common", help="where problems or samples differ, compare what all sides share")
     ] = False,
     clean: Annotated[
-        bool,
-        typer.Option("--clean", help="leave out benchmark problems that match a source of training data"),
+        bool, typer.Option("--clean", help="leave out benchmark problems that a side was trained on")
     ] = False,
     problems: Annotated[
         int, typer.Option(min=0, help="problems won, and lost, shown of each pair and benchmark")

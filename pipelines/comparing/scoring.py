@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy
 import pandas
 
-from pipelines.comparing.sides import CONTAMINATION, Answers, Side
+from pipelines.comparing.sides import Answers, Side
 from stages.algorithms.estimators import majority_at_k, pass_at_k
 from stages.foundations.errors import UserError
 from stages.grade.scores import CORRECT_VOTE, votes
@@ -31,7 +31,7 @@ class Benchmark:
     """Sampled responses of each problem; 0 when there are none."""
     is_greedy: bool
     leaked: int
-    """Problems that all sides answered and the training data of one contain; left out where only clean ones count."""
+    """Problems that all sides answered and that one was trained on; left out where only clean ones count."""
 
     def metrics(self, families: Sequence[str]) -> list[str]:
         """Those of `families` that can be computed, by name: `avg_at_8`, `greedy`."""
@@ -47,15 +47,15 @@ def shared_benchmarks(
 ) -> tuple[list[Benchmark], list[str]]:
     """The benchmarks that all sides answered, and a line for each restriction to what they share.
 
-    With `is_clean` without the problems that the training data of a side contain. UserError when they did not answer
+    With `is_clean` without the problems that a side was trained on. UserError when they did not answer
     the same problems equally often (unless `is_common`), share nothing, or nobody knows what is clean.
     """
     tables = {f"{side.name}{_told_seed(own, side)}": own for side in sides for own in side.answers}
     unknown = [label for label, own in tables.items() if own.leaked is None]
     if is_clean and unknown:
         raise UserError(
-            f"--clean: which problems the training data of {', '.join(unknown)} contain is not known: neither "
-            f"{CONTAMINATION} nor DVC's cache is there. Run `dvc pull {CONTAMINATION}` there, or leave --clean away"
+            f"--clean: what {', '.join(unknown)} was trained on is not known: a training table is neither there nor "
+            "in DVC's cache. Run `dvc pull` there, or leave --clean out"
         )
     names = sorted({name for own in tables.values() for name in own.verdicts["benchmark"].unique()})
     found, differences = [], []

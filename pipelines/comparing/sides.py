@@ -18,13 +18,14 @@ import pandas
 
 from pipelines.ablating.definition import read_ablation
 from pipelines.records.places import Place, kept_place, place_at, working_place
+from pipelines.records.trained_on import trained_problems
+from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
-from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, require_rows
 from stages.foundations.tables.verdict import VERDICT
 
-CONTAMINATION_FILE = "data/problems/contamination.parquet"
+BENCHMARKS_FILE = "data/problems/benchmarks.parquet"
 KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 
 
@@ -42,7 +43,7 @@ class Answers:
     responses: pandas.DataFrame | None
     """None where only verdicts were kept and the cache has the responses no more."""
     leaked: frozenset[tuple[str, str]] | None = None
-    """Benchmark and id of the problems that its training data contain; None where the table of them is gone."""
+    """Benchmark and id of the problems that it was trained on; None where a training table is gone."""
 
 
 @dataclass(frozen=True)
@@ -191,15 +192,17 @@ def read_answers(place: Place, policy: str) -> Answers:
         digest=entry.outs.get(table, "") if entry else "",
         verdicts=verdicts,
         responses=_joined(verdicts, responses) if responses else None,
-        leaked=_leaked(place.file(CONTAMINATION_FILE)),
+        leaked=_leaked(place, policy, responses or place.file(BENCHMARKS_FILE)),
     )
 
 
-def _leaked(path: Path | None) -> frozenset[tuple[str, str]] | None:
-    if path is None:
+def _leaked(place: Place, policy: str, asked: Path | None) -> frozenset[tuple[str, str]] | None:
+    trained = trained_problems(place, policy)
+    if trained is None or asked is None:
         return None
-    table = read_table(path, CONTAMINATION)
-    return frozenset(zip(table["benchmark"], table["benchmark_problem_id"], strict=True))
+    rows = pandas.read_parquet(asked, columns=["benchmark", "problem_id", "problem"]).drop_duplicates()
+    is_leaked = [normalise_problem(text) in trained for text in rows["problem"]]
+    return frozenset(zip(rows["benchmark"][is_leaked], rows["problem_id"][is_leaked], strict=True))
 
 
 def _joined(verdicts: pandas.DataFrame, path: Path) -> pandas.DataFrame | None:

@@ -121,13 +121,17 @@ def notes(findings: Findings) -> list[str]:
 
 
 def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
-    """How many problems match a source, before matches are dropped; empty where none."""
+    """How many problems a side was trained on; empty where none."""
     if not benchmark.leaked:
         return ""
     if is_clean:
-        return f"CLEAN: {benchmark.leaked} problems of {benchmark.name} match a training source, and are left out."
+        return (
+            f"CLEAN: {benchmark.leaked} problems of {benchmark.name} that a side was trained on are left out."
+        )
     count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
-    return f"{count} of {benchmark.name} match a source before filtering: --clean leaves them out."
+    return (
+        f"TRAINED ON: {count} of {benchmark.name} are in a side's training tables; --clean leaves them out."
+    )
 
 
 def text_table(findings: Findings) -> str:
@@ -175,7 +179,7 @@ def as_json(findings: Findings) -> dict[str, Any]:
             "problems": len(one.problems),
             "samples": one.samples,
             "greedy": one.is_greedy,
-            "matched_in_sources": one.leaked,
+            "in_training_tables": one.leaked,
         }
         for one in findings.benchmarks
     ]

@@ -33,7 +33,7 @@ class Pair:
     champion_undecided: float
     candidate_undecided: float
     is_clean: bool
-    """False when the training data of either policy contains the problem."""
+    """False when either policy was trained on the problem."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,5 @@ def _of_gain(gain: PairedDifference) -> list[str]:
 
 def _of_clean(clean_gain: float | None) -> list[str]:
     if clean_gain is None:
-        return [
-            "every problem is in the training data of one of the policies, so nothing clean can be compared"
-        ]
+        return ["one of the policies was trained on every problem, so nothing clean can be compared"]
     return [f"the clean subset falls by {-100 * clean_gain:.1f} points"] if clean_gain < -ROUNDING else []

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.launching.resources import stage_gpus
+from pipelines.records.places import Place, place_at, working_place
+from pipelines.records.trained_on import trained_problems
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
 from pipelines.retraining.tables import Measurement
 from pipelines.runtime.checkouts import worktree_environment
@@ -24,14 +26,12 @@ from pipelines.runtime.gpu_slots import gpu_slots, lock_folder
 from pipelines.runtime.process_group import run_in_group
 from stages.foundations.errors import UserError
 
-CONTAMINATION = "data/problems/contamination.parquet"
-
 
 def candidate_measurement(folder: Path, policy: str) -> Measurement:
     return Measurement(
         folder / "data" / "responses" / f"{policy}.parquet",
         folder / "data" / "verdicts" / f"{policy}.parquet",
-        folder / CONTAMINATION,
+        _trained(working_place(folder), policy, "run the flow again"),
     )
 
 
@@ -44,15 +44,14 @@ def champion_measurement(
     """
     cache = _objects(folder)
     theirs, outs = locked_stages(folder, champion.commit), locked_outs(folder, champion.commit)
-    contamination = cached(cache, outs[CONTAMINATION], champion)
+    remedy = f"git checkout {champion.tag} && dvc pull, then run the flow again (dvc gc needs --all-tags)"
+    trained = _trained(place_at(folder, champion.commit), champion.policy, remedy)
     own = locked_stages(folder, git(folder, "rev-parse", "HEAD"))
     if _conditions(theirs, champion.policy) == _conditions(own, policy):
         responses, verdicts = (
             outs[f"data/{kind}/{champion.policy}.parquet"] for kind in ("responses", "verdicts")
         )
-        found = Measurement(
-            cached(cache, responses, champion), cached(cache, verdicts, champion), contamination
-        )
+        found = Measurement(cached(cache, responses, champion), cached(cache, verdicts, champion), trained)
         return found, False
     place = folder / "state" / "champion"
     shutil.rmtree(place, ignore_errors=True)
@@ -77,7 +76,14 @@ def champion_measurement(
                 f"the champion could not be measured again: `{command}` ended with exit code {code}"
             )
     responses, verdicts = (place / "data" / kind / f"{policy}.parquet" for kind in ("responses", "verdicts"))
-    return Measurement(responses, verdicts, contamination), True
+    return Measurement(responses, verdicts, trained), True
+
+
+def _trained(place: Place, policy: str, remedy: str) -> frozenset[str]:
+    trained = trained_problems(place, policy)
+    if trained is None:
+        raise UserError(f"{place.told} lacks tables that {policy} was trained on: {remedy}")
+    return trained
 
 
 def _conditions(stages: Mapping[str, Any], policy: str) -> dict[str, Any]:

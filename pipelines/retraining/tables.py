@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas
 
 from pipelines.retraining.gate import Pair
+from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
-from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table
 from stages.foundations.tables.verdict import VERDICT
@@ -24,11 +24,12 @@ LEAST_COMMON = 0.9
 
 @dataclass(frozen=True)
 class Measurement:
-    """The three tables behind a policy's scores."""
+    """The two tables behind a policy's scores, and what it was trained on."""
 
     responses: Path
     verdicts: Path
-    contamination: Path
+    trained: frozenset[str]
+    """Normalised texts (pipelines/records/trained_on.py)."""
 
 
 def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
@@ -46,7 +47,7 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
         raise UserError(
             f"only {len(both)} of the candidate's {len(second)} benchmark problems were put to the champion too"
         )
-    leaked = _leaked(champion) | _leaked(candidate)
+    trained = champion.trained | candidate.trained
     return [
         Pair(
             benchmark=row.benchmark,
@@ -54,7 +55,7 @@ def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
             candidate=row.correct_candidate,
             champion_undecided=row.undecided_champion,
             candidate_undecided=row.undecided_candidate,
-            is_clean=(row.benchmark, row.problem) not in leaked,
+            is_clean=normalise_problem(row.problem) not in trained,
         )
         for row in both.itertuples()
     ]
@@ -78,11 +79,6 @@ def _shares(measured: Measurement) -> pandas.DataFrame:
         correct=rows["verdict"] == "correct", undecided=~rows["verdict"].isin(OPINIONS), mode=mode
     )
     return rows.groupby([*KEY, "mode"], as_index=False)[["correct", "undecided"]].mean()
-
-
-def _leaked(measured: Measurement) -> set[tuple[str, str]]:
-    table = read_table(measured.contamination, CONTAMINATION)
-    return set(zip(table["benchmark"], table["benchmark_problem"], strict=True))
 
 
 def _told(shares: pandas.DataFrame) -> str:

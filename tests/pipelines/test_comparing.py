@@ -128,23 +128,22 @@ def test_problems_of_the_training_data_are_told_and_left_out_on_demand():
     ]
     found = compare(sides, ["avg"], False, False)
     assert only(found).difference.problems == 20 and found.benchmarks[0].leaked == 3
-    assert "3 of 20 problems of sums match a source before filtering: --clean leaves them out." in notes(
-        found
+    assert (
+        "TRAINED ON: 3 of 20 problems of sums are in a side's training tables; --clean leaves them out."
+        in notes(found)
     )
     cleaned = compare(sides, ["avg"], False, False, is_clean=True)
     assert only(cleaned).difference.problems == 17 and any(
         line.startswith("CLEAN: 3 problems of sums") for line in notes(cleaned)
     )
-    assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["matched_in_sources"] == 3
+    assert as_json(cleaned)["clean"] and as_json(cleaned)["benchmarks"][0]["in_training_tables"] == 3
     untouched = [with_leaks(name, frozenset(), 0.5) for name in "ab"]
     found = compare(untouched, ["avg"], False, False, is_clean=True)
     assert only(found).difference.problems == 20 and "match a source" not in text_table(found)
     everything = frozenset(("sums", f"sums/{number}") for number in range(20))
     with pytest.raises(UserError, match="a, b share no clean problem"):
         compare([sides[0], with_leaks("b", everything, 0.5)], ["avg"], False, False, is_clean=True)
-    with pytest.raises(
-        UserError, match="--clean: which problems the training data of c contain is not known"
-    ):
+    with pytest.raises(UserError, match="--clean: what c was trained on is not known"):
         compare([sides[0], side("c", answers([0.5] * 20))], ["avg"], False, False, is_clean=True)
 
 

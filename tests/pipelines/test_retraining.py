@@ -13,6 +13,7 @@ from pipelines.retraining import champion as champions
 from pipelines.retraining.champion import Champion, current, promote, promotions, roll_back, update_registry
 from pipelines.retraining.new_data import Snapshot, carried_over, copy_files, look
 from pipelines.retraining.tables import Measurement, pair_up
+from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
 from tests.fakes.mini_retraining import write_rows
 
@@ -141,24 +142,9 @@ def measurement(folder, verdicts, ids=None, leaked=(), mode="sampled"):
         verdict=words, extracted="", path="", reason=""
     )
     judged.iloc[::-1].to_parquet(folder / "verdicts.parquet")
-    names = [
-        "problem_id",
-        "source",
-        "problem",
-        "benchmark",
-        "benchmark_problem_id",
-        "benchmark_problem",
-        "rule",
-    ]
-    table = pandas.DataFrame(
-        [["t", "s", "t", "b", "9", name, "exact"] for name in leaked], columns=names, dtype="string"
+    return Measurement(
+        folder / "responses.parquet", folder / "verdicts.parquet", frozenset(map(normalise_problem, leaked))
     )
-    table = table.assign(
-        overlap=pandas.Series([1.0] * len(table), dtype="float64"),
-        benchmark_revision=pandas.Series(["r"] * len(table), dtype="string"),
-    )
-    table.to_parquet(folder / "contamination.parquet")
-    return Measurement(*(folder / f"{name}.parquet" for name in ("responses", "verdicts", "contamination")))
 
 
 def test_pairs_are_found_by_text_whatever_the_ids(tmp_path):
