@@ -47,18 +47,20 @@ MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
 """More changes are counted in a run's name, and listed in its tag `changes`."""
 
-_COLUMNS = {
-    "metrics": ["score", "score_low", "score_high", "gain"],
-    "params": ["seed", "sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"],
-    "tags": ["recipe", "changes"],
-}
+_SETTINGS = ["sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"]
+_COLUMNS = [
+    *(f"metrics.`{name}`" for name in ("score", "score_low", "score_high", "gain")),
+    "tags.`recipe`",
+    *(f"params.`{name}`" for name in ("seed", *_SETTINGS)),
+]
 _SECTION = {"uuid": "scores", "name": "Settings and scores", "display": True, "isReordered": False}
 _CHART = {"metricSectionId": "scores", "deleted": False, "isGenerated": False, "runsCountToCompare": 10}
 VIEW = {
     "searchFilter": "tags.kind = 'graph_run'",
     "orderByKey": "metrics.`score`",
     "orderByAsc": False,
-    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "selectedColumns": _COLUMNS,
+    "columnOrder": ["attributes.`Run Name`", *_COLUMNS],
     "columnWidths": {"attributes.`Run Name`": 300},
     "isAccordionReordered": True,  # or other sections come first
     "compareRunSections": [{**_SECTION, "deleted": False, "isGenerated": False}],
@@ -67,12 +69,11 @@ VIEW = {
             **_CHART,
             "uuid": "settings",
             "type": "PARALLEL",
-            "displayName": "Learning rates, group size and score",
-            "selectedParams": _COLUMNS["params"][1:],
+            "selectedParams": _SETTINGS,
             "selectedMetrics": ["score"],
             "showAllRuns": True,
         },
-        {**_CHART, "uuid": "score", "type": "BAR", "displayName": "Score", "metricKey": "score"},
+        {**_CHART, "uuid": "score", "type": "BAR", "metricKey": "score"},
     ],
 }
 """How MLflow shows the experiment: sorted by score, with these columns and charts; the format is MLflow 3's."""

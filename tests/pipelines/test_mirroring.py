@@ -17,7 +17,7 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
-from pipelines.records.graph_run import record_graph_run
+from pipelines.records.graph_run import VIEW_KEY, record_graph_run
 from pipelines.records.places import places_in_git
 from pipelines.records.replaying import log_what_fits
 from stages.foundations.attempt import attempt_at
@@ -409,6 +409,8 @@ def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_
     assert parent.data.tags["warnings"] == "no step trained"
     assert parent.data.tags["last_policy.md5"] == dvc_md5(project / "data/policies/rl_1")
     assert {one.path for one in client.list_artifacts(parent.info.run_id)} == {"index.html", "result.json"}
+    view = client.get_experiment(parent.info.experiment_id).tags[f"mlflow.sharedViewState.{VIEW_KEY}"]
+    assert json.loads(view)["searchFilter"] == "tags.kind = 'graph_run'"
     below = children(client, parent)
     assert sorted(run.data.tags["dvc.stage"] for run in below) == STAGES
     (executed,) = (run for run in below if "mirrored" not in run.data.tags)
