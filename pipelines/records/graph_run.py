@@ -5,7 +5,8 @@ The stage runs that made it are its children. A record in `state/graph_runs/` ho
 
     {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
      "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
-     "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."}, "given_to": "..."}
+     "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."},
+     "stage_runs": {"lock hash": ["stage hash", 1795597252116]}, "given_to": "..."}
 
 Two states of `dvc.lock` are the same run of the graph when each stage before the report has equal code, inputs and
 parameters.
@@ -34,6 +35,7 @@ from stages.observe.progress import say
 from stages.observe.tracking import recipe_name, tracking_uri
 
 if TYPE_CHECKING:
+    from pipelines.records.stage_runs import Known
     from stages.observe.mlflow_store import MlflowStore
 
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
@@ -339,21 +341,40 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
     from pipelines.records.stage_runs import known_runs
 
     keep_view(store)
-    known, made = known_runs(store).by_key, 0
+    known, made = known_runs(store), 0
     for record in records:
-        stages = [known[key] for key in record["lock_hashes"] if key in known]
-        orphans = [run for run in stages if PARENT not in run.data.tags]
+        stages = _stages(store, known, record)
+        orphans = [run for run in stages.values() if PARENT not in run.data.tags]
         wanted = f"tags.graph_run = '{record['key']}'"
         found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
         parent = found[0].info.run_id if found else _make(store, root, record, orphans)
         for run in orphans:
             _adopt(store, run, parent, record["tags"])
         made += not found
-        address = without_password(store.uri)
-        if record["given_to"] != address:
-            record["given_to"] = address
+        starts = {
+            key: [run.data.tags.get("stage_hash", ""), run.info.start_time] for key, run in stages.items()
+        }
+        changes = {
+            "given_to": without_password(store.uri),
+            "stage_runs": record.get("stage_runs", {}) | starts,
+        }
+        if record | changes != record:
+            record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
     return made
+
+
+def _stages(store: MlflowStore, known: Known, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's stage runs by lock hash; one that was rebuilt from its log is known by stage hash and start."""
+    found = {}
+    for key in record["lock_hashes"]:
+        start = record.get("stage_runs", {}).get(key)
+        run = known.by_key.get(key) or (known.by_start.get(tuple(start)) if start else None)
+        if run and "lock_hash" not in run.data.tags:
+            store.client.set_tag(run.info.run_id, "lock_hash", key)
+            run.data.tags["lock_hash"] = key
+        found |= {key: run} if run else {}
+    return found
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:

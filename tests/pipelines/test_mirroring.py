@@ -469,6 +469,22 @@ def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, da
     assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
 
 
+def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(
+    project, monkeypatch, database
+):
+    execute(project, monkeypatch)
+    finish(project)
+    record_graph_run(project)
+    finish(project, {"sft": {"epochs": 2}}, score=0.95)
+    record_graph_run(project)
+    forget(project, database)
+    mirror(project, project / "state")
+    client, (_, first) = graph_runs(project)
+    (executed,) = (run for run in children(client, first) if "rebuilt" in run.data.tags)
+    assert executed.data.tags["dvc.stage"] == "sft" and executed.data.metrics["loss/train"] == 0.5
+    assert mirror(project, project / "state").is_nothing
+
+
 def test_an_experiments_name_is_the_runs_name(project):
     finish(project)
     commit_all(project, "first")
