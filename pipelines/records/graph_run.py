@@ -5,7 +5,8 @@ The stage runs that made it are its children. A record in `state/graph_runs/` ho
 
     {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
      "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
-     "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."}, "given_to": "..."}
+     "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."},
+     "stage_runs": {"lock hash": ["stage hash", 1795597252116]}, "given_to": "..."}
 
 Two states of `dvc.lock` are the same run of the graph when each stage before the report has equal code, inputs and
 parameters.
@@ -34,6 +35,7 @@ from stages.observe.progress import say
 from stages.observe.tracking import recipe_name, tracking_uri
 
 if TYPE_CHECKING:
+    from pipelines.records.stage_runs import Known
     from stages.observe.mlflow_store import MlflowStore
 
 REMEDY = "the run is complete, and `retrace mirror` gives it to MLflow later"
@@ -47,18 +49,20 @@ MOST_METRICS = 30
 MOST_NAMED_CHANGES = 2
 """More changes are counted in a run's name, and listed in its tag `changes`."""
 
-_COLUMNS = {
-    "metrics": ["score", "score_low", "score_high", "gain"],
-    "params": ["seed", "sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"],
-    "tags": ["recipe", "changes"],
-}
+_SETTINGS = ["sft.optimizer.learning_rate", "rl.optimizer.learning_rate", "rl.group_size"]
+_COLUMNS = [
+    *(f"metrics.`{name}`" for name in ("score", "score_low", "score_high", "gain")),
+    "tags.`recipe`",
+    *(f"params.`{name}`" for name in ("seed", *_SETTINGS)),
+]
 _SECTION = {"uuid": "scores", "name": "Settings and scores", "display": True, "isReordered": False}
 _CHART = {"metricSectionId": "scores", "deleted": False, "isGenerated": False, "runsCountToCompare": 10}
 VIEW = {
     "searchFilter": "tags.kind = 'graph_run'",
     "orderByKey": "metrics.`score`",
     "orderByAsc": False,
-    "selectedColumns": [f"{kind}.`{name}`" for kind, names in _COLUMNS.items() for name in names],
+    "selectedColumns": _COLUMNS,
+    "columnOrder": ["attributes.`Run Name`", *_COLUMNS],
     "columnWidths": {"attributes.`Run Name`": 300},
     "isAccordionReordered": True,  # or other sections come first
     "compareRunSections": [{**_SECTION, "deleted": False, "isGenerated": False}],
@@ -67,12 +71,11 @@ VIEW = {
             **_CHART,
             "uuid": "settings",
             "type": "PARALLEL",
-            "displayName": "Learning rates, group size and score",
-            "selectedParams": _COLUMNS["params"][1:],
+            "selectedParams": _SETTINGS,
             "selectedMetrics": ["score"],
             "showAllRuns": True,
         },
-        {**_CHART, "uuid": "score", "type": "BAR", "displayName": "Score", "metricKey": "score"},
+        {**_CHART, "uuid": "score", "type": "BAR", "metricKey": "score"},
     ],
 }
 """How MLflow shows the experiment: sorted by score, with these columns and charts; the format is MLflow 3's."""
@@ -338,21 +341,40 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
     from pipelines.records.stage_runs import known_runs
 
     keep_view(store)
-    known, made = known_runs(store).by_key, 0
+    known, made = known_runs(store), 0
     for record in records:
-        stages = [known[key] for key in record["lock_hashes"] if key in known]
-        orphans = [run for run in stages if PARENT not in run.data.tags]
+        stages = _stages(store, known, record)
+        orphans = [run for run in stages.values() if PARENT not in run.data.tags]
         wanted = f"tags.graph_run = '{record['key']}'"
         found = store.client.search_runs([store.experiment_id], wanted, max_results=1)
         parent = found[0].info.run_id if found else _make(store, root, record, orphans)
         for run in orphans:
             _adopt(store, run, parent, record["tags"])
         made += not found
-        address = without_password(store.uri)
-        if record["given_to"] != address:
-            record["given_to"] = address
+        starts = {
+            key: [run.data.tags.get("stage_hash", ""), run.info.start_time] for key, run in stages.items()
+        }
+        changes = {
+            "given_to": without_password(store.uri),
+            "stage_runs": record.get("stage_runs", {}) | starts,
+        }
+        if record | changes != record:
+            record |= changes
             write_json(state / "graph_runs" / f"{record['key'][:16]}.json", record)
     return made
+
+
+def _stages(store: MlflowStore, known: Known, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's stage runs by lock hash; one that was rebuilt from its log is known by stage hash and start."""
+    found = {}
+    for key in record["lock_hashes"]:
+        start = record.get("stage_runs", {}).get(key)
+        run = known.by_key.get(key) or (known.by_start.get(tuple(start)) if start else None)
+        if run and "lock_hash" not in run.data.tags:
+            store.client.set_tag(run.info.run_id, "lock_hash", key)
+            run.data.tags["lock_hash"] = key
+        found |= {key: run} if run else {}
+    return found
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:

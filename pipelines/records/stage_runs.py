@@ -28,9 +28,10 @@ SECONDS_BETWEEN_METRICS_AND_END = 60.0
 
 @dataclass
 class Known:
-    """What MLflow has: runs by the hash of their entry, and others by their DVC stage."""
+    """What MLflow has: runs by the hash of their entry, others by their DVC stage, all by stage hash and start."""
 
     by_key: dict[str, Any] = field(default_factory=dict)
+    by_start: dict[tuple[str, int], Any] = field(default_factory=dict)
     untagged: dict[str, list[Any]] = field(default_factory=dict)
     stage_hashes: set[str] = field(default_factory=set)
 
@@ -45,6 +46,7 @@ def known_runs(store: MlflowStore) -> Known:
         for run in page:
             tags = run.data.tags
             known.stage_hashes.add(tags.get("stage_hash", ""))
+            known.by_start[tags.get("stage_hash", ""), run.info.start_time] = run
             if "lock_hash" in tags:
                 known.by_key[tags["lock_hash"]] = run
             elif run.info.status == "FINISHED" and "dvc.stage" in tags:

@@ -17,7 +17,7 @@ from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
 from pipelines.mirroring.mirror import mirror
-from pipelines.records.graph_run import record_graph_run
+from pipelines.records.graph_run import VIEW_KEY, record_graph_run
 from pipelines.records.places import places_in_git
 from pipelines.records.replaying import log_what_fits
 from stages.foundations.attempt import attempt_at
@@ -409,6 +409,8 @@ def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_
     assert parent.data.tags["warnings"] == "no step trained"
     assert parent.data.tags["last_policy.md5"] == dvc_md5(project / "data/policies/rl_1")
     assert {one.path for one in client.list_artifacts(parent.info.run_id)} == {"index.html", "result.json"}
+    view = client.get_experiment(parent.info.experiment_id).tags[f"mlflow.sharedViewState.{VIEW_KEY}"]
+    assert json.loads(view)["searchFilter"] == "tags.kind = 'graph_run'"
     below = children(client, parent)
     assert sorted(run.data.tags["dvc.stage"] for run in below) == STAGES
     (executed,) = (run for run in below if "mirrored" not in run.data.tags)
@@ -465,6 +467,22 @@ def test_runs_of_the_graph_come_back_from_their_records_and_from_git(project, da
         "from dvc.lock and metrics: here, and in the commit"
     )
     assert [run.data.metrics["score"] for run in graph_runs(project)[1]] == [0.95, 0.9]
+
+
+def test_an_executed_stage_comes_back_below_its_run_when_dvc_lock_has_moved_on(
+    project, monkeypatch, database
+):
+    execute(project, monkeypatch)
+    finish(project)
+    record_graph_run(project)
+    finish(project, {"sft": {"epochs": 2}}, score=0.95)
+    record_graph_run(project)
+    forget(project, database)
+    mirror(project, project / "state")
+    client, (_, first) = graph_runs(project)
+    (executed,) = (run for run in children(client, first) if "rebuilt" in run.data.tags)
+    assert executed.data.tags["dvc.stage"] == "sft" and executed.data.metrics["loss/train"] == 0.5
+    assert mirror(project, project / "state").is_nothing
 
 
 def test_an_experiments_name_is_the_runs_name(project):
