@@ -16,7 +16,13 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_text_atomically
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
-from stages.foundations.stage_graph import KEEP, left_out, make_shared_folders, read_definitions
+from stages.foundations.stage_graph import (
+    KEEP,
+    left_out,
+    make_shared_folders,
+    read_definitions,
+    shared_folders,
+)
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 
@@ -113,16 +119,16 @@ def _graph_key(root: Path) -> str:
 
 
 def find_strays(root: Path) -> tuple[list[Path], Path]:
-    """Files that no stage makes inside folders that stages depend on and none makes whole; and DVC's cache folder."""
+    """Files in folders of several stages that no stage of the recipe makes; and DVC's cache folder."""
     from dvc.repo import Repo
 
     gone = stages_left_out(root)
     with Repo(str(root)) as repo:
         stages = [stage for stage in repo.index.stages if getattr(stage, "name", None) not in gone]
         outs = {Path(out.fs_path) for stage in stages for out in stage.outs}
-        deps = {Path(dep.fs_path) for stage in stages for dep in stage.deps if dep.protocol == "local"}
-        cache = Path(repo.cache.local.path)
-    folders = [dep for dep in deps if dep.is_dir() and not _is_under(dep, outs)]
+        cache, place = Path(repo.cache.local.path), Path(repo.root_dir)
+    params = read_yaml(root / "params.yaml")
+    folders = [place / folder for folder in shared_folders(read_definitions(root / "dvc.yaml"), params)]
     files = {
         path
         for folder in folders

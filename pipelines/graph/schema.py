@@ -6,7 +6,7 @@ Each stage checks its own section when it runs; this finds a mistake before the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipelines.launching.params import LaunchParams
@@ -123,7 +123,9 @@ def _gaps(definitions: Definitions, stages: list[GraphStage], given: Mapping[str
     found = []
     for stage in stages:
         for path in stage.deps:
-            if (path in made and made[path] is not stage) or path in shared or not path.startswith("data/"):
+            whole = (path, *(str(parent) for parent in PurePosixPath(path).parents))
+            is_made = any(one in made and made[one] is not stage for one in whole)
+            if is_made or path in shared or not path.startswith("data/"):
                 continue
             if path in absent:
                 remedy = f"add section `{absent[path]}`, which makes it"

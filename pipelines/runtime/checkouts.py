@@ -124,7 +124,8 @@ def _paths(stage: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
 
 
 def _may_be_one(dep: str, out: str) -> bool:
-    return fnmatch.fnmatch(dep, out) or fnmatch.fnmatch(out, dep) or out.startswith(f"{dep}/")
+    is_same = fnmatch.fnmatch(dep, out) or fnmatch.fnmatch(out, dep)
+    return is_same or out.startswith(f"{dep}/") or dep.startswith(f"{out}/")
 
 
 def _module(stage: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """Writes data/code/<stage>.json for every stage: the hash of each file of its import closure.
 
 Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
-A file that came out the same is not touched. The parameters say which of several trainers, samplers, ... is run.
+The parameters say which of several trainers, samplers, ... is run.
 
     python -m stages.code --params params.yaml --out data/code
 """
@@ -9,7 +9,6 @@ A file that came out the same is not touched. The parameters say which of severa
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,17 +29,13 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:
-    """Writes one file per stage of the project at `root` and removes those of stages that are gone."""
-    names = stage_names(root)
+    """Writes one file per stage of the project at `root`; DVC has emptied the folder before."""
     memory: Memory = {}
-    for name in names:
-        hashed, file = fingerprint(root, f"stages.{name}.__main__", params, memory), out / f"{name}.json"
+    for name in stage_names(root):
+        hashed = fingerprint(root, f"stages.{name}.__main__", params, memory)
         if ABOUT in hashed:
             hashed |= what_stages_say(root, params, memory)
-        if not file.exists() or json.loads(file.read_text()) != hashed:
-            write_json(file, hashed)
-    for stale in set(out.glob("*.json")) - {out / f"{name}.json" for name in names}:
-        stale.unlink()
+        write_json(out / f"{name}.json", hashed)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ OBSERVERS = "stages.observe"
 
 
 def stage_names(root: Path) -> list[str]:
-    """Names of the packages under stages/ that can be run; `code` itself is left out, it always runs."""
+    """Names of the packages under stages/ that can be run, without `code` itself: it depends on every source."""
     return sorted(
         main.parent.name for main in root.glob("stages/*/__main__.py") if main.parent.name != "code"
     )
@@ -80,7 +80,7 @@ def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memo
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
     """Hashes of what such a stage sees: the stages that dvc.yaml makes of the parameters, and each one's about.py.
 
-    dvc.yaml itself can be no dependency of a stage. Stages that the parameters leave out are not seen.
+    Stages that the parameters leave out are not seen.
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), params)
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}

@@ -61,7 +61,7 @@ def copy_project(folder: Path) -> Path:
     for name in listed:
         if (PROJECT / name).is_file() and name != "dvc.lock":
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(PROJECT / name, folder / name)
+            shutil.copy2(PROJECT / name, folder / name, follow_symlinks=False)
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "copy"]):
         subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *command], cwd=folder, check=True)
     return folder

@@ -46,10 +46,10 @@ def test_each_stage_depends_on_its_own_fingerprint_and_on_no_source(name):
     assert not [dep for dep in deps if dep.startswith(("stages", "pipelines")) or dep.endswith(".py")]
 
 
-def test_the_code_stage_makes_every_fingerprint_and_always_runs():
-    outs = paths(STAGES["code"]["outs"])
-    assert sorted(outs) == [f"data/code/{name}.json" for name in stage_names(PROJECT)]
-    assert STAGES["code"]["always_changed"] is True
+def test_the_code_stage_depends_on_all_that_fingerprints_are_made_of():
+    """Sources, parameters, and dvc.yaml: of what its stages are, the report shows and the fingerprints say."""
+    assert STAGES["code"]["deps"] == ["params.yaml", "stages"] and STAGES["code"]["outs"] == ["data/code"]
+    assert (PROJECT / "stages/code/graph.yaml").resolve() == PROJECT / "dvc.yaml"
 
 
 def test_stages_that_know_ranks_are_started_by_section_launch_and_take_gpus():

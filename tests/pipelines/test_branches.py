@@ -111,7 +111,6 @@ def write_branch(folder):
         (place / "about.py").write_text(ABOUT.format(name=name, **parts["about"]))
         (place / "__main__.py").write_text(MAIN.format(name=name, **parts["main"]))
     content = yaml.safe_load((folder / "dvc.yaml").read_text())
-    content["stages"]["code"]["outs"] += [{f"data/code/{name}.json": {"cache": False}} for name in packages]
     content["stages"] |= GRAPH
     (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     (folder / "pipelines/recipes/toys.yaml").write_text(TOYS)

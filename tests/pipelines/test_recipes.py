@@ -83,6 +83,16 @@ def test_files_that_are_moved_are_told_in_one_line(dvc_project, capsys):
     ]
 
 
+def test_a_folder_that_stages_only_read_has_no_strays(dvc_project):
+    """Sources, and data that somebody put there."""
+    graph = yaml.safe_load((dvc_project / "dvc.yaml").read_text())
+    graph["stages"]["first"].setdefault("deps", []).append("data/mine")
+    (dvc_project / "dvc.yaml").write_text(yaml.safe_dump(graph))
+    (dvc_project / "data/mine").mkdir(parents=True)
+    (dvc_project / "data/mine/rows.jsonl").write_text("{}")
+    assert clear_strays(dvc_project) == [] and (dvc_project / "data/mine/rows.jsonl").exists()
+
+
 def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypatch):
     clear_strays(dvc_project)
     monkeypatch.setattr(recipes, "find_strays", lambda root: 1 / 0)

@@ -120,8 +120,8 @@ DVC_YAML = """
 stages:
   code:
     cmd: python make.py code data/code.json
-    always_changed: true
-    outs: [data/code.json: {cache: false}]
+    deps: [make.py]
+    outs: [data/code.json]
   train:
     cmd: python make.py train data/policies/sft
     deps: [data/code.json]

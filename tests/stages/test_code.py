@@ -167,14 +167,6 @@ def edit(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
-def test_an_unchanged_fingerprint_is_not_written_and_a_stale_one_goes(project):
-    fingerprints(project)
-    stamp = (project / "data/code/sft.json").stat().st_mtime_ns
-    (project / "stages/grade/__main__.py").unlink()
-    assert sorted(fingerprints(project)) == ["sft"]
-    assert (project / "data/code/sft.json").stat().st_mtime_ns == stamp
-
-
 def test_a_source_that_does_not_parse_is_named(project):
     (project / "stages/sft/loop.py").write_text("def\n")
     with pytest.raises(UserError, match=r"loop.py line 1 does not parse"):
