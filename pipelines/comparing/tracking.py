@@ -57,7 +57,8 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
         return False
     content = record["content"]
     sides = [side["name"] for side in content["sides"]]
-    tags = {"kind": "comparison", HALF_MADE: "true", "sides": ", ".join(sides)[:500]}
+    claims = ", ".join(sorted({one["claim"] for one in content["comparisons"]}))
+    tags = {"kind": "comparison", HALF_MADE: "true", "sides": ", ".join(sides)[:500], "claim": claims}
     name = f"compare: {', '.join(sides)}"[:120]
     run_id = store.client.create_run(store.experiment_id, record["ms"], tags, name).info.run_id
     points = [

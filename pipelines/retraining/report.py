@@ -10,7 +10,7 @@ def decision_sentence(decision: Decision, champion: Champion) -> str:
     """One sentence: promoted with its gain, or refused with every reason."""
     against = f"champion v{champion.version}"
     if decision.is_promoted:
-        return f"Better than {against} on {decision.problems} problems: {told(decision.gain)}."
+        return f"Scores higher than {against} on {decision.problems} problems: {told(decision.gain)}."
     return f"Refused against {against}: {'; '.join(decision.reasons)}."
 
 
@@ -32,7 +32,8 @@ def decision_page(decision: Decision, champion: Champion, branch: str, policy: s
             "",
             decision_sentence(decision, champion),
             "",
-            f"Paired by problem against champion {champion.told()}; intervals are 95%, over problems.",
+            f"Paired by problem against champion {champion.told()}; intervals are 95%, over problems. "
+            "The decision is about these two policies, not about their settings.",
             "",
             "| candidate - champion | |",
             "|---|---|",

@@ -1,7 +1,6 @@
 """Verifies the stored responses of a policy and scores each benchmark.
 
     python -m stages.grade --params params.yaml --responses data/responses/sft.parquet \\
-        --contamination data/problems/contamination.parquet \\
         --verdicts data/verdicts/sft.parquet --metrics data/metrics/grade/sft.json \\
         --headline data/headline/grade/sft
 
@@ -16,7 +15,6 @@ from stages.foundations.attempt import attempt_at
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import load_section
 from stages.foundations.paths import parse_paths
-from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, require_rows, write_table
 from stages.foundations.tables.verdict import VERDICT
@@ -29,24 +27,22 @@ from stages.observe.tracking import track
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the stage."""
-    paths = parse_paths(
-        "grade", argv, __doc__, ["responses", "contamination"], ["verdicts", "metrics", "headline"]
-    )
+    paths = parse_paths("grade", argv, __doc__, ["responses"], ["verdicts", "metrics", "headline"])
     params = load_section(paths.params, "grade", GradeParams)
     limits = load_section(paths.params, "verifier", VerifierParams)
     responses = require_rows(
         read_table(paths.responses, RESPONSE), paths.responses, "run the respond stage again"
     )
-    contamination = read_table(paths.contamination, CONTAMINATION)
     values = {"grade": params.model_dump(), "verifier": limits.model_dump()}
-    inputs = {"responses": paths.responses, "contamination": paths.contamination}
-    attempt = attempt_at("grade", values, inputs, seed=params.seed, policy=paths.responses.stem)
+    attempt = attempt_at(
+        "grade", values, {"responses": paths.responses}, seed=params.seed, policy=paths.responses.stem
+    )
     with track(attempt) as run:
         with run.phase("verify"), Verifier(limits) as verifier:
             verdicts = judge_responses(responses, verifier)
         refuse_failures(verdicts, limits)
         with run.phase("score"):
-            metrics = score_benchmarks(responses, verdicts, contamination, params)
+            metrics = score_benchmarks(responses, verdicts, params)
         write_table(verdicts, paths.verdicts, VERDICT)
         shown = {paths.headline / f"{name}.json": columns for name, columns in headlines(metrics).items()}
         write_metrics(paths.metrics, metrics, shown)

@@ -27,15 +27,9 @@ CORRECT_VOTE = object()
 
 
 def score_benchmarks(
-    responses: pandas.DataFrame,
-    verdicts: pandas.DataFrame,
-    contamination: pandas.DataFrame,
-    params: GradeParams,
+    responses: pandas.DataFrame, verdicts: pandas.DataFrame, params: GradeParams
 ) -> dict[str, float]:
-    """Flat metrics of every benchmark in the response table; `verdicts` has the same rows in the same order.
-
-    Where some problem of a benchmark is in the contamination table, the scores of the rest follow under `clean_`.
-    """
+    """Flat metrics of every benchmark in the response table; `verdicts` has the same rows in the same order."""
     rows = responses.assign(
         verdict=verdicts["verdict"].to_numpy(), extracted=verdicts["extracted"].to_numpy()
     )
@@ -43,12 +37,6 @@ def score_benchmarks(
     metrics: dict[str, float] = {"rows/in": len(rows), "rows/kept": len(rows)}
     for benchmark, own in rows.groupby("benchmark", sort=True):
         scores = _accuracies(own, params) | _descriptions(own, params.emergence_keywords) | _trials(own)
-        leaked = contamination.loc[contamination["benchmark"] == benchmark, "benchmark_problem_id"]
-        clean_rows = own[~own["problem_id"].isin(set(leaked))]
-        if len(clean_rows) < len(own):
-            scores["clean_problems"] = clean_rows["problem_id"].nunique()
-            if len(clean_rows):
-                scores |= {f"clean_{name}": value for name, value in _accuracies(clean_rows, params).items()}
         metrics |= {f"{benchmark}/{name}": value for name, value in scores.items()}
     return metrics
 

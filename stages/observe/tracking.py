@@ -96,7 +96,7 @@ def final_numbers(values: Mapping[str, float], curves: Collection[str]) -> dict[
     """Those of a stage's final numbers that MLflow shows beside `curves`, so that a run has 30 metrics or few more.
 
     A number that a curve ends with, or that sums a curve up (`loss/train_last`), is left out. Where more remain, those
-    with the longest names go, which are variants of others: `clean_avg_at_8_high`.
+    with the longest names go, which are variants of others: `avg_at_8_high`.
     """
     single = [name for name in values if name not in curves and _OF_CURVE.sub("", name) not in curves]
     single.sort(key=lambda name: (len(name.rpartition("/")[2]), name))

@@ -67,9 +67,6 @@ class Benchmark:
     """Last policy against the baseline, then against the policy that RL began from where that is another: each on the
     headline's metric, then greedy."""
     rows: list[PolicyRow]
-    clean_problems: int | None
-    """Problems without those that training data held; None when none was held."""
-    clean_rows: list[PolicyRow]
     charts: list[Chart]
     other: dict[str, list[tuple[str, float | None]]]
     """Further measures by name: policy and value."""
@@ -104,7 +101,6 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
     chosen = [inputs.graded[0], baseline, before_rl, last]
     shown = dict.fromkeys(policy for policy in chosen if policy in inputs.graded)
     scores = {policy: score(inputs.grades(policy), name, headline_metric) for policy in shown}
-    clean = [_value(inputs, policy, name, "clean_problems") for policy in inputs.graded]
     return Benchmark(
         name=name,
         number=number,
@@ -115,11 +111,7 @@ def _describe(inputs: Inputs, params: ReportParams, name: str, number: int) -> B
         headline_metric=headline_metric,
         headline=[(policy, own) for policy, own in scores.items() if own],
         comparisons=[found for found in comparisons if found],
-        rows=[_row(inputs, policy, name, metrics, "", differences[policy]) for policy in inputs.graded],
-        clean_problems=next((int(count) for count in clean if count is not None), None),
-        clean_rows=[
-            _row(inputs, policy, name, metrics, "clean_", None) for policy in inputs.graded if any(clean)
-        ],
+        rows=[_row(inputs, policy, name, metrics, differences[policy]) for policy in inputs.graded],
         charts=_charts(inputs, name, number, metrics),
         other=_other_measures(inputs, name),
         published=params.published.get(name, []),
@@ -140,18 +132,13 @@ def _value(inputs: Inputs, policy: str, benchmark: str, quantity: str) -> float 
 
 
 def _row(
-    inputs: Inputs,
-    policy: str,
-    benchmark: str,
-    metrics: list[str],
-    prefix: str,
-    difference: Comparison | None,
+    inputs: Inputs, policy: str, benchmark: str, metrics: list[str], difference: Comparison | None
 ) -> PolicyRow:
     described = (
         _value(inputs, policy, benchmark, name)
         for name in ("response_tokens_mean", "truncated_fraction", "undecided_fraction")
     )
-    scores = [score(inputs.grades(policy), benchmark, metric, prefix) for metric in metrics]
+    scores = [score(inputs.grades(policy), benchmark, metric) for metric in metrics]
     return PolicyRow(policy, scores, difference, *described)
 
 

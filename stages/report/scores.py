@@ -64,9 +64,9 @@ def metric_label(metric: str) -> str:
     return metric.replace("_at_", "@")
 
 
-def score(grades: Metrics, benchmark: str, metric: str, prefix: str = "") -> Interval | None:
+def score(grades: Metrics, benchmark: str, metric: str) -> Interval | None:
     """A score with its interval, as fractions; None when it or its interval is missing."""
-    name = f"{benchmark}/{prefix}{metric}"
+    name = f"{benchmark}/{metric}"
     values = [grades.get(name + end) for end in ("", "_low", "_high")]
     return None if None in values else Interval(*values)
 

@@ -27,9 +27,9 @@ stages:
       params: ['sources.${key}']
       outs: ['data/problems/collected/${key}.json']
   curate:
-    cmd: python stage.py curate data/problems/benchmarks.parquet data/problems/contamination.parquet
+    cmd: python stage.py curate data/problems/benchmarks.parquet
     deps: [data/problems/collected]
-    outs: [data/problems/benchmarks.parquet, data/problems/contamination.parquet]
+    outs: [data/problems/benchmarks.parquet]
   rl_round:
     foreach: ${rl_rounds}
     do:
@@ -75,11 +75,6 @@ else:
     import pandas
     if what == "curate":
         pandas.DataFrame(collected("benchmark")).to_parquet(names[0])
-        leaks = [row["leak"] for row in collected("train") if "leak" in row]
-        columns = ["problem_id", "source", "problem", "benchmark", "benchmark_problem_id", "benchmark_problem", "rule"]
-        rows = [["t", "t", "t", "bench", leak, leak, "exact", 1.0, "r"] for leak in leaks]
-        frame = pandas.DataFrame(rows, columns=[*columns, "overlap", "benchmark_revision"])
-        frame.astype({"overlap": "float64", **{name: "string" for name in [*columns, "benchmark_revision"]}}).to_parquet(names[1])
     elif what == "respond":
         policy = json.loads((names[0] / "weights.json").read_text())
         problems = pandas.read_parquet(names[1])

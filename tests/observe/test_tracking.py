@@ -106,10 +106,10 @@ def test_numbers_that_sum_up_a_curve_are_no_charts_and_variants_give_way():
     curves = {"loss/train", "groups/drawn"}
     values = {"loss/train_last": 1.0, "loss/best": 0.5, "groups/drawn": 70.0, "rows/kept": 5.0}
     assert final_numbers(values, curves) == {"loss/best": 0.5, "rows/kept": 5.0}
-    many = {f"sums/{'clean_' * (place % 2)}score_{place}": 1.0 for place in range(80)}
+    many = {f"sums/{'variant_' * (place % 2)}score_{place}": 1.0 for place in range(80)}
     kept = final_numbers(many, curves)
     assert len(kept) == 29, "30 less the curve loss/train; groups are folded"
-    assert not any("clean" in name for name in kept)
+    assert not any("variant" in name for name in kept)
 
 
 def test_an_exception_fails_the_run_and_the_next_attempt_goes_on_with_it(state):

@@ -38,9 +38,7 @@ def only(findings, metric="avg_at_4"):
 def test_the_scores_are_those_of_grade():
     rows = pandas.DataFrame(answers([0.1, 0.5, 0.5, 0.9], samples=4, seed=3))
     params = GradeParams(bootstrap_draws=100, pass_at_k=[4], seed=0, emergence_keywords=[])
-    graded = score_benchmarks(
-        rows, rows, pandas.DataFrame({"benchmark": [], "benchmark_problem_id": []}), params
-    )
+    graded = score_benchmarks(rows, rows, params)
     own = side("a", rows)
     (benchmark,), _ = shared_benchmarks([own, own], False)
     scores = problem_scores(own.answers[0], benchmark, FAMILIES).mean()

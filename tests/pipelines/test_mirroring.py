@@ -234,6 +234,7 @@ def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database)
     for _ in range(2):
         assert track_comparison(findings, project / "state") == ""
     client, (run,) = runs_of(project, "tags.kind = 'comparison'")
+    assert run.data.tags["claim"] == "these two policies"
     assert run.info.run_name == "compare: sft, rl_1"
     assert run.data.metrics["sums/avg_at_4/rl_1 minus sft"] > 0.5
     files = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}

@@ -255,7 +255,7 @@ class TestServers:
         assert name == "Promoted" and "champion v2" in message and "+40.0 points" in message
         assert tasks["gate"] == tasks["collect@lessons"] == tasks["promote"] == "Completed"
 
-        write_rows(incoming / "lessons.jsonl", [{"skill": 0.925, "leak": "exercise 3", "garbled": 0.05}])
+        write_rows(incoming / "lessons.jsonl", [{"skill": 0.925, "garbled": 0.05}])
         write_rows(incoming / "held_out.jsonl", held_out("exercise"))
         name, message, tasks = retrain()
         assert name == "Refused" and "inside the noise" in message and "undecided verdicts rise" in message

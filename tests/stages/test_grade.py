@@ -4,7 +4,6 @@ import pytest
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, write_table
 from stages.foundations.tables.verdict import VERDICT
@@ -38,23 +37,10 @@ def response(problem, text, mode="sampled", index=0, benchmark="sums", answer="4
 
 @pytest.fixture
 def grade(tmp_path):
-    def run(rows, contaminated=(), params=PARAMS):
+    def run(rows, params=PARAMS):
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
         write_table(rows, tmp_path / "responses.parquet", RESPONSE)
-        leaks = [
-            {
-                "problem_id": "t",
-                "source": "s",
-                "problem": "p",
-                "benchmark": "sums",
-                "benchmark_problem_id": leaked,
-                "benchmark_problem": "b",
-                "rule": "ngram",
-            }
-            for leaked in contaminated
-        ]
-        write_table(leaks, tmp_path / "contamination.parquet", CONTAMINATION)
-        flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "contamination", "verdicts")]
+        flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "verdicts")]
         main(
             [
                 f"--params={tmp_path / 'params.yaml'}",
@@ -157,19 +143,6 @@ def test_a_headline_is_the_score_of_all_samples_or_else_the_greedy_one(grade, tm
             "high": metrics[f"{name}/{score}_high"],
             "tokens": metrics[f"{name}/response_tokens_mean"],
         }
-
-
-def test_clean_subset_leaves_contaminated_problems_out(grade):
-    rows = [*ROWS, response("p2", r"\boxed{4}", "greedy", benchmark="other")]
-    metrics, _ = grade(rows, contaminated=["p2"])
-    assert metrics["sums/clean_problems"] == 1
-    assert metrics["sums/clean_greedy"] == 1
-    assert metrics["sums/clean_avg_at_4"] == 0.5
-    assert {"sums/clean_avg_at_4_low", "sums/clean_avg_at_4_high", "sums/clean_pass_at_2"} <= set(metrics)
-    assert not any(name.startswith("other/clean") for name in metrics)
-    everything, _ = grade(rows, contaminated=["p1", "p2"])
-    assert everything["sums/clean_problems"] == 0
-    assert "sums/clean_greedy" not in everything
 
 
 def test_a_second_run_gives_equal_bytes(grade, tmp_path):
