@@ -65,10 +65,13 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
         result["title"],
         *([f"changed: {', '.join(f'{k} {v}' for k, v in changes.items())}"] if changes else []),
     ]
-    for benchmark in dict.fromkeys(score["benchmark"] for score in result["scores"]):
+    for benchmark in dict.fromkeys(row["benchmark"] for row in [*result["scores"], *result["gains"]]):
         scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
-        lines += ["", f"{benchmark}: {scores[0]['metric']} on {scores[0]['problems']} problems, 95% interval"]
-        width = max(len(score["policy"]) for score in scores)
+        measured = [
+            f"{one['metric']} on {one['problems']} {one.get('unit', 'problems')}" for one in scores[:1]
+        ]
+        lines += ["", f"{benchmark}: {', '.join([*measured, '95% interval'])}"]
+        width = max((len(score["policy"]) for score in scores), default=0)
         lines += [
             f"  {score['policy']:<{width}}  {100 * score['value']:5.1f}%  "
             f"[{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
@@ -76,12 +79,17 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
         ]
         gains = [gain for gain in result["gains"] if gain["benchmark"] == benchmark]
         lines += [
-            f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {100 * gain['value']:+.1f} points  "
-            f"[{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
-            for gain in gains
+            f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in gains
         ]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
     return [*lines, "", f"time    {_duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+
+
+def told_gain(gain: Mapping[str, Any]) -> str:
+    """`+5.1 points  [+2.0, +8.2]`; `+0.051  [+0.020, +0.082]` where the gain is no share but a judge's score."""
+    if gain.get("unit") == "score":
+        return f"{gain['value']:+.3f}  [{gain['low']:+.3f}, {gain['high']:+.3f}]"
+    return f"{100 * gain['value']:+.1f} points  [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
 
 
 def _parsed(path: str, text: bytes) -> dict[str, Any]:

@@ -209,8 +209,10 @@ def _describe(place: Place, entries: list[Entry]) -> dict[str, Any] | None:
     outs = {path: digest for entry in entries for path, digest in entry.outs.items()}
     page = next((path for path in outs if path == (result or {}).get("page")), "")
     tags = _tags(place, params, result["warnings"] if result else [])
-    tags |= {"last_policy": policy, "last_policy.path": f"data/policies/{policy}"}
-    tags |= {"last_policy.md5": outs.get(f"data/policies/{policy}", "")}
+    tags["last_policy"] = policy
+    if f"data/policies/{policy}" in outs:
+        weights = f"data/policies/{policy}"
+        tags |= {"last_policy.path": weights, "last_policy.md5": outs[weights]}
     return {
         "ms": max(recorded_ms(place, entry) for entry in entries),
         "name": _run_name(tags),

@@ -8,6 +8,8 @@ The console, MLflow and Prefect show this file. It holds fractions, not percent:
      "gains": [{"policy": "rl_3", "baseline": "sft", "benchmark": "gsm8k", "metric": "avg@8", "value": 0.05,
                 "low": 0.02, "high": 0.08, "p_value": 0.001, "verdict": "better", "problems": 400}],
      "warnings": ["..."]}
+
+stages/t2i_report/result.py writes the same keys, and `unit` where a score is not of problems or a gain no fraction.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pandas
 from stages.algorithms.estimators import Interval
 from stages.pages.page import percent
 from stages.pages.reading import Metrics
-from stages.t2i_report.inputs import RankedRound
+from stages.t2i_report.inputs import Inputs, RankedRound
 
 SCORERS = {
     "random": "chance",
@@ -210,6 +210,23 @@ def feedback_of(
         [*_hacks(stage, metrics), *_warnings(stage, metrics, is_control or own.over_control is not None)],
         measured,
     )
+
+
+def feedback_findings(inputs: Inputs) -> list[Feedback]:
+    """Findings of every round of feedback that was measured, in the order of the graph; controls are among them."""
+    controls = inputs.with_metric("gain_over_control/reward/mean")
+    rounds_without_reward = (inputs.params.get("refl_controls") or {}).values()
+    return [
+        feedback_of(
+            stage.name,
+            stage.item,
+            inputs.metrics[stage.address],
+            controls.get(stage.item),
+            stage.item in rounds_without_reward,
+        )
+        for stage in inputs.stages
+        if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
+    ]
 
 
 def verdict_of(difference: Interval) -> str:

@@ -23,7 +23,7 @@ from stages.t2i_report.findings import (
     SCORERS,
     accuracies,
     accuracy_sentence,
-    feedback_of,
+    feedback_findings,
     gains_of,
     generator_table,
     scorer_tables,
@@ -62,7 +62,6 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         wanted = _images([strip for strips in shown[name].values() for strip in strips])
         pngs |= {image: png for image, png in change_pictures(name, table).items() if image in wanted}
     evaluated = inputs.with_metric(f"preference/accuracy/{LEARNT}")
-    controls = inputs.with_metric("gain_over_control/reward/mean")
     return {
         "title": params.title,
         "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
@@ -71,17 +70,7 @@ def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
         "galleries": galleries,
         "alphas": inputs.with_metric("agreement/alpha_rank"),
         "evaluated": [_evaluated(name, metrics) for name, metrics in evaluated.items()],
-        "feedback": [
-            feedback_of(
-                stage.name,
-                stage.item,
-                inputs.metrics[stage.address],
-                controls.get(stage.item),
-                stage.item in controls_of.values(),
-            )
-            for stage in inputs.stages
-            if f"{stage.name}/hacked" in inputs.metrics.get(stage.address, {})
-        ],
+        "feedback": feedback_findings(inputs),
         "controlled": set(controls_of.values()),
         "feedback_charts": feedback_charts(inputs.with_column("validation/reward")),
         "losses": loss_charts(inputs.curves),

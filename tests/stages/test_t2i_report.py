@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -175,6 +176,8 @@ def make_page(folder):
         PROJECT / "dvc.yaml",
         "--out",
         folder / "page.html",
+        "--result",
+        folder / "pictures.json",
     ]
     places = {"metrics": "metrics", "curves": "curves", "rankings": "preferences", "pool": "images/pool"}
     places |= {"scores": "image_scores", "feedback": "images/feedback"}
@@ -262,6 +265,22 @@ def test_hacked_is_said_and_the_control_decides_what_is_better(page):
     calm = feedback_of("refl", "refl_1", feedback_metrics(is_hacked=False), None)
     assert calm.verdict == "better" and not calm.is_over_control
     assert not [sentence for sentence in calm.sentences if "Hacked" in sentence]
+
+
+def test_the_result_has_each_scorer_and_what_feedback_did(run, page):
+    result = json.loads((run / "pictures.json").read_text())
+    assert [(one["policy"], one["value"]) for one in result["scores"]] == [
+        ("chance", 0.5),
+        ("CLIP score", 0.55),
+        ("an annotator", 0.8),
+        ("truth", 0.9),
+        ("reward model", 0.62),
+    ]
+    assert {(one["problems"], one["unit"]) for one in result["scores"]} == {(6, "pairs")}
+    (gain,) = result["gains"]
+    assert (gain["policy"], gain["baseline"], gain["metric"]) == ("refl_1", "control_1", "truth")
+    assert (gain["value"], gain["low"], gain["high"], gain["unit"]) == (-0.1, -0.2, -0.05, "score")
+    assert result["warnings"][0].startswith("refl_1: Hacked: the reward rose while the truth fell")
 
 
 def test_prompts_are_text_and_stand_in_the_alt_texts(page):
