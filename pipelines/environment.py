@@ -105,7 +105,7 @@ def _kinds(params: Path) -> set[str]:
     while params not in seen:
         seen.append(params)
         if not params.is_file():
-            raise ValueError(f"{seen[-2]} has the base {params.name}, and there is no {params}")
+            raise ValueError(f"{seen[-2]} extends {params.name}, and there is no {params}")
         lines = [line.partition("#")[0].rstrip() for line in params.read_text(encoding="utf-8").splitlines()]
         kinds |= set(re.findall(r"\bkind:\s*[\"']?(\w+)", "\n".join(lines)))
         base = re.search(r"^extends:[ \t]*[\"']?([\w.-]+\.yaml)[\"']?$", "\n".join(lines), re.MULTILINE)

@@ -57,7 +57,7 @@ def test_engines_of_the_recipes_below_count_too(project):
     (recipes / "below.yaml").write_text("extends: top.yaml\n")  # a circle is told when the recipe is resolved
     assert groups_for(["repro", "top"], project) == ["core", "deepspeed"]
     (recipes / "below.yaml").unlink()
-    with pytest.raises(ValueError, match=r"has the base below\.yaml, and there is no"):
+    with pytest.raises(ValueError, match=r"extends below\.yaml, and there is no"):
         groups_for(["repro", "top"], project)
 
 

@@ -401,7 +401,7 @@ def test_what_is_missing_is_said(run, missing):
             told = "No paired difference: it needs graded responses of both sft and rl_1."
         case "metrics":
             (data / "metrics/curate.json").unlink()
-            told = "No stage has counted contamination yet."
+            told = "No stage has looked for contamination yet."
     write_params(run, params)
     assert told in Reader(make_page(run)).text
 
