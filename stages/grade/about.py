@@ -23,15 +23,6 @@ DESCRIPTIONS = (
 )
 """What the stage says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
 
-TRIALS = (
-    "trials_mean",
-    "without_trials_fraction",
-    "repeated_trial_fraction",
-    "wrong_trial_fraction",
-    "false_claim_fraction",
-)
-"""And of a benchmark of the task family "digits"."""
-
 
 def _sections() -> dict[str, Any]:
     from stages.grade.params import GradeParams
@@ -46,6 +37,8 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 def _score_keys(sections: Sections) -> list[str]:
+    from stages.grade.params import TRIALS
+
     respond, grade = sections["respond"], sections["grade"]
     accuracies = [
         f"avg_at_{respond.samples}",

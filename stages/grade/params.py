@@ -6,6 +6,15 @@ from pydantic import Field
 
 from stages.foundations.params import StrictParams
 
+TRIALS = (
+    "trials_mean",
+    "without_trials_fraction",
+    "repeated_trial_fraction",
+    "wrong_trial_fraction",
+    "false_claim_fraction",
+)
+"""What the stage says besides of a benchmark of the task family "digits"."""
+
 
 class GradeParams(StrictParams):
     """Section `grade`."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from tqdm import tqdm
+
+from stages.foundations.about import about
 
 Item = TypeVar("Item")
 
@@ -30,6 +32,12 @@ def progress(
             said = now
             say(f"{label}: {count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s")
         yield item
+
+
+def say_warnings(stage: str, item: str, metrics: Mapping[str, float]) -> None:
+    """What went wrong in a stage without an error, as its package says of its metrics (`About.warnings`)."""
+    for line in about(stage).warnings(item, metrics):
+        say(f"WARNING: {line}")
 
 
 def say(line: str) -> None:

@@ -39,7 +39,11 @@ def track(attempt: Any) -> Iterator[Run]:
 STAND_INS = {
     "command": {"run_stage": lambda main: main()},
     "lifetime": {"die_with_parent": lambda: None},
-    "progress": {"progress": lambda iterable, *_, **__: iterable, "say": lambda line: None},
+    "progress": {
+        "progress": lambda iterable, *_, **__: iterable,
+        "say": lambda line: None,
+        "say_warnings": lambda *_: None,
+    },
     "quick_imports": {"quick_imports": nullcontext},
     "tracking": {"track": track, "Run": Run},
 }

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
-from stages.code.fingerprints import fingerprint, import_closure, read_source, stage_names
+from stages.code.fingerprints import ABOUT, fingerprint, import_closure, read_source, stage_names
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 
@@ -333,6 +333,12 @@ def test_dvc_runs_nothing_but_code(project):
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
     add_line(project, {}, "stages/engines/trainers/deepspeed_trainer.py")
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
+
+
+def test_a_stage_or_round_more_in_the_graph_runs_nothing_again_but_the_pages():
+    """What asks stages about themselves has the graph in its fingerprint: a round more would train all rounds again."""
+    asking = {name for name, files in closures().items() if PROJECT / ABOUT in files}
+    assert asking == {"report", "t2i_report"}
 
 
 def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one():

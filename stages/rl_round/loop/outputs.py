@@ -8,8 +8,7 @@ from stages.foundations.files import replace_folder, sha256_of
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import write_table
-from stages.observe.progress import say
-from stages.rl_round.about import ABOUT
+from stages.observe.progress import say_warnings
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.schedule.schedule import FILE, RoundIdentity, write_schedule
 from stages.rl_round.task import RoundTask
@@ -33,8 +32,7 @@ def write_outputs(
     write_curves(paths.curves, curve)
     task.run.summary(metrics)
     write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
-    for line in ABOUT.warnings(task.name, metrics):
-        say(f"WARNING: {line}")
+    say_warnings("rl_round", task.name, metrics)
 
 
 def identity_of(task: RoundTask) -> RoundIdentity:
