@@ -63,7 +63,7 @@ def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
     return [
         f"stages  up to {len(forecast.running)} of {forecast.stages}: {named}",
         f"time    {_known(forecast, forecast.without_time, f'about {seconds_in_words(forecast.seconds)}')}",
-        f"disk    {_known(forecast, forecast.without_size, X",
+        f"disk    {_known(forecast, forecast.without_size, f'about {_size(forecast.bytes)} of results')}, {free}",
     ]
 
 
