@@ -72,6 +72,9 @@ _AFTER_A_STAGE = re.compile(
 _OF_NO_INTEREST = re.compile(r"\s*$|\tgit add |To enable auto staging, run:|\tdvc config core.autostage ")
 _WARNING = re.compile(r"\b(\w*Warning|WARN(ING)?|\w*Error|ERROR|CRITICAL)\b|^(warning|error): ")
 _PROGRESS = re.compile(r"[^:]*: \d+( of \d+)? [\w -]+ in \d+ s\b")
+_SPENT = re.compile(r" in \d+ s(?=, [\d.]+ (s|min|h) left)")
+"""Left out of a progress line that says the time left: it fits into 80 columns then."""
+_RESUMED = re.compile(r".*: going on from step \d")
 _CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b.|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Escape sequences and control characters, which a model's output may have; not the tab."""
 
@@ -85,6 +88,10 @@ class _Running:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=LINES_IN_A_FAILURE))
     warnings: dict[str, int] = field(default_factory=dict)
     """Text -> how many times it came."""
+    warning: str = ""
+    """The last line, or lines, where that is a warning: indented lines after it belong to it."""
+    is_resumed: bool = False
+    """Then it does not take its whole time."""
 
 
 class Console:
@@ -102,7 +109,7 @@ class Console:
             one.address for one in self._stages.values() if "always_changed" in definitions[one.name]
         }
         self._width = max(map(len, self._stages), default=0)
-        self._seen, self._restored, self._ran = 0, 0, dict[str, float]()
+        self._seen, self._restored, self._ran, self._seconds = 0, 0, 0, dict[str, float]()
         self._stage: _Running | None = None
         self._exit_code: int | None = None
         self._has_forecast = False
@@ -139,32 +146,35 @@ class Console:
         if code:
             return self._fail(code)
         self._end_stage()
-        ran, restored = len(self._ran), self._restored
+        ran, restored = self._ran, self._restored
         parts = [f"{ran} {'stage' if ran == 1 else 'stages'} ran"] if ran else []
         parts += [f"{restored} restored from DVC's run cache"] if restored else []
         if parts:
             parts.append(f"{len(self._stages) - ran - restored} up to date")
-        self._print(", ".join(parts) if parts else "everything is up to date")
+        self._print(", ".join(parts) if parts else f"everything is up to date: {len(self._stages)} stages")
         return 0
 
     def close(self) -> None:
         """Leaves nothing on the line that was rewritten, and remembers the times of the stages that ran."""
         self._clear_status()
-        if self._ran:
-            remember_seconds(self._root, self._ran)
+        if self._seconds:
+            remember_seconds(self._root, self._seconds)
 
     def _take(self, stage: _Running, line: str) -> None:
         if line.startswith("> ") and not stage.lines:  # DVC's line with the command
             return
         stage.lines.append(line)
+        stage.is_resumed |= _RESUMED.match(line) is not None
         if _WARNING.search(line):
+            stage.warning = line
             stage.warnings[line] = stage.warnings.get(line, 0) + 1
-        elif line.startswith(" ") and len(stage.lines) > 1 and stage.lines[-2] in stage.warnings:
-            text = f"{stage.lines[-2]}\n{line}"  # a warning of several lines
-            stage.warnings[text] = stage.warnings.pop(stage.lines[-2])
-            stage.lines[-2:] = [text]
-        elif line.strip():
-            self._show_status(line)
+        elif line.startswith(" ") and stage.warning:
+            count, stage.warning = stage.warnings.pop(stage.warning), f"{stage.warning}\n{line}"
+            stage.warnings[stage.warning] = stage.warnings.get(stage.warning, 0) + count
+        else:
+            stage.warning = ""
+            if line.strip():
+                self._show_status(line)
 
     def _end_stage(self) -> None:
         stage, self._stage = self._stage, None
@@ -172,13 +182,16 @@ class Console:
             return
         seconds = self._clock() - stage.started
         if stage.name not in self._always:
-            self._ran[stage.name] = seconds
+            self._ran += 1
+            if not stage.is_resumed:
+                self._seconds[stage.name] = seconds
+            name = f"{self._place()} {stage.name:<{self._width}}"
             headline = ", ".join(_headline(self._root, self._stages[stage.name]))
-            self._print(f"{self._place(stage.name)}  {seconds_in_words(seconds):>11}  {headline}".rstrip())
+            self._print(f"{name}  {seconds_in_words(seconds):>11}  {headline}".rstrip())
         for text, count in list(stage.warnings.items())[:MOST_WARNINGS]:
             self._print(text + (f" ({count} times)" if count > 1 else ""))
-        if more := len(stage.warnings) - MOST_WARNINGS:
-            self._print(f"{more} more warnings: {LOG}") if more > 0 else None
+        if len(stage.warnings) > MOST_WARNINGS:
+            self._print(f"{len(stage.warnings) - MOST_WARNINGS} more warnings: {LOG}")
 
     def _fail(self, code: int) -> int:
         self._clear_status()
@@ -187,15 +200,18 @@ class Console:
         name, lines = self._stage.name, self._stage.lines
         ended = self._exit_code if self._exit_code is not None else code
         seconds = seconds_in_words(self._clock() - self._stage.started)
-        say(f"{self._place(name)}  failed after {seconds}, exit code {ended}")
+        how = f"exit code {ended}" if ended >= 0 else f"killed by signal {-ended}"
+        say(f"{self._place()} {name}  failed after {seconds}, {how}")
         for line in lines:
             if not _PROGRESS.match(line):
                 say(line)
         say(f"The whole output is in {LOG}.")
         return ended if ended > 0 else code
 
-    def _place(self, name: str) -> str:
-        return f"[{self._seen}/{len(self._stages)}] {name:<{self._width}}"
+    def _place(self) -> str:
+        """Of the running stage in the graph, `[ 7/24]`."""
+        total = len(self._stages)
+        return f"[{self._seen:>{len(str(total))}}/{total}]"
 
     def _show_forecast(self) -> None:
         if not self._has_forecast:
@@ -210,7 +226,7 @@ class Console:
             return
         own = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
-        text = f"{self._place(stage.name)}  {rest if label in own else line}"
+        text = f"{self._place()} {stage.name}  {_SPENT.sub('', rest if label in own else line)}"
         if self.rewrites and (now - self._rewritten >= SECONDS_BETWEEN_REWRITES or not self._status):
             self._rewritten = now
             self._status = text.expandtabs()[: shutil.get_terminal_size().columns - 1]

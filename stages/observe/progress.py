@@ -57,9 +57,15 @@ def progress(
                 f"{label}: {done + count}{f' of {total}' if total else ''} {unit} in {now - started:.0f} s"
             ]
             if total and count:
-                parts.append(f"{(now - started) / count * max(0, total - done - count):.0f} s left")
+                parts.append(f"{_rounded((now - started) / count * max(0, total - done - count))} left")
             say(", ".join([*parts, *_newest(curve)]))
         yield item
+
+
+def _rounded(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _newest(curve: Sequence[Mapping[str, float]]) -> Iterator[str]:
