@@ -1,8 +1,10 @@
 # TORCH=cpu installs the CPU build of torch (or name a folder or an index address that has one).
 # The four commands. Each first brings .venv up to date: pipelines/set_up.py, standard library only.
 # Another interpreter: make PYTHON=python3.12 repro. Another recipe: make repro RECIPE=gsm8k-smollm2.
+# make repro VERBOSE=1 shows all output of DVC and of the stages.
 PYTHON ?= python3
 RECIPE ?=
+VERBOSE ?=
 TORCH ?=
 SET_UP := RETRACE_TORCH="$(TORCH)" $(PYTHON) pipelines/set_up.py
 VENV_PYTHON := .venv/bin/python
@@ -14,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 repro:
 	@$(SET_UP) repro $(RECIPE)
-	@$(VENV_PYTHON) -m pipelines.commands.repro $(RECIPE)
+	@$(VENV_PYTHON) -m pipelines.commands.repro $(RECIPE) $(if $(VERBOSE),--verbose)
 
 # Four workers on two cores: a third of the time goes by in waiting for servers and for what was killed.
 test:

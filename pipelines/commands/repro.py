@@ -1,17 +1,21 @@
-"""What `make repro [RECIPE=name]` runs after set-up: takes the recipe into use and runs `dvc repro`.
+"""What `make repro [RECIPE=name] [VERBOSE=1]` runs after set-up: takes the recipe into use and runs `dvc repro`.
 
 With a default DVC remote, what is there is pulled instead of computed, and results are pushed (docs/sharing.md).
+It shows what it will do, then a line for each stage (pipelines/graph/console.py); with `--verbose` DVC's own output.
 It ends with the scores, the gain, the time and what to type next.
 Ctrl-C, SIGTERM or the end of this process end DVC and its stage with it; the next call resumes.
 
-    python -m pipelines.commands.repro [RECIPE]
+    python -m pipelines.commands.repro [RECIPE] [--verbose]
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from contextlib import closing
 
+from pipelines.graph.console import LOG, Console
 from pipelines.graph.graph import what_to_repro
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
@@ -19,20 +23,25 @@ from pipelines.graph.recipes import clear_strays
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.records.graph_run import record_graph_run
-from pipelines.runtime.process_group import dvc, run_in_group, terminated_as_interrupt
+from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import run_stage
-from stages.observe.progress import say
+from stages.observe.progress import LINE_SECONDS, say
 
 
 def main() -> None:
-    """Exits with DVC's code."""
-    recipe, started = sys.argv[1] if sys.argv[1:] else "", time.monotonic()
-    with terminated_as_interrupt(), recipe_in_use(PROJECT, recipe, say), project_lock(PROJECT, say) as lock:
+    """Exits with the code of the stage that failed, or DVC's."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.commands.repro")
+    parser.add_argument("recipe", nargs="?", default="", help="a name in pipelines/recipes/, without .yaml")
+    parser.add_argument("--verbose", action="store_true", help="show all output of DVC and of the stages")
+    chosen, started = parser.parse_args(), time.monotonic()
+    with (
+        terminated_as_interrupt(),
+        recipe_in_use(PROJECT, chosen.recipe, say),
+        project_lock(PROJECT, say) as lock,
+    ):
         clear_strays(PROJECT)
-        code = run_in_group(
-            dvc("repro", *pull_before_run(PROJECT), *what_to_repro(PROJECT)), PROJECT, held=[lock]
-        )
+        code = run_graph(lock, chosen.verbose)
         if code:
             sys.exit(code)
         push_after_run(PROJECT)
@@ -41,6 +50,22 @@ def main() -> None:
         record_graph_run(PROJECT)
         lines = summarize(result, time.monotonic() - started, changes_from_recipe(PROJECT))
         print("\n" + "\n".join(lines))
+
+
+def run_graph(lock: int, is_verbose: bool) -> int:
+    """Runs `dvc repro` under the project's lock and returns the exit code."""
+    if is_verbose:
+        return run_in_group(_command(), PROJECT, held=[lock])
+    with (
+        open(PROJECT / LOG, "w", encoding="utf-8", buffering=1) as log,
+        closing(Console(PROJECT, sys.stdout, log)) as console,
+    ):
+        env = {**environment(), **({LINE_SECONDS: "1"} if console.rewrites else {})}
+        return console.end(run_in_group(_command(), PROJECT, console, env=env, held=[lock]))
+
+
+def _command() -> list[str]:
+    return dvc("repro", *pull_before_run(PROJECT), *what_to_repro(PROJECT))
 
 
 if __name__ == "__main__":

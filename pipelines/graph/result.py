@@ -82,7 +82,13 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
             f"  {gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in gains
         ]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
-    return [*lines, "", f"time    {_duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+    return [
+        *lines,
+        "",
+        f"time    {seconds_in_words(seconds)}",
+        f"report  {result['page']}",
+        *_next(result["gains"]),
+    ]
 
 
 def told_gain(gain: Mapping[str, Any]) -> str:
@@ -124,6 +130,9 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _duration(seconds: float) -> str:
+def seconds_in_words(seconds: float) -> str:
+    """`12 s`, `3 min 5 s`, `2 h 40 min`."""
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -160,7 +160,10 @@ def track(attempt: Attempt) -> Iterator[Run]:
             mlflow_ids = _end_delivery(delivery, scratch, uri)
     if status == "FINISHED":
         times = {"started": started, "seconds": seconds, "phases": run._seconds}
-        add_to_ledger({"name": name, **names, "stage_hash": attempt.stage_hash, **mlflow_ids, **times})
+        recipe = start["tags"].get("recipe", "")
+        add_to_ledger(
+            {"name": name, **names, "recipe": recipe, "stage_hash": attempt.stage_hash, **mlflow_ids, **times}
+        )
 
 
 def tracking_uri() -> str:

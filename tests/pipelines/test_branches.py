@@ -154,15 +154,39 @@ def names_in(folder, *arguments):
 
 def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
     printed = python(project, "-m", "pipelines.commands.repro", "toys", tracking=True)
-    assert stages_run(printed) == ["code", "toy", "twist@one", "twist@two"]
+    shown = [line.split()[:2] for line in printed.splitlines() if line.startswith("[")]
+    assert shown == [["[2/4]", "toy"], ["[3/4]", "twist@one"], ["[4/4]", "twist@two"]]
+    assert "stages  up to 3 of 4: toy, twist (2)" in printed and "\x1b" not in printed
+    assert "3 stages ran, 1 up to date" in printed and "python -m stages.toy" not in printed
     assert json.loads((project / "data/toys/twisted/two.json").read_text()) == {"value": 20}
-    again = stages_run(python(project, "-m", "pipelines.commands.repro", "toys"))
+    again = python(project, "-m", "pipelines.commands.repro", "toys")
+    assert again == "recipe  toys\neverything is up to date: 4 stages\n"
+    again = stages_run(python(project, "-m", "pipelines.commands.repro", "toys", "--verbose"))
     assert again in (["code"], [])
     explained = retrace(project, "explain", "data/toys/twisted/one.json")
     assert explained.index("twist@one") < explained.index("\ntoy\n") and "raw     kind toys" in explained
     assert "runs" in retrace(project, "mirror", tracking=True)
     assert "no stage of this recipe brings a language model" in retrace(project, "plan", "toys", code=2)
     assert "is no policy of this project" in retrace(project, "compare", "one", "two", code=2)
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [("UserError", 2, "error: no toys"), ("RuntimeError", 1, "RuntimeError: no toys")],
+)
+def test_a_failing_stage_is_shown_with_all_it_said_and_gives_its_exit_code(project, raised, code, said):
+    source = project / "stages/toy/__main__.py"
+    before = source.read_text()
+    imported = "    from stages.foundations.errors import UserError\n"
+    source.write_text(
+        before.replace("    paths =", f"{imported}    raise {raised}('no toys')\n    paths =", 1)
+    )
+    printed = python(project, "-m", "pipelines.commands.repro", "toys", code=code)
+    source.write_text(before)
+    failed, rest = printed.split("[2/4] toy  failed after ")[1].split("\n", 1)
+    assert failed.endswith(f"exit code {code}") and said in rest
+    assert rest.splitlines()[-1] == "The whole output is in state/repro.log."
+    assert ("Traceback" in rest) == (raised == "RuntimeError")
 
 
 def test_its_mistakes_are_told_by_its_own_package(project):
@@ -183,7 +207,7 @@ def test_a_recipe_without_the_web_runs_all_the_rest(project, tmp_path):
     retrace(project, "use", "no-web")
     with warm_stages(project, tmp_path) as front:
         # `python` is looked for beside the interpreter that runs the graph.
-        code = f"import runpy, sys; sys.executable = '{front}/python'; sys.argv = ['repro', 'no-web']; "
+        code = f"import runpy, sys; sys.executable = '{front}/python'; sys.argv = ['repro', 'no-web', '--verbose']; "
         code += "runpy.run_module('pipelines.commands.repro', run_name='__main__')"
         printed = python(project, "-c", code)
     assert stages_run(printed)[-1] == "report"

@@ -75,9 +75,8 @@ def train(
     """
     start, curve, before = _resume(label, trainer, checkpoints, kept)
     curve = curve or first_rows()
-    for step in progress(
-        range(start, schedule.steps), total=schedule.steps - start, label=label, unit="steps"
-    ):
+    steps = range(start, schedule.steps)
+    for step in progress(steps, schedule.steps, label, "steps", done=start, curve=curve):
         scale, done = schedule.learning_rate_scale(step), step + 1
         with run.phase("train"):
             row = {"step": done, "optim/learning_rate_scale": scale, **update(step, scale)}

@@ -86,7 +86,8 @@ class Hub:
     def run(self) -> list[dict[str, float]]:
         """The round's curve, a row a step."""
         parts = self._parts
-        for _ in progress(self._steps(), parts.steps - len(parts.curve), parts.name, "steps"):
+        done = len(parts.curve)
+        for _ in progress(self._steps(), parts.steps, parts.name, "steps", done=done, curve=parts.curve):
             self._coordinator.buffer.check_conservation()
         self._wait_for_trainer()
         return parts.curve

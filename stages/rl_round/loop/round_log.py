@@ -73,7 +73,7 @@ class RolloutLog:
         rates = {"time/step_seconds": seconds, "tokens/per_second": row["tokens/sampled"] / seconds}
         self._context.run.log({**rates, **row}, step=step)
         if told := self._signal.see(batch.drawn):
-            say(f"step {step}: {told}")
+            say(f"WARNING: step {step}: {told}")
 
     def finish(self, step: int, leftover: Sequence[Group]) -> None:
         """See the protocol."""

@@ -34,7 +34,7 @@ def run_synchronous_round(
     log.resume(state.step)
     weights.push(state.policy_version)
     steps = range(state.step, context.round.steps)
-    for step in progress(steps, total=len(steps), label=context.name, unit="steps"):
+    for step in progress(steps, steps.stop, context.name, "steps", done=state.step, curve=state.curve):
         started = time.perf_counter()
         with run.phase("sample"):
             batch = source.next_batch()

@@ -1,0 +1,189 @@
+"""What a run of the graph will probably do: the recipe, the stages that run, their time and their disk.
+
+It is made from `dvc.lock` and small files in a few milliseconds, beside DVC, which then decides. A stage that is
+expected to run may not: its input can come out as before, or DVC's run cache can have its outputs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.graph.result import changes_from_recipe, seconds_in_words
+from stages.foundations.files import write_text_atomically
+from stages.foundations.hashing import dvc_md5
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.foundations.yaml_text import load_yaml
+from stages.observe.stage_timings import latest_runs
+from stages.observe.tracking import recipe_name
+
+CODE = "data/code/"
+"""Small files that stages depend on: they are hashed here. Of other files the size is compared."""
+MOST_CHANGES = 4
+"""Changes to the recipe that are shown, each with both values."""
+TIMES = "state/stage_seconds.json"
+"""Recipe -> stage -> seconds of its last run, with DVC's work on its files."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The stages of the graph that are expected to run, in the order of dvc.yaml."""
+
+    stages: int
+    """All stages of the graph."""
+    running: tuple[str, ...]
+    seconds: float
+    """Of the running stages whose time is known."""
+    without_time: tuple[str, ...]
+    bytes: int
+    """Of the outputs that the running stages wrote the last time."""
+    without_size: tuple[str, ...]
+
+
+def recipe_line(root: Path) -> str:
+    """The recipe in use and what params.yaml changes in it."""
+    changes = [f"{key} {change}" for key, change in changes_from_recipe(root).items()]
+    more = [f"{len(changes) - MOST_CHANGES} more"] if len(changes) > MOST_CHANGES else []
+    changed = f", changed: {', '.join([*changes[:MOST_CHANGES], *more])}" if changes else ""
+    return f"recipe  {_recipe(root) or 'params.yaml, made from no recipe'}{changed}"
+
+
+def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
+    """Stages, time and disk; no line where nothing is expected to run."""
+    if not forecast.running:
+        return []
+    kinds = Counter(name.partition("@")[0] for name in forecast.running)
+    named = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in kinds.items())
+    free = f"{_size(shutil.disk_usage(root).free)} free"
+    return [
+        f"stages  up to {len(forecast.running)} of {forecast.stages}: {named}",
+        f"time    {_known(forecast, forecast.without_time, f'about {seconds_in_words(forecast.seconds)}')}",
+        f"disk    {_known(forecast, forecast.without_size, f'about {_size(forecast.bytes)} of results')}, {free}",
+    ]
+
+
+def make_forecast(root: Path) -> Forecast:
+    """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
+    stages = graph_stages(root)
+    lock = _read(root / "dvc.lock").get("stages") or {}
+    params, definitions = _read(root / "params.yaml"), read_definitions(root / "dvc.yaml")
+    waiting = [stage for stage in stages if not definitions[stage.name].get("always_changed")]
+    running: dict[str, GraphStage] = {}
+    while True:  # until no stage more depends on one that runs
+        written = [out for stage in running.values() for out in stage.outs]
+        more = {
+            stage.address: stage
+            for stage in waiting
+            if stage.address not in running
+            and (_reads(stage, written) or _has_changed(root, stage, lock.get(stage.address), params))
+        }
+        if not more:
+            break
+        running |= more
+    times = _known_seconds(root)
+    names = tuple(stage.address for stage in waiting if stage.address in running)
+    sizes = {name: _written_bytes(lock.get(name)) for name in names}
+    return Forecast(
+        len(stages),
+        names,
+        sum(times.get(name, 0.0) for name in names),
+        tuple(name for name in names if name not in times),
+        sum(size or 0 for size in sizes.values()),
+        tuple(name for name, size in sizes.items() if size is None),
+    )
+
+
+def graph_stages(root: Path) -> list[GraphStage]:
+    """The stages of the parameters in use; none where there is no dvc.yaml."""
+    return stages_of(read_definitions(root / "dvc.yaml"), _read(root / "params.yaml"))
+
+
+def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
+    """Keeps how long stages of the recipe in use took, for the next forecast."""
+    known = _read(root / TIMES)
+    known[_recipe(root)] = known.get(_recipe(root), {}) | {
+        name: round(one, 1) for name, one in seconds.items()
+    }
+    write_text_atomically(root / TIMES, json.dumps(known, indent=1) + "\n")
+
+
+def _known_seconds(root: Path) -> dict[str, float]:
+    """Seconds by stage of the recipe in use: what earlier runs of the graph took, else what the ledger has."""
+    recipe = _recipe(root)
+    ledger = {
+        line["name"]: float(line["seconds"])
+        for line in latest_runs(root / "state" / "ledger.jsonl")
+        if line.get("recipe", recipe).removesuffix("+changes") == recipe
+    }
+    return ledger | _read(root / TIMES).get(recipe, {})
+
+
+def _recipe(root: Path) -> str:
+    return recipe_name(root).removesuffix("+changes")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A YAML or JSON file's content; empty where it is missing."""
+    return (load_yaml(path.read_bytes()) or {}) if path.exists() else {}
+
+
+def _reads(stage: GraphStage, written: Iterable[str]) -> bool:
+    """Whether the stage depends on one of these outputs, or on a folder that holds one."""
+    return any(out == dep or out.startswith(f"{dep}/") for out in written for dep in stage.deps)
+
+
+def _has_changed(
+    root: Path, stage: GraphStage, recorded: Mapping[str, Any] | None, params: Mapping[str, Any]
+) -> bool:
+    if recorded is None:
+        return True
+    files = [*recorded.get("deps", ()), *recorded.get("outs", ())]
+    if {file["path"] for file in files} != {*stage.deps, *stage.outs}:
+        return True
+    values = recorded.get("params", {}).get("params.yaml", {})
+    return any(_at(params, key) != value for key, value in values.items()) or any(
+        _differs(root / file["path"], file) for file in files
+    )
+
+
+def _at(params: Any, key: str) -> Any:
+    """The value at a dotted key; None where there is none."""
+    for name in key.split("."):
+        params = params.get(name) if isinstance(params, Mapping) else None
+    return params
+
+
+def _differs(path: Path, recorded: Mapping[str, Any]) -> bool:
+    if not path.exists():
+        return True
+    if recorded["path"].startswith(CODE):
+        return dvc_md5(path) != recorded["md5"]
+    return path.is_file() and path.stat().st_size != recorded.get("size")
+
+
+def _written_bytes(recorded: Mapping[str, Any] | None) -> int | None:
+    return sum(out.get("size", 0) for out in recorded.get("outs", ())) if recorded else None
+
+
+def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
+    """`known`, and for how many of the running stages it is not known."""
+    if not unknown:
+        return known
+    if len(unknown) == len(forecast.running):
+        return "not known yet"
+    return (
+        f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
+    )
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB" if count < 10 else f"{count:.0f} GB"

@@ -1,0 +1,32 @@
+"""What a progress line says: the place, the time left, the newest numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from stages.observe import progress
+
+
+@pytest.fixture(autouse=True)
+def every_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+
+
+def test_a_resumed_training_counts_from_where_it_was_and_shows_the_newest_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    curve: list[Mapping[str, float]] = [{"step": 60, "loss/train": 0.5, "loss/validation": 0.25}]
+    for step in progress.progress(range(60, 63), 63, "sft", "steps", done=60, curve=curve):
+        curve.append({"step": step + 1, "loss/train": 0.5 - step / 1000})
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"sft: 60 of 63 steps in 0 s, loss 0\.5, validation loss 0\.25", first)
+    assert re.fullmatch(r"sft: 61 of 63 steps in 0 s, 0 s left, loss 0\.44, validation loss 0\.25", second)
+    assert third.startswith("sft: 62 of 63 steps")
+
+
+def test_without_a_total_there_is_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress.progress(iter("ab"), label="rules")) == ["a", "b"]
+    assert capsys.readouterr().err.splitlines() == ["rules: 0 rows in 0 s", "rules: 1 rows in 0 s"]
