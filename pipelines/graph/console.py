@@ -23,44 +23,20 @@ from pipelines.graph.forecast import (
     make_forecast,
     recipe_line,
     remember_seconds,
+    writes_code,
 )
 from pipelines.graph.result import seconds_in_words
-from stages.foundations.stage_graph import METRICS, GraphStage, read_definitions
+from stages.foundations.about import about
+from stages.foundations.stage_graph import GraphStage
 from stages.observe.progress import say
 
 LOG = "state/repro.log"
+NUMBERS = ("data/metrics/", "data/headline/")
 SECONDS_BETWEEN_LINES, SECONDS_BETWEEN_REWRITES = 10.0, 0.2
 """Between two signs of life of a running stage: new lines in a log, one line that is rewritten on a terminal."""
 LINES_IN_A_FAILURE = 200
 MOST_WARNINGS = 5
 """Different ones shown for a stage; the log has all."""
-
-HEADLINE = "data/headline/"
-HEADLINES: dict[str, tuple[str, str, str]] = {
-    "base": (METRICS, "policy/parameters", "{:,.0f} parameters"),
-    "collect": (METRICS, "rows/kept", "{:,.0f} problems"),
-    "collect_web": (METRICS, "rows/kept", "{:,.0f} pages"),
-    "curate": (METRICS, "rows/kept", "{:,.0f} problems"),
-    "extract_web": (METRICS, "candidates/all", "{:,.0f} candidates"),
-    "filter_web": (METRICS, "rows/kept", "{:,.0f} candidates"),
-    "demonstrate": (METRICS, "rows/kept", "{:,.0f} demonstrations"),
-    "sft": (METRICS, "loss/validation_last", "validation loss {:.3f}"),
-    "rl_round": (METRICS, "accuracy/mean_last", "accuracy {:.1%} of training samples"),
-    "respond": (METRICS, "rows/kept", "{:,.0f} responses"),
-    "grade": (HEADLINE, "score", "accuracy {:.1%}"),
-    "t2i_prompts": (METRICS, "rows/kept", "{:,.0f} prompts"),
-    "t2i_base": (METRICS, "loss/validation_last", "validation loss {:.3f}"),
-    "generate": (METRICS, "images/kept", "{:,.0f} pictures"),
-    "image_pool": (METRICS, "rows/kept", "{:,.0f} pictures"),
-    "annotate": (METRICS, "rows/kept", "{:,.0f} annotations"),
-    "preferences": (METRICS, "rows/kept", "{:,.0f} pairs"),
-    "scorer_base": (METRICS, "loss/validation", "validation loss {:.3f}"),
-    "reward_model": (METRICS, "accuracy/validation_best", "validation accuracy {:.1%}"),
-    "reward_evaluation": (HEADLINE, "accuracy", "accuracy {:.1%}"),
-    "refl": (HEADLINE, "score", "score {:.3f}"),
-    "refl_control": (HEADLINE, "score", "gain over control {:+.3f}"),
-}
-"""Stage -> where its numbers are, which one is shown, and how. A folder has a file for each benchmark."""
 
 _RUNNING = re.compile(r"Running stage '([^']+)':$")
 _RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
@@ -103,11 +79,9 @@ class Console:
         self._root, self._out, self._log, self._clock = root, out, log, clock
         self.rewrites = out.isatty() and os.environ.get("TERM") != "dumb"
         """Whether the last line may be written anew, as on a terminal."""
-        definitions = read_definitions(root / "dvc.yaml")
         self._stages = {stage.address: stage for stage in graph_stages(root)}
-        self._always = {
-            one.address for one in self._stages.values() if "always_changed" in definitions[one.name]
-        }
+        self._quiet = {stage.address for stage in self._stages.values() if writes_code(stage)}
+        """Its second is not worth a line."""
         self._width = max(map(len, self._stages), default=0)
         self._seen, self._restored, self._ran, self._seconds = 0, 0, 0, dict[str, float]()
         self._stage: _Running | None = None
@@ -123,7 +97,7 @@ class Console:
         if found and found[1] in self._stages:
             self._end_stage()
             self._seen += 1
-            if found[1] not in self._always:
+            if found[1] not in self._quiet:
                 self._show_forecast()
             if found.re is _RUNNING:
                 self._stage = _Running(found[1], self._clock())
@@ -181,7 +155,7 @@ class Console:
         if stage is None:
             return
         seconds = self._clock() - stage.started
-        if stage.name not in self._always:
+        if stage.name not in self._quiet:
             self._ran += 1
             if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
@@ -222,7 +196,7 @@ class Console:
     def _show_status(self, line: str) -> None:
         """The newest line of the running stage, where it is time for one."""
         stage, now = self._stage, self._clock()
-        if stage is None or stage.name in self._always:
+        if stage is None or stage.name in self._quiet:
             return
         own = {stage.name, *stage.name.split("@")}
         label, _, rest = line.partition(": ")
@@ -248,13 +222,10 @@ class Console:
 
 
 def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
-    """What the table above says of the stage; nothing where it has no such number."""
-    folder, key, form = HEADLINES.get(stage.name, ("", "", ""))
-    for out in stage.outs if key else ():
-        path = root / out
-        if not out.startswith(folder) or not path.exists():
-            continue
-        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+    """The number that sums up the stage, for each benchmark where it has several; nothing where it is absent."""
+    key, form = about(stage.name).headline or ("", "")
+    for path in (root / out for out in stage.outs if key and out.startswith(NUMBERS)):
+        for file in sorted(path.glob("*.json")) if path.is_dir() else [path] if path.exists() else []:
             value = json.loads(file.read_bytes()).get(key)
             if value is not None:
                 yield form.format(value) + (f" on {file.stem}" if path.is_dir() else "")

@@ -71,8 +71,7 @@ def make_forecast(root: Path) -> Forecast:
     """The forecast for a project. A stage runs when its parameters, code, paths or inputs are not those of dvc.lock."""
     stages = graph_stages(root)
     lock = _read(root / "dvc.lock").get("stages") or {}
-    params, definitions = _read(root / "params.yaml"), read_definitions(root / "dvc.yaml")
-    waiting = [stage for stage in stages if not definitions[stage.name].get("always_changed")]
+    params, waiting = _read(root / "params.yaml"), [stage for stage in stages if not writes_code(stage)]
     running: dict[str, GraphStage] = {}
     while True:  # until no stage more depends on one that runs
         written = [out for stage in running.values() for out in stage.outs]
@@ -96,6 +95,11 @@ def make_forecast(root: Path) -> Forecast:
         sum(size or 0 for size in sizes.values()),
         tuple(name for name, size in sizes.items() if size is None),
     )
+
+
+def writes_code(stage: GraphStage) -> bool:
+    """Whether it is the stage that writes the fingerprints. It has ended before a forecast is made from them."""
+    return any(f"{out}/" == CODE for out in stage.outs)
 
 
 def graph_stages(root: Path) -> list[GraphStage]:

@@ -45,6 +45,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} annotations"),
     sections=_sections,
     contradictions=_contradictions,
     lane="Annotations",

@@ -44,6 +44,7 @@ def _model(sections: Sections) -> ModelSizes:
 
 
 ABOUT = About(
+    headline=("policy/parameters", "{:,.0f} parameters"),
     sections=_sections,
     model=_model,
     raw=lambda params: [params.get("base")],

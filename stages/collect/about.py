@@ -14,6 +14,7 @@ def _sections() -> dict[str, Any]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} problems"),
     sections=_sections,
     raw=lambda params: [own.get("from") for name, own in params.items() if name.startswith("sources.")],
     sources="sources",

@@ -14,6 +14,7 @@ def _sections() -> dict[str, Any]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} pages"),
     sections=_sections,
     raw=lambda params: list((params.get("collect_web") or {}).get("sources", {}).values()),
     sources="collect_web.sources",

@@ -21,6 +21,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} problems"),
     sections=_sections,
     contradictions=_contradictions,
     lane="Problems",

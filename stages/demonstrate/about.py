@@ -57,6 +57,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} demonstrations"),
     sections=_sections,
     contradictions=_contradictions,
     runs_model=_runs_model,

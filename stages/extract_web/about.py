@@ -33,6 +33,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("candidates/all", "{:,.0f} candidates"),
     sections=_sections,
     contradictions=_contradictions,
     runs_model=_runs_model,

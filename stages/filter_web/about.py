@@ -69,6 +69,7 @@ def _told_agreement(params: Mapping[str, Any]) -> str:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} candidates"),
     sections=_sections,
     runs_model=_runs_model,
     work=_work,

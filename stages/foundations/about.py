@@ -73,6 +73,8 @@ class About:
     is_varied: bool = False
     """Variants of an ablation differ from here on; runs of one seed share what comes before."""
 
+    headline: tuple[str, str] | None = None
+    """Key of the number that sums it up, in one of its metric files, and how `make repro` shows it."""
     warnings: Callable[[str, Mapping[str, float]], list[str]] = lambda item, metrics: []
     """What went wrong without an error, a sentence each with what to try: from its item and its metrics."""
 

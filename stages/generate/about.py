@@ -28,6 +28,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
+    headline=("images/kept", "{:,.0f} pictures"),
     sections=_sections,
     networks=_networks,
     runs_model=lambda params: True,

@@ -55,6 +55,7 @@ def _score_keys(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("score", "accuracy {:.1%}"),
     sections=_sections,
     contradictions=_contradictions,
     named_after=("policy",),

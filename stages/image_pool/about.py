@@ -29,6 +29,7 @@ def _sections() -> dict[str, Any]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} pictures"),
     sections=_sections,
     lane="Images",
     has_funnel=True,

@@ -17,6 +17,7 @@ def _sections() -> dict[str, Any]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} pairs"),
     sections=_sections,
     lane="Annotations",
     has_funnel=True,

@@ -58,6 +58,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
+    headline=("score", "score {:.3f}"),
     sections=_sections,
     networks=_networks,
     contradictions=_contradictions,

@@ -28,6 +28,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("score", "gain over control {:+.3f}"),
     sections=_sections,
     contradictions=_contradictions,
     named_after=("round",),

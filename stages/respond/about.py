@@ -53,6 +53,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} responses"),
     sections=_sections,
     contradictions=_contradictions,
     runs_model=lambda params: True,

@@ -36,6 +36,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
+    headline=("accuracy/validation_best", "validation accuracy {:.1%}"),
     sections=_sections,
     networks=_networks,
     runs_model=lambda params: True,

@@ -132,6 +132,7 @@ def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
 
 
 ABOUT = About(
+    headline=("accuracy/mean_last", "accuracy {:.1%} of training samples"),
     sections=_sections,
     contradictions=_contradictions,
     runs_model=lambda params: True,

@@ -31,6 +31,7 @@ def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> N
 
 
 ABOUT = About(
+    headline=("loss/validation", "validation loss {:.3f}"),
     sections=_sections,
     networks=_networks,
     runs_model=lambda params: True,

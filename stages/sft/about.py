@@ -42,6 +42,7 @@ def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
 
 
 ABOUT = About(
+    headline=("loss/validation_last", "validation loss {:.3f}"),
     sections=_sections,
     runs_model=lambda params: True,
     work=_work,

@@ -33,6 +33,7 @@ def _prompts(sections: Sections) -> Mapping[str, int]:
 
 
 ABOUT = About(
+    headline=("rows/kept", "{:,.0f} prompts"),
     sections=_sections,
     prompts=_prompts,
     raw=_raw,
