@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -36,31 +36,18 @@ MOST_WARNINGS = 5
 """Different ones shown for a stage; the log has all."""
 
 HEADLINE = "data/headline/"
-HEADLINES: dict[str, tuple[str, str, str]] = {
-    "base": (METRICS, "policy/parameters", "{:,.0f} parameters"),
-    "collect": (METRICS, "rows/kept", "{:,.0f} problems"),
-    "collect_web": (METRICS, "rows/kept", "{:,.0f} pages"),
-    "curate": (METRICS, "rows/kept", "{:,.0f} problems"),
-    "extract_web": (METRICS, "candidates/all", "{:,.0f} candidates"),
-    "filter_web": (METRICS, "rows/kept", "{:,.0f} candidates"),
-    "demonstrate": (METRICS, "rows/kept", "{:,.0f} demonstrations"),
-    "sft": (METRICS, "loss/validation_last", "validation loss {:.3f}"),
-    "rl_round": (METRICS, "accuracy/mean_last", "accuracy {:.1%} of training samples"),
-    "respond": (METRICS, "rows/kept", "{:,.0f} responses"),
-    "grade": (HEADLINE, "score", "accuracy {:.1%}"),
-    "t2i_prompts": (METRICS, "rows/kept", "{:,.0f} prompts"),
-    "t2i_base": (METRICS, "loss/validation_last", "validation loss {:.3f}"),
-    "generate": (METRICS, "images/kept", "{:,.0f} pictures"),
-    "image_pool": (METRICS, "rows/kept", "{:,.0f} pictures"),
-    "annotate": (METRICS, "rows/kept", "{:,.0f} annotations"),
-    "preferences": (METRICS, "rows/kept", "{:,.0f} pairs"),
-    "scorer_base": (METRICS, "loss/validation", "validation loss {:.3f}"),
-    "reward_model": (METRICS, "accuracy/validation_best", "validation accuracy {:.1%}"),
-    "reward_evaluation": (HEADLINE, "accuracy", "accuracy {:.1%}"),
-    "refl": (HEADLINE, "score", "score {:.3f}"),
-    "refl_control": (HEADLINE, "score", "gain over control {:+.3f}"),
-}
-"""Stage -> where its numbers are, which one is shown, and how. A folder has a file for each benchmark."""
+HEADLINES = (
+    (HEADLINE, "score", "score {:.3f}"),
+    (HEADLINE, "accuracy", "accuracy {:.1%}"),
+    (HEADLINE, "loss", "validation loss {:.3f}"),
+    (HEADLINE, "kept", "{:,.0f} rows kept"),
+    (METRICS, "policy/parameters", "{:,.0f} parameters"),
+    (METRICS, "rows/kept", "{:,.0f} rows"),
+    (METRICS, "images/kept", "{:,.0f} pictures"),
+)
+"""The main number of a stage is the first of these that it wrote: its place, its key, how it is shown."""
+ON_BENCHMARK = "accuracy {:.1%} on {}"
+"""Shown for a folder of headlines, which has a file with the score on each benchmark."""
 
 _RUNNING = re.compile(r"Running stage '([^']+)':$")
 _RESTORED = re.compile(r"Stage '([^']+)' is cached - skipping run")
@@ -186,7 +173,7 @@ class Console:
             if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"
-            headline = ", ".join(_headline(self._root, self._stages[stage.name]))
+            headline = _headline(self._root, self._stages[stage.name])
             self._print(f"{name}  {seconds_in_words(seconds):>11}  {headline}".rstrip())
         for text, count in list(stage.warnings.items())[:MOST_WARNINGS]:
             self._print(text + (f" ({count} times)" if count > 1 else ""))
@@ -247,14 +234,15 @@ class Console:
         self._printed = self._clock()
 
 
-def _headline(root: Path, stage: GraphStage) -> Iterator[str]:
-    """What the table above says of the stage; nothing where it has no such number."""
-    folder, key, form = HEADLINES.get(stage.name, ("", "", ""))
-    for out in stage.outs if key else ():
-        path = root / out
-        if not out.startswith(folder) or not path.exists():
-            continue
-        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
-            value = json.loads(file.read_bytes()).get(key)
-            if value is not None:
-                yield form.format(value) + (f" on {file.stem}" if path.is_dir() else "")
+def _headline(root: Path, stage: GraphStage) -> str:
+    """The main number of a stage that has just ended; "" where it wrote none."""
+    for folder, key, form in HEADLINES:
+        for path in (root / out for out in stage.outs if out.startswith(folder)):
+            if path.is_dir():
+                found = {file.stem: json.loads(file.read_bytes()) for file in sorted(path.glob("*.json"))}
+                return ", ".join(
+                    ON_BENCHMARK.format(one[key], name) for name, one in found.items() if key in one
+                )
+            if path.exists() and (value := json.loads(path.read_bytes()).get(key)) is not None:
+                return form.format(value)
+    return ""
