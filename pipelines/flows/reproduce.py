@@ -1,15 +1,16 @@
-"""The Prefect flow `reproduce`: one task per DVC stage, in graph order, with live logs.
+"""The Prefect flow `reproduce`: a task for each DVC stage that has to run, in graph order, with live logs.
 
-DVC owns what runs, the flow owns clocks, logs, GPUs and the end of child processes. `dvc repro` alone gives the same
-result.
+DVC decides what runs. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone gives the
+same result.
 
-    python -m pipelines.flows.reproduce            # once, on the server at PREFECT_API_URL or a passing one of its own
+    python -m pipelines.flows.reproduce            # once, on the server at PREFECT_API_URL or a temporary one
 
-`make ui` has it as a deployment that is started from a form.
+`make ui` offers the flow as a deployment with a form.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -20,14 +21,21 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 
 # isort: split
 from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
+from prefect.states import Completed
 from pydantic import Field
 
 from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
+from pipelines.flows.result_page import Done, result_message, result_page, run_name
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date
-from pipelines.graph.graph import stages_in_order
+from pipelines.graph.graph import DvcStage, count_unchanged, stages_in_order
 from pipelines.graph.params_lock import recipe_in_use
+from pipelines.graph.project_lock import project_lock
 from pipelines.graph.recipes import clear_strays, parameters_changed
+from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.launching.resources import stage_hours
 from pipelines.mirroring.mirror import mirror
@@ -39,9 +47,23 @@ from stages.foundations.scratch import PROJECT
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
 
 
-@flow(name="reproduce", flow_run_name="reproduce", log_prints=False, persist_result=False)
-def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> None:
-    """Bring every stage up to date, from raw data to the report. What has not changed is not run again.
+def run_name_of_form() -> str:
+    """The name of the run in progress, from its form."""
+    given = flow_run.parameters
+    try:
+        return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
+    except UserError:  # the flow itself reports it
+        return ""
+
+
+@flow(
+    name="reproduce",
+    flow_run_name=lambda: run_name_of_form() or "reproduce",
+    log_prints=False,
+    persist_result=False,
+)
+def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> State:
+    """Bring every stage up to date, from raw data to the report. Unchanged stages are not run again.
 
     Args:
         recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
@@ -49,8 +71,16 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, p
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
     root = project_folder(project)
-    with recipe_in_use(root, named(recipe), get_run_logger().info):
-        run_stages(root, hours_per_stage)
+    logger = get_run_logger()
+    with recipe_in_use(root, named(recipe), logger.info):
+        done = run_stages(root, hours_per_stage)
+        result = read_result(root)
+        create_markdown_artifact(
+            result_page(root, result, done), key="result", description="What this run achieved"
+        )
+    for warning in result["warnings"] if result else ():
+        logger.warning("%s", warning)
+    return Completed(message=result_message(result, done))
 
 
 def project_folder(project: str) -> Path:
@@ -70,12 +100,12 @@ def named(recipe: str) -> str:
 
 def run_stages(
     root: Path, hours_per_stage: float, targets: tuple[str, ...] = (), env: Mapping[str, str] | None = None
-) -> None:
-    """Brings stages up to date, each as a task of the flow that runs: all, or `targets` and what they depend on.
+) -> Done:
+    """Brings all stages up to date, or `targets` and what they depend on. Each stage that has to run is a task.
 
     UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
-    what is there is pulled instead of computed, and results are pushed. In the end, failed or not, MLflow is brought up
-    to date with what is on record. When remote or MLflow fail, the log says so and the flow has still succeeded.
+    results are pulled where it has them, and pushed at the end. MLflow is brought up to date at the end, also after a
+    failure. Faults of the remote or of MLflow are logged and do not fail the flow.
     """
     tell = get_run_logger().info
     if parameters_changed(root):
@@ -86,11 +116,32 @@ def run_stages(
         clear_strays(root)
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
-        for stage in stages_in_order(root, targets):
-            bring_up_to_date.with_options(task_run_name=stage.name)(str(root), stage, hours, env, flags)
+        done, left = Done(), stages_in_order(root, targets)
+        while left := _without_unchanged(root, left, flags, done, tell):
+            stage, *left = left
+            outcome = bring_up_to_date.with_options(task_run_name=stage.name)(
+                str(root), stage, hours, env, flags
+            )
+            done.add(outcome, [stage.name])
         push_after_run(root, tell)
+        return done
     finally:
         _mirror(root, tell)
+
+
+def _without_unchanged(
+    root: Path, left: list[DvcStage], flags: tuple[str, ...], done: Done, tell: Callable[[str], None]
+) -> list[DvcStage]:
+    """The stages from the first changed one on. Those before it are noted as unchanged: they need no task."""
+    if not left:
+        return []
+    with project_lock(root, tell):
+        count = count_unchanged(root, left, flags)
+    names = [stage.name for stage in left[:count]]
+    if names:
+        tell(f"unchanged: {', '.join(names)}")
+    done.add("unchanged", names)
+    return left[count:]
 
 
 def _mirror(root: Path, tell: Callable[[str], None]) -> None:
@@ -108,15 +159,24 @@ def main(argv: list[str]) -> int:
 
     0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted.
     """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.flows.reproduce",
+        description="Runs the Prefect flow `reproduce` once: a task for each stage that has to run, with live logs. "
+        "Set PREFECT_API_URL to show it on a server that runs; otherwise a temporary server is used.",
+    )
+    parser.add_argument(
+        "project", nargs="?", default="", help="folder of a DVC project (default: this project)"
+    )
+    given = parser.parse_args(argv)
     try:
-        folder = str(project_folder(argv[0])) if argv else ""
+        folder = str(project_folder(given.project)) if given.project else ""
         with terminated_as_interrupt(), nullcontext() if PREFECT_API_URL.value() else passing_server():
             reproduce(project=folder)
     except (UserError, StageFailed, TimedOut) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
-        print("interrupted: nothing is left running; the next run goes on from here", file=sys.stderr)
+        print("interrupted: no process is left; the next run resumes here", file=sys.stderr)
         return 130
     return 0
 

@@ -1,7 +1,6 @@
 """One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
 
-DVC owns what runs: the task is `dvc repro --single-item STAGE`, which skips what is up to date, and nothing is cached
-here.
+DVC decides what runs: the task is `dvc repro --single-item STAGE`, and nothing is cached here.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.concurrency.sync import concurrency
 
-from pipelines.flows.stage_page import StagePage, describe, mlflow_search
+from pipelines.flows.stage_page import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
 from pipelines.flows.task_log import TaskLog
 from pipelines.graph.graph import DvcStage
 from pipelines.graph.project_lock import project_lock
@@ -64,15 +63,15 @@ def bring_up_to_date(
     hours: float,
     env: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
-) -> None:
-    """Runs one stage where DVC finds it changed, with these `flags` for `dvc repro`.
+) -> str:
+    """Brings one stage up to date with `dvc repro` and these `flags`. Returns an outcome of `OUTCOMES`.
 
     Waits for another run in the same project. Raises StageFailed with its last lines, or TimedOut.
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
     surroundings = dict(env or environment())
-    if address := mlflow_search(stage.name):
+    if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
         create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
     with _slots(stage, logger.info) as slots:
         if slots.gpus:
@@ -99,11 +98,12 @@ def bring_up_to_date(
         _tell_failure(stage, log, reason, usage)
         raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
     log.finish()
-    is_skipped = any("didn't change, skipping" in line for line in log.last)
-    page = StagePage(stage, root, surroundings, is_skipped, _told(slots), usage)
+    outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
+    page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
     create_markdown_artifact(
         describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}"
     )
+    return outcome
 
 
 def percent(line: str) -> float | None:

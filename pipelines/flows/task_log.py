@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from uuid import UUID
 
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
@@ -17,14 +18,18 @@ SECONDS_BETWEEN_UPDATES = 5.0
 
 
 class TaskLog:
-    """Called with each line. `percent` reads from a line how far the task is, or None."""
+    """Called with each line. `percent` reads from a line how far the task is, or None.
+
+    The progress artifact appears with the first such line: a task that reports no progress has none.
+    """
 
     def __init__(self, slug: str, about: str, percent: Callable[[str], float | None]) -> None:
         self.last = deque[str](maxlen=LINES_IN_A_FAILURE)
         self._percent = percent
         self._logger = get_run_logger()
-        self._artifact = create_progress_artifact(0.0, key=f"progress-{slug}", description=about)
-        self._updated = time.monotonic()
+        self._key, self._about = f"progress-{slug}", about
+        self._artifact: UUID | None = None
+        self._updated = 0.0
 
     def __call__(self, line: str) -> None:
         if not line.strip():
@@ -34,7 +39,14 @@ class TaskLog:
         percent = self._percent(line)
         if percent is not None and time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
             self._updated = time.monotonic()
-            update_progress_artifact(self._artifact, min(100.0, percent))
+            self._show(min(100.0, percent))
 
     def finish(self) -> None:
-        update_progress_artifact(self._artifact, 100.0)
+        if self._artifact:
+            self._show(100.0)
+
+    def _show(self, percent: float) -> None:
+        if self._artifact:
+            update_progress_artifact(self._artifact, percent)
+        else:
+            self._artifact = create_progress_artifact(percent, key=self._key, description=self._about)

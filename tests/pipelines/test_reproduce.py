@@ -42,8 +42,12 @@ def read(what):
     return asyncio.run(ask())
 
 
-def task_runs():
-    return {run.name: run.state_name for run in read(lambda client: client.read_task_runs())}
+def task_runs(flow_run_id=None):
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    of_run = FlowRunFilter(id={"any_": [flow_run_id]}) if flow_run_id else None
+    found = read(lambda client: client.read_task_runs(flow_run_filter=of_run))
+    return {run.name: run.state_name for run in found}
 
 
 @pytest.mark.slow
@@ -63,24 +67,45 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
         "experiment_id": "1",
     }
     ledger.write_text(json.dumps(run) + "\n")
+    with open(dvc_project / "first.py", "a") as script:
+        script.write('print("first: 3 of 4 rows in 1 s")\n')
 
-    reproduce(project=str(dvc_project))
+    state = reproduce(project=str(dvc_project), return_state=True)
 
+    assert state.is_completed() and state.message == "4 stages ran"
     assert (dvc_project / "data/last.txt").exists()
     assert task_runs() == dict.fromkeys(names, "Completed")
     messages = [log.message for log in wait_for_logs("making the first")]
     assert "making the first" in messages and "> python first.py" in messages
     artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
-    slugs = ["first", "last", "round-a", "round-b"]
-    assert sorted(artifacts) == sorted(
-        f"{kind}-{slug}" for kind in ("progress", "stage") for slug in slugs
-    ), "and no link to MLflow, of which no server is known"
+    stages = ["stage-first", "stage-last", "stage-round-a", "stage-round-b"]
+    assert sorted(artifacts) == ["progress-first", "result", *stages], "no other stage reports progress"
+    assert "**Ran** (4): first, round@a, round@b, last" in artifacts["result"]
     assert "no GPU" in artifacts["stage-first"] and "CPU time" in artifacts["stage-first"]
     assert "| rows/kept | 3 |" in artifacts["stage-first"] and "`abc`" in artifacts["stage-first"]
 
-    marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
+
+@pytest.mark.slow
+def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project):
+    from pipelines.flows.reproduce import reproduce
+
+    def run():
+        state = reproduce(project=str(dvc_project), return_state=True)
+        return state.message, task_runs(state.state_details.flow_run_id)
+
     reproduce(project=str(dvc_project))
-    assert marks == {path: path.stat().st_mtime_ns for path in marks}, "DVC skips what is up to date"
+    marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
+    assert run() == ("ran nothing", {})
+    assert marks == {path: path.stat().st_mtime_ns for path in marks}
+
+    params = dvc_project / "params.yaml"
+    params.write_text(params.read_text().replace("b: 2", "b: 3"))
+    told, tasks = run()
+    assert tasks == {"round@b": "Completed"}, "its output is as before, so DVC does not run `last` again"
+    assert told == "ran round@b"
+
+    (dvc_project / "data/first.txt").unlink()
+    assert run() == ("ran nothing; 1 restored from DVC's cache", {"first": "Completed"})
 
 
 def wait_for_logs(text):
@@ -133,6 +158,9 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
 
     assert main([str(tmp_path / "none")]) == 2
     assert "is no DVC project of this machine" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "folder of a DVC project" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -187,7 +215,7 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
         flow.send_signal(number)
         told = flow.communicate(timeout=90)[1]
         if number == signal.SIGTERM:
-            assert flow.returncode == 130 and told.endswith("the next run goes on from here\n"), told
+            assert flow.returncode == 130 and told.endswith("the next run resumes here\n"), told
         assert flow.returncode != 0
     assert_all_end([int((dvc_project / "pid").read_text())])
     (dvc_project / "first.py").write_text(working)
