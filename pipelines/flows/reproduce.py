@@ -105,7 +105,8 @@ def run_stages(
 
     UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
     results are pulled where it has them, and pushed at the end. MLflow is brought up to date at the end, also after a
-    failure. Faults of the remote or of MLflow are logged and do not fail the flow.
+    failure, but not when `dvc.lock` is as before: nothing new is on record then. Faults of the remote or of MLflow are
+    logged and do not fail the flow.
     """
     tell = get_run_logger().info
     if parameters_changed(root):
@@ -114,6 +115,8 @@ def run_stages(
 
             check_params(root / "params.yaml", root)
         clear_strays(root)
+    before = _on_record(root)
+    is_complete = False
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         done, left = Done(), stages_in_order(root, targets)
@@ -124,9 +127,11 @@ def run_stages(
             )
             done.add(outcome, [stage.name])
         push_after_run(root, tell)
+        is_complete = True
         return done
     finally:
-        _mirror(root, tell)
+        if not is_complete or _on_record(root) != before:
+            _mirror(root, tell)
 
 
 def _without_unchanged(
@@ -142,6 +147,11 @@ def _without_unchanged(
         tell(f"unchanged: {', '.join(names)}")
     done.add("unchanged", names)
     return left[count:]
+
+
+def _on_record(root: Path) -> bytes:
+    lock = root / "dvc.lock"
+    return lock.read_bytes() if lock.exists() else b""
 
 
 def _mirror(root: Path, tell: Callable[[str], None]) -> None:

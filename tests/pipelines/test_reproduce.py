@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.mirroring.mirror import Report
 from tests.fakes.processes import assert_all_end
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -86,8 +87,12 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
 
 
 @pytest.mark.slow
-def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project):
+def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, monkeypatch):
+    from pipelines.flows import reproduce as module
     from pipelines.flows.reproduce import reproduce
+
+    mirrored = []
+    monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
 
     def run():
         state = reproduce(project=str(dvc_project), return_state=True)
@@ -95,14 +100,15 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project):
 
     reproduce(project=str(dvc_project))
     marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
-    assert run() == ("ran nothing", {})
+    assert len(mirrored) == 1 and run() == ("ran nothing", {})
+    assert len(mirrored) == 1, "MLflow has all that dvc.lock has"
     assert marks == {path: path.stat().st_mtime_ns for path in marks}
 
     params = dvc_project / "params.yaml"
     params.write_text(params.read_text().replace("b: 2", "b: 3"))
     told, tasks = run()
     assert tasks == {"round@b": "Completed"}, "its output is as before, so DVC does not run `last` again"
-    assert told == "ran round@b"
+    assert told == "ran round@b" and len(mirrored) == 2
 
     (dvc_project / "data/first.txt").unlink()
     assert run() == ("ran nothing; 1 restored from DVC's cache", {"first": "Completed"})
