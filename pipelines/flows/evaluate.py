@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
@@ -12,7 +14,15 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.flows.reproduce import Hours, named, project_folder, run_name_of_form, run_stages
+from pipelines.flows.reproduce import (
+    EXPECTED,
+    Hours,
+    failed,
+    named,
+    project_folder,
+    run_name_of_form,
+    run_stages,
+)
 from pipelines.flows.stage_page import best_scores, metric_tables
 from pipelines.graph.params_lock import recipe_in_use
 from stages.foundations.about import about
@@ -38,8 +48,14 @@ def evaluate(
         hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = project_folder(project)
-    with recipe_in_use(root, named(recipe), get_run_logger().info):
+    try:
+        return _evaluate(project_folder(project), policy, named(recipe), hours_per_stage)
+    except EXPECTED as error:
+        return failed(error)
+
+
+def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> State:
+    with recipe_in_use(root, recipe, get_run_logger().info):
         stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
         scoring = {stage.item: stage for stage in stages if about(stage.name).score_keys}
         if policy not in scoring:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,26 +26,30 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Completed
+from prefect.states import Completed, Failed
 from pydantic import Field
 
 from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.flows.result_page import Done, result_message, result_page, run_name
+from pipelines.flows.stage_page import UNCHANGED
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date
-from pipelines.graph.graph import DvcStage, count_unchanged, stages_in_order
+from pipelines.graph.graph import count_unchanged, stages_in_order
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays, parameters_changed
+from pipelines.graph.recipes import clear_strays
 from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.launching.resources import stage_hours
 from pipelines.mirroring.mirror import mirror
+from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
 from pipelines.ui.temporary_server import passing_server
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
+EXPECTED = (UserError, StageFailed, TimedOut)
+"""Errors whose message says what happened. Prefect would put a traceback into the log."""
 
 
 def run_name_of_form() -> str:
@@ -70,17 +75,25 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, p
         hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = project_folder(project)
     logger = get_run_logger()
-    with recipe_in_use(root, named(recipe), logger.info):
-        done = run_stages(root, hours_per_stage)
-        result = read_result(root)
-        create_markdown_artifact(
-            result_page(root, result, done), key="result", description="What this run achieved"
-        )
+    try:
+        root = project_folder(project)
+        with recipe_in_use(root, named(recipe), logger.info):
+            done = run_stages(root, hours_per_stage)
+            result = read_result(root)
+            page = result_page(root, result, done)
+    except EXPECTED as error:
+        return failed(error)
+    create_markdown_artifact(page, key="result", description="What this run achieved")
     for warning in result["warnings"] if result else ():
         logger.warning("%s", warning)
     return Completed(message=result_message(result, done))
+
+
+def failed(error: Exception) -> State:
+    """The failed state of the flow, with the first line of the error as its message. The caller gets the error."""
+    get_run_logger().error("%s", error)
+    return Failed(message=str(error).partition("\n")[0], data=error)
 
 
 def project_folder(project: str) -> Path:
@@ -108,45 +121,30 @@ def run_stages(
     failure, but not when `dvc.lock` is as before: nothing new is on record then. Faults of the remote or of MLflow are
     logged and do not fail the flow.
     """
-    tell = get_run_logger().info
-    if parameters_changed(root):
-        if (root / "pipelines" / "graph" / "schema.py").exists():
-            from pipelines.graph.schema import check_params
-
-            check_params(root / "params.yaml", root)
-        clear_strays(root)
-    before = _on_record(root)
+    logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
+    tell = logger.info
+    clear_strays(root)
     is_complete = False
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
-        done, left = Done(), stages_in_order(root, targets)
-        while left := _without_unchanged(root, left, flags, done, tell):
-            stage, *left = left
-            outcome = bring_up_to_date.with_options(task_run_name=stage.name)(
-                str(root), stage, hours, env, flags
-            )
-            done.add(outcome, [stage.name])
+        outcomes, left = {}, stages_in_order(root, targets)
+        while left:
+            with project_lock(root, tell):
+                count = count_unchanged(root, left, flags)
+            outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
+            for stage in left[count : count + 1]:
+                task = bring_up_to_date.with_options(task_run_name=stage.name)
+                outcomes[stage.name] = task(str(root), stage, hours, env, flags)
+            left = left[count + 1 :]
         push_after_run(root, tell)
         is_complete = True
-        return done
     finally:
         if not is_complete or _on_record(root) != before:
             _mirror(root, tell)
-
-
-def _without_unchanged(
-    root: Path, left: list[DvcStage], flags: tuple[str, ...], done: Done, tell: Callable[[str], None]
-) -> list[DvcStage]:
-    """The stages from the first changed one on. Those before it are noted as unchanged: they need no task."""
-    if not left:
-        return []
-    with project_lock(root, tell):
-        count = count_unchanged(root, left, flags)
-    names = [stage.name for stage in left[:count]]
-    if names:
-        tell(f"unchanged: {', '.join(names)}")
-    done.add("unchanged", names)
-    return left[count:]
+    # Also when nothing ran: `dvc repro` alone leaves no record.
+    done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
+    tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")
+    return done
 
 
 def _on_record(root: Path) -> bytes:
@@ -182,7 +180,7 @@ def main(argv: list[str]) -> int:
         folder = str(project_folder(given.project)) if given.project else ""
         with terminated_as_interrupt(), nullcontext() if PREFECT_API_URL.value() else passing_server():
             reproduce(project=folder)
-    except (UserError, StageFailed, TimedOut) as error:
+    except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:

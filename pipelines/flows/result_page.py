@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.flows.stage_page import RAN, mlflow_search
+from pipelines.flows.stage_page import RAN, UNCHANGED, mlflow_link, mlflow_page
 from pipelines.graph.resolved_recipes import read_recipe
-from pipelines.graph.result import changes_from_recipe
+from pipelines.graph.result import changes_from_recipe, duration
+from pipelines.records.graph_run import variation
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.observe.tracking import recipe_name
 
-MOST_NAMED_CHANGES, MOST_NAMED_STAGES = 2, 3
-"""More of them are counted in names and messages; the artifact lists them all."""
 
-
-@dataclass
+@dataclass(frozen=True)
 class Done:
-    """What a run of the graph did: stages by outcome (`RAN`, `restored`, `unchanged`), in the graph's order."""
+    """What a run of the graph did."""
 
-    stages: dict[str, list[str]] = field(default_factory=lambda: {RAN: [], "restored": [], "unchanged": []})
-
-    def add(self, outcome: str, names: Sequence[str]) -> None:
-        self.stages[outcome] += names
+    outcomes: Mapping[str, str]
+    """`RAN`, `restored` or `UNCHANGED` for each stage, in the graph's order."""
+    seconds: float
+    record: Mapping[str, Any] | None = None
+    """Of the run of the graph (pipelines/records/graph_run.py); None where none ended, or nothing is tracked."""
 
     def told(self) -> str:
-        """`ran code, grade@sft` or `24 stages ran`, and what was restored."""
-        ran, restored = self.stages[RAN], self.stages["restored"]
-        parts = [
-            f"{len(ran)} stages ran" if len(ran) > MOST_NAMED_STAGES else f"ran {', '.join(ran) or 'nothing'}"
-        ]
-        return "; ".join([*parts, *([f"{len(restored)} restored from DVC's cache"] if restored else [])])
+        """`3 of 24 stages ran`, and how many were restored."""
+        restored = len(self.stages("restored"))
+        told = f"{len(self.stages(RAN))} of {len(self.outcomes)} stages ran"
+        return f"{told}, {restored} restored from DVC's cache" if restored else told
+
+    def stages(self, outcome: str) -> list[str]:
+        """The stages that ended so."""
+        return [name for name, ended in self.outcomes.items() if ended == outcome]
 
 
 def run_name(root: Path, recipe: str) -> str:
-    """`laptop rl.group_size=8 s0`: recipe, changes of params.yaml and seed. A `recipe` that is named has no changes.
+    """`laptop rl.group_size=8 seed 0`: the recipe, what params.yaml changes in it, and the seed.
 
-    What is unknown is left out, such as the recipe of a project without recipes.
+    A `recipe` that is named has no changes. A project without recipes has only the seed.
     """
     try:
         params = read_recipe(root, recipe) if recipe else read_yaml(root / "params.yaml")
     except UserError:  # the flow itself reports it
         return recipe
     changes = {} if recipe else changes_from_recipe(root)
-    named = [f"{key}={change.rpartition(' -> ')[2]}" for key, change in changes.items() if key != "seed"]
     name = recipe or recipe_name(root).removesuffix("+changes")
-    seed = [f"s{params['seed']}"] if "seed" in params else []
-    shown = named if len(named) <= MOST_NAMED_CHANGES else [f"{len(named)} changes"]
-    return " ".join([*filter(None, [name]), *shown, *seed])
+    seed = f"seed {params['seed']}" if "seed" in params else ""
+    return " ".join(filter(None, [name, variation(changes), seed]))
 
 
 def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
@@ -65,8 +63,9 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
     parts = []
     for benchmark, score in scores.items():
         gain = gains.get(benchmark)
-        over = f", {100 * gain['value']:+.1f} points over {gain['baseline']}" if gain else ""
-        parts.append(f"{score['policy']} {_percent(score)} on {benchmark}{over}")
+        where = f" on {benchmark}" if len(scores) > 1 else ""
+        over = f", {100 * gain['value']:+.1f} over {gain['baseline']}" if gain else ""
+        parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
     return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
@@ -82,15 +81,25 @@ def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str
     if recipe:
         lines += [f"**Recipe:** {recipe}{', changed:' if changes else ', unchanged'}", ""]
         lines += [*(f"- `{key}`: {change}" for key, change in changes.items()), *([""] if changes else [])]
-    for outcome, names in done.stages.items():
+    lines += [f"**Time:** {duration(done.seconds)}", ""]
+    for outcome in (RAN, "restored"):
+        names = done.stages(outcome)
         if names:
             lines += [f"**{outcome.capitalize()}** ({len(names)}): {', '.join(names)}", ""]
+    lines += [f"{len(done.stages(UNCHANGED))} of {len(done.outcomes)} stages were up to date.", ""]
+    record = done.record or {}
     if result:
-        lines += [f"**Report:** `{root / result['page']}`", ""]
-    address = mlflow_search()
-    if address and os.environ.get("RETRACE_TRACKING") != "off":
-        lines += [f"**MLflow:** [all runs]({address})", ""]
+        lines += [f"**Report:** `{root / result['page']}`{_report_in_mlflow(record)}", ""]
+    if link := mlflow_link(record):
+        lines += [f"**Tracking:** {link} with all parameters and scores of this run", ""]
     return "\n".join(lines)
+
+
+def _report_in_mlflow(record: Mapping[str, Any]) -> str:
+    """A browser opens no file for a page of a server, so the link leads to the copy in MLflow."""
+    page = (record.get("page") or {}).get("path", "")
+    address = mlflow_page(record, f"artifacts/{Path(page).name}") if page else ""
+    return f" ([in MLflow]({address}))" if address else ""
 
 
 def _scores(result: Mapping[str, Any]) -> list[str]:
@@ -102,7 +111,7 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
         lines += ["| policy | score | 95% interval |", "|---|--:|--:|"]
         for score in scores:
             low, high = 100 * score["low"], 100 * score["high"]
-            cells = [score["policy"], f"{100 * score['value']:.1f}%", f"{low:.1f} to {high:.1f}"]
+            cells = [score["policy"], f"{100 * score['value']:.1f} %", f"{low:.1f} to {high:.1f}"]
             lines.append(
                 f"| {' | '.join(f'**{cell}**' if score is scores[-1] else cell for cell in cells)} |"
             )
@@ -130,4 +139,4 @@ def _gains(result: Mapping[str, Any]) -> list[str]:
 
 
 def _percent(score: Mapping[str, float]) -> str:
-    return f"{100 * score['value']:.1f}% [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"
+    return f"{100 * score['value']:.1f} % [{100 * score['low']:.1f}, {100 * score['high']:.1f}]"

@@ -17,13 +17,13 @@ from stages.observe.stage_timings import latest_runs
 
 TRAINING_PAGES = "workflowType=machine_learning"
 """Without it MLflow shows its pages for agents' traces."""
-RAN = "ran"
-OUTCOMES = {"didn't change, skipping": "unchanged", "is cached - skipping run": "restored"}
+RAN, UNCHANGED = "ran", "up to date"
+OUTCOMES = {"didn't change, skipping": UNCHANGED, "is cached - skipping run": "restored"}
 """What a stage's task did, by the line of DVC that says so; without such a line the stage ran."""
 _SENTENCES = {
     RAN: "Finished.",
     "restored": "Restored from DVC's run cache: nothing was computed.",
-    "unchanged": "Unchanged: another run brought it up to date in the meantime.",
+    UNCHANGED: "Up to date: another run did its work in the meantime.",
 }
 HEADLINES = "data/headline/"
 """Where stages write the few numbers that `dvc metrics show` has."""
@@ -132,25 +132,30 @@ def has_mlflow_run(stage: DvcStage, env: Mapping[str, str]) -> bool:
 
 
 def mlflow_link(run: Mapping[str, str]) -> str:
-    """Markdown that leads to a run of the ledger; its bare id where no server is known."""
+    """Markdown that leads to a run of the ledger, or of the graph; its bare id where no server is known."""
     if not run.get("run_id"):
         return ""
-    if not _base():
-        return f"MLflow run `{run['run_id']}`"
-    return (
-        f"[MLflow run]({_base()}/#/experiments/{run['experiment_id']}/runs/{run['run_id']}?{TRAINING_PAGES})"
-    )
+    address = mlflow_page(run)
+    return f"[MLflow run]({address})" if address else f"MLflow run `{run['run_id']}`"
 
 
-def mlflow_search(stage: str = "") -> str:
-    """Address of all runs of a stage in MLflow, or of all runs; "" where no server is known.
+def mlflow_page(run: Mapping[str, str], inside: str = "") -> str:
+    """Address of a run, or of a page `inside` it; "" where run or server are unknown."""
+    if not run.get("run_id") or not _base():
+        return ""
+    place = "/".join(filter(None, [run["run_id"], inside]))
+    return f"{_base()}/#/experiments/{run['experiment_id']}/runs/{place}?{TRAINING_PAGES}"
+
+
+def mlflow_search(stage: str) -> str:
+    """Address of all runs of a stage in MLflow; "" where no server is known.
 
     MLflow's start page where its experiment is not known.
     """
     experiment, base = os.environ.get("RETRACE_MLFLOW_EXPERIMENT"), _base()
     if not experiment or not base:
         return base
-    search = quote(f"tags.`dvc.stage` = '{stage}'") if stage else ""
+    search = quote(f"tags.`dvc.stage` = '{stage}'")
     return f"{base}/#/experiments/{experiment}/runs?searchFilter={search}&{TRAINING_PAGES}"
 
 

@@ -29,6 +29,7 @@ from pipelines.runtime.usage import Usage, watched
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/observe/progress.py)."""
+ERROR = re.compile(r"error: |ERROR: |[\w.]*(Error|Exception|Interrupt)(: |$)")
 REMEDIES = (
     (
         r"CUDA out of memory|OutOfMemoryError",
@@ -47,13 +48,11 @@ REMEDIES = (
         "the message says what to correct (usually in params.yaml); then run the flow again",
     ),
 )
-OTHERWISE = (
-    "mend the cause and run the flow again: finished stages are skipped, training goes on from its checkpoint"
-)
+OTHERWISE = "correct the cause and run the flow again: finished stages are skipped, training resumes"
 
 
 class StageFailed(Exception):
-    """The stage's command failed; the message has its last lines and the remedy."""
+    """The stage's command failed. The message's first line says why; the remedy and its last lines follow."""
 
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -89,12 +88,13 @@ def bring_up_to_date(
             with project_lock(root, logger.info) as lock, watched() as usage:
                 code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
         except TimedOut as error:
-            _tell_failure(
-                stage, log, f"{error}; raise launch.hours (or hours_per_stage) if it may take longer", usage
+            reason = (
+                f"stage {stage.name} was stopped after {hours:g} h: raise launch.hours (or hours_per_stage)"
             )
-            raise
+            _tell_failure(stage, log, reason, usage)
+            raise TimedOut(reason) from error
     if code:
-        reason = f"stage {stage.name} failed (exit code {code}). What to do: {remedy(log.last)}"
+        reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {remedy(log.last)}"
         _tell_failure(stage, log, reason, usage)
         raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
     log.finish()
@@ -110,6 +110,14 @@ def percent(line: str) -> float | None:
     """How far the stage is, where the line tells."""
     found = PROGRESS.match(line)
     return 100 * int(found[1]) / max(1, int(found[2])) if found else None
+
+
+def cause(lines: Sequence[str]) -> str:
+    """The line that says why a stage failed: its error or exception, else its last line before DVC's."""
+    before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
+    errors = [line for line in before_dvc if ERROR.match(line)]
+    told = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
+    return told.removeprefix("error: ").removeprefix("ERROR: ")
 
 
 def remedy(lines: Iterable[str]) -> str:
@@ -133,5 +141,6 @@ def _told(slots: Slots) -> str:
 
 def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> None:
     lines = "\n".join(f"    {line}" for line in log.last)
-    text = f"## {stage.name} failed\n\n{reason}\n\n{usage.told()}\n\n{lines}\n"
+    told = reason.replace("\n", "\n\n")
+    text = f"## {stage.name} failed\n\n{told}\n\n{usage.told()}\n\n{lines}\n"
     create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")

@@ -81,7 +81,7 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
             for gain in gains
         ]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
-    return [*lines, "", f"time    {_duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+    return [*lines, "", f"time    {duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
 
 
 def _parsed(path: str, text: bytes) -> dict[str, Any]:
@@ -116,6 +116,7 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """`7 min 3 s`."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -22,7 +22,7 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 import prefect
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
 from pipelines.runtime.process_group import end_groups, supervised
 from stages.foundations.errors import UserError
@@ -58,7 +58,8 @@ def passing_server() -> Iterator[str]:
     server = subprocess.Popen(supervised(command), env={**os.environ, **settings}, start_new_session=True)
     try:
         _wait(server, f"{address}/health")
-        with temporary_settings(updates={PREFECT_API_URL: address}):
+        # It has no pages, so Prefect must not print their addresses.
+        with temporary_settings(updates={PREFECT_API_URL: address, PREFECT_UI_URL: ""}):
             yield address
             asyncio.run(_send_what_waits())
     finally:
