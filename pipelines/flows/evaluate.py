@@ -14,16 +14,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.flows.reproduce import (
-    EXPECTED,
-    Hours,
-    failed,
-    named,
-    project_folder,
-    run_name_of_form,
-    run_stages,
-)
+from pipelines.flows.reproduce import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
 from pipelines.flows.stage_page import best_scores, metric_tables
+from pipelines.flows.stage_task import failed
 from pipelines.graph.params_lock import recipe_in_use
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
@@ -48,9 +41,11 @@ def evaluate(
         hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
+    logger = get_run_logger()
     try:
         return _evaluate(project_folder(project), policy, named(recipe), hours_per_stage)
     except EXPECTED as error:
+        logger.error("%s", error)
         return failed(error)
 
 

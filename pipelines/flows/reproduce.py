@@ -11,10 +11,10 @@ same result.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -25,14 +25,13 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
-from prefect.settings import PREFECT_API_URL
-from prefect.states import Completed, Failed
+from prefect.states import Completed
 from pydantic import Field
 
 from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
 from pipelines.flows.result_page import Done, result_message, result_page, run_name
 from pipelines.flows.stage_page import UNCHANGED
-from pipelines.flows.stage_task import StageFailed, bring_up_to_date
+from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
 from pipelines.graph.graph import count_unchanged, stages_in_order
 from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
@@ -43,7 +42,7 @@ from pipelines.launching.resources import stage_hours
 from pipelines.mirroring.mirror import mirror
 from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
-from pipelines.ui.temporary_server import passing_server
+from pipelines.ui.temporary_server import server_in_use
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
@@ -83,17 +82,12 @@ def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, p
             result = read_result(root)
             page = result_page(root, result, done)
     except EXPECTED as error:
+        logger.error("%s", error)
         return failed(error)
     create_markdown_artifact(page, key="result", description="What this run achieved")
     for warning in result["warnings"] if result else ():
         logger.warning("%s", warning)
     return Completed(message=result_message(result, done))
-
-
-def failed(error: Exception) -> State:
-    """The failed state of the flow, with the first line of the error as its message. The caller gets the error."""
-    get_run_logger().error("%s", error)
-    return Failed(message=str(error).partition("\n")[0], data=error)
 
 
 def project_folder(project: str) -> Path:
@@ -134,7 +128,7 @@ def run_stages(
             outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
             for stage in left[count : count + 1]:
                 task = bring_up_to_date.with_options(task_run_name=stage.name)
-                outcomes[stage.name] = task(str(root), stage, hours, env, flags)
+                outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
             left = left[count + 1 :]
         push_after_run(root, tell)
         is_complete = True
@@ -153,6 +147,8 @@ def _on_record(root: Path) -> bytes:
 
 
 def _mirror(root: Path, tell: Callable[[str], None]) -> None:
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return
     try:
         report = mirror(root, root / "state")
     except UserError as error:
@@ -178,7 +174,7 @@ def main(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     try:
         folder = str(project_folder(given.project)) if given.project else ""
-        with terminated_as_interrupt(), nullcontext() if PREFECT_API_URL.value() else passing_server():
+        with terminated_as_interrupt(), server_in_use():
             reproduce(project=folder)
     except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)

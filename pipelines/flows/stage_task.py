@@ -17,7 +17,9 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
+from prefect.states import Failed
 
 from pipelines.flows.stage_page import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
 from pipelines.flows.task_log import TaskLog
@@ -62,10 +64,10 @@ def bring_up_to_date(
     hours: float,
     env: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
-) -> str:
-    """Brings one stage up to date with `dvc repro` and these `flags`. Returns an outcome of `OUTCOMES`.
+) -> str | State:
+    """Brings one stage up to date with `dvc repro` and these `flags`. The result is an outcome of `OUTCOMES`.
 
-    Waits for another run in the same project. Raises StageFailed with its last lines, or TimedOut.
+    Waits for another run in the same project. Ends in a failed state whose result raises StageFailed or TimedOut.
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
@@ -87,16 +89,16 @@ def bring_up_to_date(
         try:
             with project_lock(root, logger.info) as lock, watched() as usage:
                 code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
-        except TimedOut as error:
+        except TimedOut:
             reason = (
-                f"stage {stage.name} was stopped after {hours:g} h: raise launch.hours (or hours_per_stage)"
+                f"stage {stage.name} was stopped after {hours:.3g} h: raise launch.hours (or hours_per_stage)"
             )
             _tell_failure(stage, log, reason, usage)
-            raise TimedOut(reason) from error
+            return failed(TimedOut(reason))
     if code:
         reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {remedy(log.last)}"
         _tell_failure(stage, log, reason, usage)
-        raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
+        return failed(StageFailed("\n".join([reason, "Its last lines:", *log.last])))
     log.finish()
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
     page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
@@ -104,6 +106,15 @@ def bring_up_to_date(
         describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}"
     )
     return outcome
+
+
+def failed(error: Exception) -> State:
+    """A failed state whose message is one sentence, and whose result raises the error.
+
+    Had a task or a flow raised it, the log would have a traceback through Prefect.
+    """
+    told = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
+    return Failed(message=" ".join(told.split()), data=error)
 
 
 def percent(line: str) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,11 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 LINES_IN_A_FAILURE = 25
 SECONDS_BETWEEN_UPDATES = 5.0
+ADVICE = re.compile(
+    r"\s*$|Updating lock file |Generating lock file |To track the changes with git, run:|\tgit add "
+    r"|To enable auto staging, run:|\tdvc config core.autostage |Use `dvc push` to send"
+)
+"""What DVC says after each stage. It is advice to a person at a terminal, and wrong within a run."""
 
 
 class TaskLog:
@@ -32,7 +38,7 @@ class TaskLog:
         self._updated = 0.0
 
     def __call__(self, line: str) -> None:
-        if not line.strip():
+        if ADVICE.match(line):
             return
         self.last.append(line)
         self._logger.info("%s", line)

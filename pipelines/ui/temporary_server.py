@@ -24,10 +24,34 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
+from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, supervised
 from stages.foundations.errors import UserError
 
 SECONDS_TO_START = 120.0
+
+
+@contextmanager
+def server_in_use() -> Iterator[None]:
+    """Inside, Prefect talks to the server at PREFECT_API_URL, or to a passing one where that is not set.
+
+    UserError when no server answers: Prefect would say so with a traceback.
+    """
+    address = PREFECT_API_URL.value()
+    if not address:
+        with passing_server():
+            yield
+        return
+    try:
+        urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10).close()
+    except OSError as error:
+        # Whatever else is wrong (a password, a certificate), Prefect's client knows more about it.
+        if isinstance(getattr(error, "reason", None), ConnectionRefusedError | socket.gaierror):
+            raise UserError(
+                f"no Prefect server answers at {without_password(address)}: start it (`make ui` starts one), "
+                "or unset PREFECT_API_URL"
+            ) from None
+    yield
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from tests.fakes.processes import wait_until
 
+ENDED = "ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 1"
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 
 
@@ -191,13 +192,38 @@ def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
             "killed it",
         ),
         ("error: --policy x does not exist", "the message says what to correct"),
-        ("Traceback (most recent call last):", "mend the cause and run the flow again"),
+        ("Traceback (most recent call last):", "correct the cause and run the flow again"),
     ],
 )
 def test_a_failure_has_a_remedy(line, told):
     from pipelines.flows.stage_task import remedy
 
     assert told in remedy(["some line", line])
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ["step 1", "error: --policy x does not exist: name another", ENDED],
+            "--policy x does not exist: name another",
+        ),
+        (
+            ["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory", ENDED],
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+        (["step 1", ENDED], "step 1"),
+        (
+            ["ERROR: output 'data/x' is already tracked by SCM", ""],
+            "output 'data/x' is already tracked by SCM",
+        ),
+        ([], "it said nothing"),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_line_that_says_it(lines, told):
+    from pipelines.flows.stage_task import cause
+
+    assert cause(lines) == told
 
 
 def test_progress_is_read_from_the_lines():

@@ -13,6 +13,7 @@ import pytest
 
 from pipelines.mirroring.mirror import Report
 from tests.fakes.processes import assert_all_end
+from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -73,11 +74,12 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
 
     state = reproduce(project=str(dvc_project), return_state=True)
 
-    assert state.is_completed() and state.message == "4 stages ran"
+    assert state.is_completed() and state.message == "4 of 4 stages ran"
     assert (dvc_project / "data/last.txt").exists()
     assert task_runs() == dict.fromkeys(names, "Completed")
     messages = [log.message for log in wait_for_logs("making the first")]
     assert "making the first" in messages and "> python first.py" in messages
+    assert not [message for message in messages if "git add" in message]
     artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
     stages = ["stage-first", "stage-last", "stage-round-a", "stage-round-b"]
     assert sorted(artifacts) == ["progress-first", "result", *stages], "no other stage reports progress"
@@ -93,6 +95,7 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
 
     mirrored = []
     monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
+    monkeypatch.setenv("RETRACE_TRACKING", "on")
 
     def run():
         state = reproduce(project=str(dvc_project), return_state=True)
@@ -100,7 +103,7 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
 
     reproduce(project=str(dvc_project))
     marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
-    assert len(mirrored) == 1 and run() == ("ran nothing", {})
+    assert len(mirrored) == 1 and run() == ("0 of 4 stages ran", {})
     assert len(mirrored) == 1, "MLflow has all that dvc.lock has"
     assert marks == {path: path.stat().st_mtime_ns for path in marks}
 
@@ -108,10 +111,13 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
     params.write_text(params.read_text().replace("b: 2", "b: 3"))
     told, tasks = run()
     assert tasks == {"round@b": "Completed"}, "its output is as before, so DVC does not run `last` again"
-    assert told == "ran round@b" and len(mirrored) == 2
+    assert told == "1 of 4 stages ran" and len(mirrored) == 2
 
     (dvc_project / "data/first.txt").unlink()
-    assert run() == ("ran nothing; 1 restored from DVC's cache", {"first": "Completed"})
+    assert run() == ("0 of 4 stages ran, 1 restored from DVC's cache", {"first": "Completed"})
+    assert any(
+        "0 of 4 stages ran, 4 were up to date" in log.message for log in wait_for_logs("4 were up to date")
+    )
 
 
 def wait_for_logs(text):
@@ -169,15 +175,31 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
     assert "folder of a DVC project" in capsys.readouterr().out
 
 
+def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from pipelines.flows.reproduce import main
+
+    with temporary_settings(updates={PREFECT_API_URL: f"http://127.0.0.1:{unused_port()}/api"}):
+        assert main([]) == 2
+    assert "no Prefect server answers at http://127.0.0.1:" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
     from pipelines.flows.reproduce import reproduce
     from pipelines.flows.stage_task import StageFailed
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
-    with pytest.raises(StageFailed, match=r"stage first failed .*What to do: .*\n(.*\n)*the cause"):
-        reproduce(project=str(dvc_project))
+    state = reproduce(project=str(dvc_project), return_state=True)
+    assert state.is_failed() and state.message == "stage first failed: the cause"
+    with pytest.raises(StageFailed, match=r"What to do: .*\n(.*\n)*the cause"):
+        state.result()
     assert not (dvc_project / "data/last.txt").exists()
+
+    (dvc_project / "dvc.yaml").unlink()
+    state = reproduce(project=str(dvc_project), return_state=True)
+    assert state.is_failed() and "is no DVC project of this machine" in state.message
 
 
 @pytest.mark.slow
@@ -186,7 +208,7 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
     from pipelines.runtime.process_group import TimedOut
 
     (dvc_project / "first.py").write_text(SLEEPER)
-    with pytest.raises(TimedOut):
+    with pytest.raises(TimedOut, match=r"stage first was stopped after 0\.00278 h: raise launch\.hours"):
         reproduce(project=str(dvc_project), hours_per_stage=10 / 3600)
     assert_all_end([int((dvc_project / "pid").read_text())])
 

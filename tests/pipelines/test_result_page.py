@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.flows.result_page import Done, result_message, result_page, run_name
+from pipelines.flows.stage_page import RAN, UNCHANGED
 from stages.foundations.files import sha256_of
 from stages.foundations.scratch import PROJECT
 
@@ -43,6 +44,7 @@ RESULT = {
     ],
     "warnings": ["rl_2: no step trained"],
 }
+RECORD = {"run_id": "abc", "experiment_id": "1", "page": {"path": "reports/index.html", "md5": "d0"}}
 
 
 @pytest.fixture
@@ -63,21 +65,18 @@ def edit(root: Path, before: str, after: str) -> None:
 
 
 def done(ran: list[str]) -> Done:
-    found = Done()
-    found.add("ran", ran)
-    found.add("unchanged", ["base", "sft"])
-    return found
+    return Done({"base": UNCHANGED, "sft": UNCHANGED, **dict.fromkeys(ran, RAN)}, 63.0, RECORD)
 
 
 def test_a_run_is_named_after_recipe_changes_and_seed(root: Path) -> None:
-    assert run_name(root, "") == "laptop s0"
+    assert run_name(root, "") == "laptop seed 0"
     edit(root, "group_size: 16", "group_size: 8")
     edit(root, "seed: 0 ", "seed: 3 ")
-    assert run_name(root, "") == "laptop rl.group_size=8 s3"
-    assert run_name(root, "laptop") == "laptop s0", "the form's recipe replaces params.yaml"
+    assert run_name(root, "") == "laptop rl.group_size=8 seed 3"
+    assert run_name(root, "laptop") == "laptop seed 0", "the form's recipe replaces params.yaml"
     with open(root / "params.yaml", "a") as params:
         params.write("one: 1\ntwo: 2\n")
-    assert run_name(root, "") == "laptop 3 changes s3"
+    assert run_name(root, "") == "laptop 3 changes seed 3"
 
 
 def test_a_name_that_cannot_be_made_leaves_the_error_to_the_flow(tmp_path: Path) -> None:
@@ -87,10 +86,15 @@ def test_a_name_that_cannot_be_made_leaves_the_error_to_the_flow(tmp_path: Path)
 
 def test_the_message_has_scores_gains_what_ran_and_warnings() -> None:
     assert result_message(RESULT, done(["code", "grade@rl_3"])) == (
-        "rl_3 94.2% [92.5, 95.8] on sums, +51.0 points over sft; rl_3 20.0% [15.0, 25.0] on products; "
-        "ran code, grade@rl_3; WARNING: rl_2: no step trained"
+        "rl_3 94.2 % [92.5, 95.8] on sums, +51.0 over sft; rl_3 20.0 % [15.0, 25.0] on products; "
+        "2 of 4 stages ran; WARNING: rl_2: no step trained"
     )
-    assert result_message(None, done(["a", "b", "c", "d"])) == "4 stages ran"
+    one = {"scores": RESULT["scores"][:2], "gains": RESULT["gains"], "warnings": []}
+    assert (
+        result_message(one, done(["code"])) == "rl_3 94.2 % [92.5, 95.8], +51.0 over sft; 1 of 3 stages ran"
+    )
+    restored = Done({"a": RAN, "b": "restored", "c": UNCHANGED}, 1.0)
+    assert result_message(None, restored) == "1 of 3 stages ran, 1 restored from DVC's cache"
 
 
 def test_the_page_has_scores_warnings_changes_and_what_ran(
@@ -101,11 +105,16 @@ def test_the_page_has_scores_warnings_changes_and_what_ran(
     monkeypatch.setenv("RETRACE_MLFLOW_URL", "http://127.0.0.1:5001")
     edit(root, "group_size: 16", "group_size: 8")
     page = result_page(root, RESULT, done(["code"]))
-    assert page.index("rl_2: no step trained") < page.index("| sft | 43.3% | 41.0 to 45.8 |")
-    assert "| **rl_3** | **94.2%** | **92.5 to 95.8** |" in page
+    assert page.index("rl_2: no step trained") < page.index("| sft | 43.3 % | 41.0 to 45.8 |")
+    assert "| **rl_3** | **94.2 %** | **92.5 to 95.8** |" in page
     assert "| sums | rl_3 over sft | avg@8 | **+51.0** | +48.0 to +53.0 |" in page
     assert "- `rl.group_size`: 16 -> 8" in page
-    assert "**Ran** (1): code" in page and "**Unchanged** (2): base, sft" in page
-    assert str(root / "reports/index.html") in page and "(http://127.0.0.1:5001)" in page
-    monkeypatch.setenv("RETRACE_TRACKING", "off")
-    assert "127.0.0.1" not in result_page(root, RESULT, done(["code"]))
+    assert "**Ran** (1): code" in page and "2 of 3 stages were up to date" in page
+    assert "**Time:** 1 min 3 s" in page and str(root / "reports/index.html") in page
+    run = "http://127.0.0.1:5001/#/experiments/1/runs/abc"
+    assert f"({run}?" in page and f"({run}/artifacts/index.html?" in page
+    untracked = result_page(root, RESULT, Done({"code": RAN}, 1.0))
+    assert "127.0.0.1" not in untracked, "a run that is not in MLflow has no link"
+    monkeypatch.delenv("RETRACE_MLFLOW_URL")
+    page = result_page(root, None, done([]))
+    assert "`abc`" in page and "](" not in page, "no server is known"
