@@ -54,7 +54,7 @@ OTHERWISE = "correct the cause and run the flow again: finished stages are skipp
 
 
 class StageFailed(Exception):
-    """The stage's command failed. The message's first line says why; the remedy and its last lines follow."""
+    """The stage's command failed. The first line of the message says why, the rest what to do."""
 
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -98,7 +98,7 @@ def bring_up_to_date(
     if code:
         reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {remedy(log.last)}"
         _tell_failure(stage, log, reason, usage)
-        return failed(StageFailed("\n".join([reason, "Its last lines:", *log.last])))
+        return failed(StageFailed(reason))
     log.finish()
     outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
     page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
