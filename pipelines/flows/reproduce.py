@@ -111,14 +111,12 @@ def run_stages(
     """Brings all stages up to date, or `targets` and what they depend on. Each stage that has to run is a task.
 
     UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
-    results are pulled where it has them, and pushed at the end. MLflow is brought up to date at the end, also after a
-    failure, but not when `dvc.lock` is as before: nothing new is on record then. Faults of the remote or of MLflow are
-    logged and do not fail the flow.
+    results are pulled where it has them, and pushed at the end. MLflow is updated after a failure, and at the
+    end when `dvc.lock` has changed. Faults of the remote or of MLflow are logged and do not fail the flow.
     """
     logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
     tell = logger.info
     clear_strays(root)
-    is_complete = False
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
         outcomes, left = {}, stages_in_order(root, targets)
@@ -131,10 +129,11 @@ def run_stages(
                 outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
             left = left[count + 1 :]
         push_after_run(root, tell)
-        is_complete = True
-    finally:
-        if not is_complete or _on_record(root) != before:
-            _mirror(root, tell)
+    except Exception:  # no interrupt: a person who presses Ctrl-C would have to wait
+        _mirror(root, tell)
+        raise
+    if _on_record(root) != before:
+        _mirror(root, tell)
     # Also when nothing ran: `dvc repro` alone leaves no record.
     done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
     tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")

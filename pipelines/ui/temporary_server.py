@@ -84,8 +84,10 @@ def passing_server() -> Iterator[str]:
         _wait(server, f"{address}/health")
         # It has no pages, so Prefect must not print their addresses.
         with temporary_settings(updates={PREFECT_API_URL: address, PREFECT_UI_URL: ""}):
-            yield address
-            asyncio.run(_send_what_waits())
+            try:
+                yield address
+            finally:  # after a failure too, or Prefect tries for a minute at the end of this process
+                asyncio.run(_send_what_waits())
     finally:
         end_groups([server])
 

@@ -205,6 +205,23 @@ def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_
 
 
 @pytest.mark.slow
+def test_a_flow_by_hand_that_fails_sends_its_last_lines_to_its_server(dvc_project, tmp_path):
+    (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)],
+        env={**kept, "PREFECT_HOME": str(tmp_path / "prefect")},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 1 and "error: stage first failed: the cause\nWhat to do: " in done.stderr
+    assert "Error logging to API" not in done.stderr, "the server was gone before the log was sent"
+    assert "Traceback" not in done.stderr and "View at" not in done.stderr
+
+
+@pytest.mark.slow
 def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
     from pipelines.flows.reproduce import reproduce
     from pipelines.runtime.process_group import TimedOut
