@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.flows.stage_page import RAN, UNCHANGED, mlflow_link, mlflow_page
 from pipelines.graph.resolved_recipes import read_recipe
-from pipelines.graph.result import changes_from_recipe, duration
+from pipelines.graph.result import changes_from_recipe, seconds_in_words
 from pipelines.records.graph_run import variation
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
@@ -81,7 +81,7 @@ def result_page(root: Path, result: Mapping[str, Any] | None, done: Done) -> str
     if recipe:
         lines += [f"**Recipe:** {recipe}{', changed:' if changes else ', unchanged'}", ""]
         lines += [*(f"- `{key}`: {change}" for key, change in changes.items()), *([""] if changes else [])]
-    lines += [f"**Time:** {duration(done.seconds)}", ""]
+    lines += [f"**Time:** {seconds_in_words(done.seconds)}", ""]
     for outcome in (RAN, "restored"):
         names = done.stages(outcome)
         if names:

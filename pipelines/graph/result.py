@@ -81,7 +81,13 @@ def summarize(result: Mapping[str, Any], seconds: float, changes: Mapping[str, s
             for gain in gains
         ]
     lines += [f"WARNING: {warning}" for warning in result["warnings"]]
-    return [*lines, "", f"time    {duration(seconds)}", f"report  {result['page']}", *_next(result["gains"])]
+    return [
+        *lines,
+        "",
+        f"time    {seconds_in_words(seconds)}",
+        f"report  {result['page']}",
+        *_next(result["gains"]),
+    ]
 
 
 def _parsed(path: str, text: bytes) -> dict[str, Any]:
@@ -116,7 +122,9 @@ def _next(gains: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def duration(seconds: float) -> str:
-    """`7 min 3 s`."""
+def seconds_in_words(seconds: float) -> str:
+    """`12 s`, `3 min 5 s`, `2 h 40 min`."""
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
