@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed
 
 from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.flows.reproduce import Hours, named, project_folder, run_stages
+from pipelines.flows.reproduce import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
+from pipelines.flows.stage_page import best_scores, metric_tables
+from pipelines.flows.stage_task import failed
 from pipelines.graph.params_lock import recipe_in_use
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
@@ -19,10 +24,15 @@ from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import read_definitions, stages_of
 
 
-@flow(name="evaluate", flow_run_name="evaluate {policy}", log_prints=False, persist_result=False)
+@flow(
+    name="evaluate",
+    flow_run_name=lambda: f"{flow_run.parameters['policy']} of {run_name_of_form() or 'this project'}",
+    log_prints=False,
+    persist_result=False,
+)
 def evaluate(
     policy: Policy, recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = ""
-) -> None:
+) -> State:
     """Measure one policy on every benchmark. Scores come with their 95% intervals.
 
     Args:
@@ -31,28 +41,27 @@ def evaluate(
         hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = project_folder(project)
-    with recipe_in_use(root, named(recipe), get_run_logger().info):
+    logger = get_run_logger()
+    try:
+        return _evaluate(project_folder(project), policy, named(recipe), hours_per_stage)
+    except EXPECTED as error:
+        logger.error("%s", error)
+        return failed(error)
+
+
+def _evaluate(root: Path, policy: str, recipe: str, hours_per_stage: float) -> State:
+    with recipe_in_use(root, recipe, get_run_logger().info):
         stages = stages_of(read_definitions(root / "dvc.yaml"), read_yaml(root / "params.yaml"))
         scoring = {stage.item: stage for stage in stages if about(stage.name).score_keys}
         if policy not in scoring:
             raise UserError(
                 f"params.yaml measures no policy {policy!r}: choose one of {', '.join(scoring)}, or another recipe"
             )
-        run_stages(root, hours_per_stage, targets=(scoring[policy].address,))
-        metrics = json.loads((root / scoring[policy].metrics[0]).read_text())
-    create_markdown_artifact(
-        score_table(policy, metrics),
-        key=f"scores-{policy.replace('_', '-')}",
-        description=f"Scores of policy {policy}",
-    )
-
-
-def score_table(policy: str, metrics: dict[str, float]) -> str:
-    """Markdown: every metric that has an interval, with it."""
-    rows = [
-        f"| {name} | {value:.4f} | {metrics[f'{name}_low']:.4f} to {metrics[f'{name}_high']:.4f} |"
-        for name, value in metrics.items()
-        if f"{name}_low" in metrics and f"{name}_high" in metrics
-    ]
-    return "\n".join([f"## {policy}", "", "| score | value | 95% interval |", "|---|--:|---|", *rows])
+        stage = scoring[policy]
+        done = run_stages(root, hours_per_stage, targets=(stage.address,))
+        create_markdown_artifact(
+            "\n".join([f"## {policy}", "", *metric_tables(root, stage.metrics[0])]),
+            key=f"scores-{policy.replace('_', '-')}",
+            description=f"Scores of policy {policy}",
+        )
+        return Completed(message=f"{policy} {best_scores(root, stage.metrics[0])}; {done.told()}")

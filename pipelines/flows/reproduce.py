@@ -1,18 +1,20 @@
-"""The Prefect flow `reproduce`: one task per DVC stage, in graph order, with live logs.
+"""The Prefect flow `reproduce`: a task for each DVC stage that has to run, in graph order, with live logs.
 
-DVC owns what runs, the flow owns clocks, logs, GPUs and the end of child processes. `dvc repro` alone gives the same
-result.
+DVC decides what runs. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone gives the
+same result.
 
-    python -m pipelines.flows.reproduce            # once, on the server at PREFECT_API_URL or a passing one of its own
+    python -m pipelines.flows.reproduce            # once, on the server at PREFECT_API_URL or a temporary one
 
-`make ui` has it as a deployment that is started from a form.
+`make ui` offers the flow as a deployment with a form.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
+import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -20,37 +22,72 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 
 # isort: split
 from prefect import flow, get_run_logger
-from prefect.settings import PREFECT_API_URL
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed
 from pydantic import Field
 
 from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
-from pipelines.flows.stage_task import StageFailed, bring_up_to_date
-from pipelines.graph.graph import stages_in_order
+from pipelines.flows.result_page import Done, result_message, result_page, run_name
+from pipelines.flows.stage_page import UNCHANGED
+from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
+from pipelines.graph.graph import count_unchanged, stages_in_order
 from pipelines.graph.params_lock import recipe_in_use
-from pipelines.graph.recipes import clear_strays, parameters_changed
+from pipelines.graph.project_lock import project_lock
+from pipelines.graph.recipes import clear_strays
+from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.launching.resources import stage_hours
 from pipelines.mirroring.mirror import mirror
+from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
-from pipelines.ui.temporary_server import passing_server
+from pipelines.ui.temporary_server import server_in_use
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
+EXPECTED = (UserError, StageFailed, TimedOut)
+"""Errors whose message says what happened. Prefect would put a traceback into the log."""
 
 
-@flow(name="reproduce", flow_run_name="reproduce", log_prints=False, persist_result=False)
-def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> None:
-    """Bring every stage up to date, from raw data to the report. What has not changed is not run again.
+def run_name_of_form() -> str:
+    """The name of the run in progress, from its form."""
+    given = flow_run.parameters
+    try:
+        return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
+    except UserError:  # the flow itself reports it
+        return ""
+
+
+@flow(
+    name="reproduce",
+    flow_run_name=lambda: run_name_of_form() or "reproduce",
+    log_prints=False,
+    persist_result=False,
+)
+def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> State:
+    """Bring every stage up to date, from raw data to the report. Unchanged stages are not run again.
 
     Args:
         recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
         hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
         project: Folder of another DVC project on the worker's machine. Empty is this project.
     """
-    root = project_folder(project)
-    with recipe_in_use(root, named(recipe), get_run_logger().info):
-        run_stages(root, hours_per_stage)
+    logger = get_run_logger()
+    try:
+        root = project_folder(project)
+        with recipe_in_use(root, named(recipe), logger.info):
+            done = run_stages(root, hours_per_stage)
+            result = read_result(root)
+            page = result_page(root, result, done)
+    except EXPECTED as error:
+        logger.error("%s", error)
+        return failed(error)
+    create_markdown_artifact(page, key="result", description="What this run achieved")
+    for warning in result["warnings"] if result else ():
+        logger.warning("%s", warning)
+    return Completed(message=result_message(result, done))
 
 
 def project_folder(project: str) -> Path:
@@ -70,30 +107,47 @@ def named(recipe: str) -> str:
 
 def run_stages(
     root: Path, hours_per_stage: float, targets: tuple[str, ...] = (), env: Mapping[str, str] | None = None
-) -> None:
-    """Brings stages up to date, each as a task of the flow that runs: all, or `targets` and what they depend on.
+) -> Done:
+    """Brings all stages up to date, or `targets` and what they depend on. Each stage that has to run is a task.
 
     UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
-    what is there is pulled instead of computed, and results are pushed. In the end, failed or not, MLflow is brought up
-    to date with what is on record. When remote or MLflow fail, the log says so and the flow has still succeeded.
+    results are pulled where it has them, and pushed at the end. MLflow is updated after a failure, and at the
+    end when `dvc.lock` has changed. Faults of the remote or of MLflow are logged and do not fail the flow.
     """
-    tell = get_run_logger().info
-    if parameters_changed(root):
-        if (root / "pipelines" / "graph" / "schema.py").exists():
-            from pipelines.graph.schema import check_params
-
-            check_params(root / "params.yaml", root)
-        clear_strays(root)
+    logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
+    tell = logger.info
+    clear_strays(root)
     try:
         flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
-        for stage in stages_in_order(root, targets):
-            bring_up_to_date.with_options(task_run_name=stage.name)(str(root), stage, hours, env, flags)
+        outcomes, left = {}, stages_in_order(root, targets)
+        while left:
+            with project_lock(root, tell):
+                count = count_unchanged(root, left, flags)
+            outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
+            for stage in left[count : count + 1]:
+                task = bring_up_to_date.with_options(task_run_name=stage.name)
+                outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
+            left = left[count + 1 :]
         push_after_run(root, tell)
-    finally:
+    except Exception:  # no interrupt: a person who presses Ctrl-C would have to wait
         _mirror(root, tell)
+        raise
+    if _on_record(root) != before:
+        _mirror(root, tell)
+    # Also when nothing ran: `dvc repro` alone leaves no record.
+    done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
+    tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")
+    return done
+
+
+def _on_record(root: Path) -> bytes:
+    lock = root / "dvc.lock"
+    return lock.read_bytes() if lock.exists() else b""
 
 
 def _mirror(root: Path, tell: Callable[[str], None]) -> None:
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return
     try:
         report = mirror(root, root / "state")
     except UserError as error:
@@ -108,15 +162,24 @@ def main(argv: list[str]) -> int:
 
     0 done, 1 a stage failed, 2 a mistake of the caller, 130 interrupted.
     """
+    parser = argparse.ArgumentParser(
+        prog="python -m pipelines.flows.reproduce",
+        description="Runs the Prefect flow `reproduce` once: a task for each stage that has to run, with live logs. "
+        "Set PREFECT_API_URL to show it on a server that runs; otherwise a temporary server is used.",
+    )
+    parser.add_argument(
+        "project", nargs="?", default="", help="folder of a DVC project (default: this project)"
+    )
+    given = parser.parse_args(argv)
     try:
-        folder = str(project_folder(argv[0])) if argv else ""
-        with terminated_as_interrupt(), nullcontext() if PREFECT_API_URL.value() else passing_server():
+        folder = str(project_folder(given.project)) if given.project else ""
+        with terminated_as_interrupt(), server_in_use():
             reproduce(project=folder)
-    except (UserError, StageFailed, TimedOut) as error:
+    except EXPECTED as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UserError) else 1
     except KeyboardInterrupt:
-        print("interrupted: nothing is left running; the next run goes on from here", file=sys.stderr)
+        print("interrupted: no process is left; the next run resumes here", file=sys.stderr)
         return 130
     return 0
 

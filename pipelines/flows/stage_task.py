@@ -1,7 +1,6 @@
 """One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
 
-DVC owns what runs: the task is `dvc repro --single-item STAGE`, which skips what is up to date, and nothing is cached
-here.
+DVC decides what runs: the task is `dvc repro --single-item STAGE`, and nothing is cached here.
 """
 
 from __future__ import annotations
@@ -18,9 +17,11 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
+from prefect.states import Failed
 
-from pipelines.flows.stage_page import StagePage, describe, mlflow_search
+from pipelines.flows.stage_page import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
 from pipelines.flows.task_log import TaskLog
 from pipelines.graph.graph import DvcStage
 from pipelines.graph.project_lock import project_lock
@@ -30,6 +31,7 @@ from pipelines.runtime.usage import Usage, watched
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/observe/progress.py)."""
+ERROR = re.compile(r"error: |ERROR: |[\w.]*(Error|Exception|Interrupt)(: |$)")
 REMEDIES = (
     (
         r"CUDA out of memory|OutOfMemoryError",
@@ -48,13 +50,11 @@ REMEDIES = (
         "the message says what to correct (usually in params.yaml); then run the flow again",
     ),
 )
-OTHERWISE = (
-    "mend the cause and run the flow again: finished stages are skipped, training goes on from its checkpoint"
-)
+OTHERWISE = "correct the cause and run the flow again: finished stages are skipped, training resumes"
 
 
 class StageFailed(Exception):
-    """The stage's command failed; the message has its last lines and the remedy."""
+    """The stage's command failed. The first line of the message says why, the rest what to do."""
 
 
 @task(name="stage", cache_policy=NO_CACHE, persist_result=False, retries=0)
@@ -64,15 +64,15 @@ def bring_up_to_date(
     hours: float,
     env: Mapping[str, str] | None = None,
     flags: Sequence[str] = (),
-) -> None:
-    """Runs one stage where DVC finds it changed, with these `flags` for `dvc repro`.
+) -> str | State:
+    """Brings one stage up to date with `dvc repro` and these `flags`. The result is an outcome of `OUTCOMES`.
 
-    Waits for another run in the same project. Raises StageFailed with its last lines, or TimedOut.
+    Waits for another run in the same project. Ends in a failed state whose result raises StageFailed or TimedOut.
     """
     logger, root = get_run_logger(), Path(project)
     log = TaskLog(stage.slug, f"Progress of stage {stage.name}", percent)
     surroundings = dict(env or environment())
-    if address := mlflow_search(stage.name):
+    if (address := mlflow_search(stage.name)) and has_mlflow_run(stage, surroundings):
         create_link_artifact(address, f"MLflow runs of {stage.name}", key=f"mlflow-{stage.slug}")
     with _slots(stage, logger.info) as slots:
         if slots.gpus:
@@ -89,27 +89,46 @@ def bring_up_to_date(
         try:
             with project_lock(root, logger.info) as lock, watched() as usage:
                 code = run_in_group(command, root, log, hours * 3600, surroundings, [*slots.held, lock])
-        except TimedOut as error:
-            _tell_failure(
-                stage, log, f"{error}; raise launch.hours (or hours_per_stage) if it may take longer", usage
+        except TimedOut:
+            reason = (
+                f"stage {stage.name} was stopped after {hours:.3g} h: raise launch.hours (or hours_per_stage)"
             )
-            raise
+            _tell_failure(stage, log, reason, usage)
+            return failed(TimedOut(reason))
     if code:
-        reason = f"stage {stage.name} failed (exit code {code}). What to do: {remedy(log.last)}"
+        reason = f"stage {stage.name} failed: {cause(log.last)}\nWhat to do: {remedy(log.last)}"
         _tell_failure(stage, log, reason, usage)
-        raise StageFailed("\n".join([reason, "Its last lines:", *log.last]))
+        return failed(StageFailed(reason))
     log.finish()
-    is_skipped = any("didn't change, skipping" in line for line in log.last)
-    page = StagePage(stage, root, surroundings, is_skipped, _told(slots), usage)
+    outcome = next((word for said, word in OUTCOMES.items() if any(said in line for line in log.last)), RAN)
+    page = StagePage(stage, root, surroundings, outcome, _told(slots), usage)
     create_markdown_artifact(
         describe(page), key=f"stage-{stage.slug}", description=f"Metrics of stage {stage.name}"
     )
+    return outcome
+
+
+def failed(error: Exception) -> State:
+    """A failed state whose message is one sentence, and whose result raises the error.
+
+    Had a task or a flow raised it, the log would have a traceback through Prefect.
+    """
+    told = str(error).partition("\n")[0] if isinstance(error, StageFailed) else str(error)
+    return Failed(message=" ".join(told.split()), data=error)
 
 
 def percent(line: str) -> float | None:
     """How far the stage is, where the line tells."""
     found = PROGRESS.match(line)
     return 100 * int(found[1]) / max(1, int(found[2])) if found else None
+
+
+def cause(lines: Sequence[str]) -> str:
+    """The line that says why a stage failed: its error or exception, else its last line before DVC's."""
+    before_dvc = [line.strip() for line in lines if not line.startswith("ERROR: failed to reproduce")]
+    errors = [line for line in before_dvc if ERROR.match(line)]
+    told = (errors or before_dvc or list(lines) or ["it said nothing"])[-1]
+    return told.removeprefix("error: ").removeprefix("ERROR: ")
 
 
 def remedy(lines: Iterable[str]) -> str:
@@ -133,5 +152,6 @@ def _told(slots: Slots) -> str:
 
 def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> None:
     lines = "\n".join(f"    {line}" for line in log.last)
-    text = f"## {stage.name} failed\n\n{reason}\n\n{usage.told()}\n\n{lines}\n"
+    told = reason.replace("\n", "\n\n")
+    text = f"## {stage.name} failed\n\n{told}\n\n{usage.told()}\n\n{lines}\n"
     create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")

@@ -45,7 +45,9 @@ _FAILED = re.compile(r"ERROR: failed to reproduce '([^']+)': failed to run: .*ex
 _AFTER_A_STAGE = re.compile(
     r"Updating lock file '|Generating lock file '|To track the changes with git, run:|Use `dvc push` to send"
 )
-_OF_NO_INTEREST = re.compile(r"\s*$|Data and pipelines are up to date|\tgit add |To enable auto staging, run:|\tdvc config core.autostage ")
+_OF_NO_INTEREST = re.compile(
+    r"\s*$|Data and pipelines are up to date|\tgit add |To enable auto staging, run:|\tdvc config core.autostage "
+)
 _WARNING = re.compile(r"\b(\w*Warning|WARN(ING)?|\w*Error|ERROR|CRITICAL)\b|^(warning|error): ")
 _PROGRESS = re.compile(r"[^:]*: \d+( of \d+)? [\w -]+ in \d+ s\b")
 _SPENT = re.compile(r" in \d+ s(?=, [\d.]+ (s|min|h) left)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,28 @@ def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]
         return [
             DvcStage(_address(stage, root), _metric_files(stage, root), _gpus(stage, root)) for stage in order
         ]
+
+
+def count_unchanged(root: Path, stages: Sequence[DvcStage], flags: Sequence[str] = ()) -> int:
+    """How many of the stages, counted from the first, `dvc repro` with these flags would skip.
+
+    The answer is DVC's, without a process of DVC: `repro` decides by the same method. It holds for a stage only while
+    all stages before it are up to date, so count again after each stage that ran. Call it under the project's lock.
+    A stage that DVC cannot check counts as changed: its run then reports the error.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:  # as `dvc --wait-for-lock`
+        found = {_address(stage, root): stage for stage in repo.index.stages}
+        for count, stage in enumerate(stages):
+            try:
+                is_changed = found[stage.name].changed(allow_missing="--allow-missing" in flags)
+            except DvcException:
+                is_changed = True
+            if is_changed:
+                return count
+    return len(stages)
 
 
 def what_to_repro(root: Path, targets: tuple[str, ...] = ()) -> tuple[str, ...]:

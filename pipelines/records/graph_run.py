@@ -6,7 +6,8 @@ The stage runs that made it are its children. A record in `state/graph_runs/` ho
     {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
      "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
      "result": {"scores": []}, "page": {"path": "reports/index.html", "md5": "..."},
-     "stage_runs": {"lock hash": ["stage hash", 1795597252116]}, "given_to": "..."}
+     "stage_runs": {"lock hash": ["stage hash", 1795597252116]},
+     "given_to": "...", "experiment_id": "1", "run_id": "..."}
 
 Two states of `dvc.lock` are the same run of the graph when each stage before the report has equal code, inputs and
 parameters.
@@ -90,22 +91,25 @@ def keep_view(store: MlflowStore) -> None:
         store.client.set_experiment_tag(store.experiment_id, name, json.dumps(VIEW))
 
 
-def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> None:
+def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[str, Any] | None:
     """Keeps the record of a finished run of the graph and gives it to MLflow; does nothing for a run it knows.
 
-    Never fails, because the run has ended well: `tell` gets a warning with the remedy. RETRACE_TRACKING=off skips all.
+    Returns the record; None where there is none. Never fails, because the run has ended well: `tell` gets a warning
+    with the remedy. RETRACE_TRACKING=off skips all.
     """
     if os.environ.get("RETRACE_TRACKING") == "off":
-        return
+        return None
+    record = None
     try:
         state = state_folder()
         record = keep_record(working_place(root), state)
-        if record and record["given_to"] != without_password(tracking_uri()):
+        if record and (record["given_to"] != without_password(tracking_uri()) or "run_id" not in record):
             _give(root, state, record)
     except UserError as error:
         tell(f"WARNING: {error}")
     except Exception as error:
         tell(f"WARNING: MLflow lacks this run of the graph ({type(error).__name__}: {error}); {REMEDY}")
+    return record
 
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
@@ -292,7 +296,7 @@ def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[
         "kind": "graph_run",
         "recipe": recipe_name(folder).removesuffix("+changes") if folder else "",
         "seed": seed,
-        "variation": _experiment(place) or place.about.get("variant", "") or _variation(changes),
+        "variation": _experiment(place) or place.about.get("variant", "") or variation(changes),
         "changes": ", ".join(f"{name}: {change}" for name, change in changes.items())[:LONGEST_TAG],
         "ablation": place.about.get("ablation", ""),
         "variant": place.about.get("variant", ""),
@@ -304,7 +308,7 @@ def _tags(place: Place, params: Mapping[str, str], warnings: list[str]) -> dict[
     }
 
 
-def _variation(changes: Mapping[str, str]) -> str:
+def variation(changes: Mapping[str, str]) -> str:
     """What differs from the recipe, short: `rl.group_size=8`. The seed is in the run's name anyway."""
     named = [
         f"{name}={change.rpartition(' -> ')[2][:40]}" for name, change in changes.items() if name != "seed"
@@ -358,6 +362,8 @@ def log_records(store: MlflowStore, root: Path, state: Path, records: Iterable[d
         }
         changes = {
             "given_to": without_password(store.uri),
+            "experiment_id": store.experiment_id,
+            "run_id": parent,
             "stage_runs": record.get("stage_runs", {}) | starts,
         }
         if record | changes != record:

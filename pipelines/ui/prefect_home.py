@@ -1,11 +1,13 @@
 """Prefect's settings of this project. Imported before Prefect, which reads them once.
 
-Its database belongs to the project, and nothing is reported home.
+Its database belongs to the project, and nothing is reported home. Prefect imports pandas for the
+cache keys of data frames. No task here has cache keys, and the import is a third of a flow's start, so it is prevented.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 
 from stages.foundations.scratch import state_folder
@@ -19,3 +21,10 @@ if "PREFECT_HOME" not in os.environ:
     os.environ["PREFECT_HOME"] = str(home)
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+
+if not {"pandas", "prefect.cache_policies"} & set(sys.modules):
+    sys.modules["pandas"] = None  # type: ignore[assignment]
+    try:
+        import prefect.cache_policies  # noqa: F401
+    finally:
+        del sys.modules["pandas"]

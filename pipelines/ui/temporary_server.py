@@ -22,12 +22,36 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 import prefect
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
+from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, supervised
 from stages.foundations.errors import UserError
 
 SECONDS_TO_START = 120.0
+
+
+@contextmanager
+def server_in_use() -> Iterator[None]:
+    """Inside, Prefect talks to the server at PREFECT_API_URL, or to a passing one where that is not set.
+
+    UserError when no server answers: Prefect would say so with a traceback.
+    """
+    address = PREFECT_API_URL.value()
+    if not address:
+        with passing_server():
+            yield
+        return
+    try:
+        urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10).close()
+    except OSError as error:
+        # Whatever else is wrong (a password, a certificate), Prefect's client knows more about it.
+        if isinstance(getattr(error, "reason", None), ConnectionRefusedError | socket.gaierror):
+            raise UserError(
+                f"no Prefect server answers at {without_password(address)}: start it (`make ui` starts one), "
+                "or unset PREFECT_API_URL"
+            ) from None
+    yield
 
 
 @contextmanager
@@ -58,9 +82,12 @@ def passing_server() -> Iterator[str]:
     server = subprocess.Popen(supervised(command), env={**os.environ, **settings}, start_new_session=True)
     try:
         _wait(server, f"{address}/health")
-        with temporary_settings(updates={PREFECT_API_URL: address}):
-            yield address
-            asyncio.run(_send_what_waits())
+        # It has no pages, so Prefect must not print their addresses.
+        with temporary_settings(updates={PREFECT_API_URL: address, PREFECT_UI_URL: ""}):
+            try:
+                yield address
+            finally:  # after a failure too, or Prefect tries for a minute at the end of this process
+                asyncio.run(_send_what_waits())
     finally:
         end_groups([server])
 

@@ -1,5 +1,6 @@
 """What prefect.yaml deploys, the forms, the GPUs that a task takes, and what a task tells; no server."""
 
+import json
 import os
 import threading
 import time
@@ -9,7 +10,7 @@ import yaml
 
 from pipelines.ablating.definition import ablation_names
 from pipelines.flows.choices import policy_names
-from pipelines.graph.graph import stages_in_order
+from pipelines.graph.graph import DvcStage, stages_in_order
 from pipelines.launching.resources import stage_gpus, stage_hours
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
@@ -17,6 +18,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from tests.fakes.processes import wait_until
 
+ENDED = "ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 1"
 DEPLOYMENTS = yaml.safe_load((PROJECT / "prefect.yaml").read_text())["deployments"]
 
 
@@ -190,13 +192,38 @@ def test_a_stage_may_take_gpus_by_its_parameters(tmp_path, method, gpus):
             "killed it",
         ),
         ("error: --policy x does not exist", "the message says what to correct"),
-        ("Traceback (most recent call last):", "mend the cause and run the flow again"),
+        ("Traceback (most recent call last):", "correct the cause and run the flow again"),
     ],
 )
 def test_a_failure_has_a_remedy(line, told):
     from pipelines.flows.stage_task import remedy
 
     assert told in remedy(["some line", line])
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ["step 1", "error: --policy x does not exist: name another", ENDED],
+            "--policy x does not exist: name another",
+        ),
+        (
+            ["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory", ENDED],
+            "torch.OutOfMemoryError: CUDA out of memory",
+        ),
+        (["step 1", ENDED], "step 1"),
+        (
+            ["ERROR: output 'data/x' is already tracked by SCM", ""],
+            "output 'data/x' is already tracked by SCM",
+        ),
+        ([], "it said nothing"),
+    ],
+)
+def test_the_cause_of_a_failure_is_the_line_that_says_it(lines, told):
+    from pipelines.flows.stage_task import cause
+
+    assert cause(lines) == told
 
 
 def test_progress_is_read_from_the_lines():
@@ -243,8 +270,38 @@ def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):
     assert shown() == "http://127.0.0.1:5001"
 
 
-def test_scores_stand_with_their_intervals():
-    from pipelines.flows.evaluate import score_table
+def test_scores_come_first_with_their_intervals(tmp_path):
+    from pipelines.flows.stage_page import best_scores, metric_tables
 
-    metrics = {"b/greedy": 0.5, "b/greedy_low": 0.25, "b/greedy_high": 0.75, "b/problems": 12}
-    assert score_table("sft", metrics).splitlines()[-1] == "| b/greedy | 0.5000 | 0.2500 to 0.7500 |"
+    path, headlines = "data/metrics/grade/sft.json", tmp_path / "data/headline/grade/sft"
+    values = {"b/always": 0.25, "b/problems": 12, "rows/in": 3}
+    for name in ("b/clean_avg_at_2", "b/greedy", "b/avg_at_2"):
+        values |= {name: 0.5, f"{name}_low": 0.25, f"{name}_high": 0.75}
+    headlines.mkdir(parents=True)
+    (headlines / "b.json").write_text(json.dumps({"score": 0.5, "low": 0.25, "high": 0.75, "tokens": 27.5}))
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_text(json.dumps(values))
+    assert [line for line in metric_tables(tmp_path, path) if not line.startswith("|---")] == [
+        "| score | value | 95% interval |",
+        "| **b/avg_at_2** | **0.5000** | **0.2500 to 0.7500** |",
+        "| b/greedy | 0.5000 | 0.2500 to 0.7500 |",
+        "| b/clean_avg_at_2 | 0.5000 | 0.2500 to 0.7500 |",
+        "",
+        "| headline | value |",
+        "| b/tokens | 27.5 |",
+        "",
+        "| other numbers | value |",
+        "| b/always | 0.25 |",
+        "| b/problems | 12 |",
+        "| rows/in | 3 |",
+        "",
+    ]
+    assert best_scores(tmp_path, path) == "b/avg_at_2 0.500 [0.250, 0.750]"
+
+
+def test_only_stages_with_metrics_have_a_page_in_mlflow():
+    from pipelines.flows.stage_page import has_mlflow_run
+
+    with_metrics, without = DvcStage("sft", ("data/metrics/sft.json",), 0), DvcStage("code", (), 0)
+    assert has_mlflow_run(with_metrics, {}) and not has_mlflow_run(without, {})
+    assert not has_mlflow_run(with_metrics, {"RETRACE_TRACKING": "off"})

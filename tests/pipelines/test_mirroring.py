@@ -399,9 +399,10 @@ def test_a_run_of_the_graph_is_one_run_with_parameters_and_score_and_its_stages_
     execute(project, monkeypatch)
     finish(project)
     told = []
-    for _ in range(2):
-        record_graph_run(project, told.append)
+    records = [record_graph_run(project, told.append) for _ in range(2)]
     client, (parent,) = graph_runs(project)
+    ids = {"run_id": parent.info.run_id, "experiment_id": parent.info.experiment_id}
+    assert [{key: record[key] for key in ids} for record in records] == [ids, ids], "a link leads there"
     assert told == [] and parent.info.status == "FINISHED"
     assert parent.data.metrics["score"] == parent.data.metrics["score/rl_1"] == 0.9
     assert parent.data.metrics["score_low/rl_1"] == pytest.approx(0.8)

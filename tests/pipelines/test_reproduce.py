@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.mirroring.mirror import Report
 from tests.fakes.processes import assert_all_end
+from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -42,8 +44,12 @@ def read(what):
     return asyncio.run(ask())
 
 
-def task_runs():
-    return {run.name: run.state_name for run in read(lambda client: client.read_task_runs())}
+def task_runs(flow_run_id=None):
+    from prefect.client.schemas.filters import FlowRunFilter
+
+    of_run = FlowRunFilter(id={"any_": [flow_run_id]}) if flow_run_id else None
+    found = read(lambda client: client.read_task_runs(flow_run_filter=of_run))
+    return {run.name: run.state_name for run in found}
 
 
 @pytest.mark.slow
@@ -63,24 +69,55 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
         "experiment_id": "1",
     }
     ledger.write_text(json.dumps(run) + "\n")
+    with open(dvc_project / "first.py", "a") as script:
+        script.write('print("first: 3 of 4 rows in 1 s")\n')
 
-    reproduce(project=str(dvc_project))
+    state = reproduce(project=str(dvc_project), return_state=True)
 
+    assert state.is_completed() and state.message == "4 of 4 stages ran"
     assert (dvc_project / "data/last.txt").exists()
     assert task_runs() == dict.fromkeys(names, "Completed")
     messages = [log.message for log in wait_for_logs("making the first")]
     assert "making the first" in messages and "> python first.py" in messages
+    assert not [message for message in messages if "git add" in message]
     artifacts = {artifact.key: artifact.data for artifact in read(lambda client: client.read_artifacts())}
-    slugs = ["first", "last", "round-a", "round-b"]
-    assert sorted(artifacts) == sorted(
-        f"{kind}-{slug}" for kind in ("progress", "stage") for slug in slugs
-    ), "and no link to MLflow, of which no server is known"
+    stages = ["stage-first", "stage-last", "stage-round-a", "stage-round-b"]
+    assert sorted(artifacts) == ["progress-first", "result", *stages], "no other stage reports progress"
+    assert "**Ran** (4): first, round@a, round@b, last" in artifacts["result"]
     assert "no GPU" in artifacts["stage-first"] and "CPU time" in artifacts["stage-first"]
     assert "| rows/kept | 3 |" in artifacts["stage-first"] and "`abc`" in artifacts["stage-first"]
 
-    marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
+
+@pytest.mark.slow
+def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, monkeypatch):
+    from pipelines.flows import reproduce as module
+    from pipelines.flows.reproduce import reproduce
+
+    mirrored = []
+    monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
+    monkeypatch.setenv("RETRACE_TRACKING", "on")
+
+    def run():
+        state = reproduce(project=str(dvc_project), return_state=True)
+        return state.message, task_runs(state.state_details.flow_run_id)
+
     reproduce(project=str(dvc_project))
-    assert marks == {path: path.stat().st_mtime_ns for path in marks}, "DVC skips what is up to date"
+    marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
+    assert len(mirrored) == 1 and run() == ("0 of 4 stages ran", {})
+    assert len(mirrored) == 1, "MLflow has all that dvc.lock has"
+    assert marks == {path: path.stat().st_mtime_ns for path in marks}
+
+    params = dvc_project / "params.yaml"
+    params.write_text(params.read_text().replace("b: 2", "b: 3"))
+    told, tasks = run()
+    assert tasks == {"round@b": "Completed"}, "its output is as before, so DVC does not run `last` again"
+    assert told == "1 of 4 stages ran" and len(mirrored) == 2
+
+    (dvc_project / "data/first.txt").unlink()
+    assert run() == ("0 of 4 stages ran, 1 restored from DVC's cache", {"first": "Completed"})
+    assert any(
+        "0 of 4 stages ran, 4 were up to date" in log.message for log in wait_for_logs("4 were up to date")
+    )
 
 
 def wait_for_logs(text):
@@ -133,6 +170,19 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
 
     assert main([str(tmp_path / "none")]) == 2
     assert "is no DVC project of this machine" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert "folder of a DVC project" in capsys.readouterr().out
+
+
+def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from pipelines.flows.reproduce import main
+
+    with temporary_settings(updates={PREFECT_API_URL: f"http://127.0.0.1:{unused_port()}/api"}):
+        assert main([]) == 2
+    assert "no Prefect server answers at http://127.0.0.1:" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -141,9 +191,34 @@ def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_
     from pipelines.flows.stage_task import StageFailed
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
-    with pytest.raises(StageFailed, match=r"stage first failed .*What to do: .*\n(.*\n)*the cause"):
-        reproduce(project=str(dvc_project))
+    state = reproduce(project=str(dvc_project), return_state=True)
+    assert state.is_failed() and state.message == "stage first failed: the cause"
+    with pytest.raises(StageFailed, match="What to do: correct the cause"):
+        state.result()
+    pages = [one.data for one in read(lambda client: client.read_artifacts()) if one.key == "stage-first"]
+    assert any("first failed" in page and "\n    the cause\n" in page for page in pages)
     assert not (dvc_project / "data/last.txt").exists()
+
+    (dvc_project / "dvc.yaml").unlink()
+    state = reproduce(project=str(dvc_project), return_state=True)
+    assert state.is_failed() and "is no DVC project of this machine" in state.message
+
+
+@pytest.mark.slow
+def test_a_flow_by_hand_that_fails_sends_its_last_lines_to_its_server(dvc_project, tmp_path):
+    (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)],
+        env={**kept, "PREFECT_HOME": str(tmp_path / "prefect")},
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 1 and "error: stage first failed: the cause\nWhat to do: " in done.stderr
+    assert "Error logging to API" not in done.stderr, "the server was gone before the log was sent"
+    assert "Traceback" not in done.stderr and "View at" not in done.stderr
 
 
 @pytest.mark.slow
@@ -152,7 +227,7 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
     from pipelines.runtime.process_group import TimedOut
 
     (dvc_project / "first.py").write_text(SLEEPER)
-    with pytest.raises(TimedOut):
+    with pytest.raises(TimedOut, match=r"stage first was stopped after 0\.00278 h: raise launch\.hours"):
         reproduce(project=str(dvc_project), hours_per_stage=10 / 3600)
     assert_all_end([int((dvc_project / "pid").read_text())])
 
@@ -187,7 +262,7 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
         flow.send_signal(number)
         told = flow.communicate(timeout=90)[1]
         if number == signal.SIGTERM:
-            assert flow.returncode == 130 and told.endswith("the next run goes on from here\n"), told
+            assert flow.returncode == 130 and told.endswith("the next run resumes here\n"), told
         assert flow.returncode != 0
     assert_all_end([int((dvc_project / "pid").read_text())])
     (dvc_project / "first.py").write_text(working)
