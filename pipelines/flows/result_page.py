@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.flows.stage_page import RAN, UNCHANGED, mlflow_link, mlflow_page
 from pipelines.graph.resolved_recipes import read_recipe
-from pipelines.graph.result import changes_from_recipe, seconds_in_words
+from pipelines.graph.result import changes_from_recipe, seconds_in_words, told_gain
 from pipelines.records.graph_run import variation
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
@@ -66,6 +66,10 @@ def result_message(result: Mapping[str, Any] | None, done: Done) -> str:
         where = f" on {benchmark}" if len(scores) > 1 else ""
         over = f", {100 * gain['value']:+.1f} over {gain['baseline']}" if gain else ""
         parts.append(f"{score['policy']} {_percent(score)}{where}{over}")
+    unscored = (gain for name, gain in gains.items() if name not in scores)
+    parts += [
+        f"{gain['policy']} - {gain['baseline']}, {gain['metric']}: {told_gain(gain)}" for gain in unscored
+    ]
     return "; ".join([*parts, done.told(), *(f"WARNING: {warning}" for warning in result["warnings"])])
 
 
@@ -107,7 +111,10 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
     for benchmark in dict.fromkeys(score["benchmark"] for score in result["scores"]):
         scores = [score for score in result["scores"] if score["benchmark"] == benchmark]
         first = scores[0]
-        lines += [f"### {benchmark}: {first['metric']} on {first['problems']} problems", ""]
+        lines += [
+            f"### {benchmark}: {first['metric']} on {first['problems']} {first.get('unit', 'problems')}",
+            "",
+        ]
         lines += ["| policy | score | 95% interval |", "|---|--:|--:|"]
         for score in scores:
             low, high = 100 * score["low"], 100 * score["high"]
@@ -122,19 +129,11 @@ def _scores(result: Mapping[str, Any]) -> list[str]:
 def _gains(result: Mapping[str, Any]) -> list[str]:
     if not result["gains"]:
         return []
-    lines = [
-        "### Gains",
-        "",
-        "| benchmark | policies | score | points | 95% interval |",
-        "|---|---|---|--:|--:|",
+    lines = ["### Gains", "", "| benchmark | policies | score | gain, 95% interval |", "|---|---|---|--:|"]
+    lines += [
+        f"| {gain['benchmark']} | {gain['policy']} over {gain['baseline']} | {gain['metric']} | {told_gain(gain)} |"
+        for gain in result["gains"]
     ]
-    for gain in result["gains"]:
-        low, high = 100 * gain["low"], 100 * gain["high"]
-        pair = f"{gain['policy']} over {gain['baseline']}"
-        lines.append(
-            f"| {gain['benchmark']} | {pair} | {gain['metric']} | **{100 * gain['value']:+.1f}** "
-            f"| {low:+.1f} to {high:+.1f} |"
-        )
     return [*lines, ""]
 
 

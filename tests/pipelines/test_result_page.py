@@ -107,7 +107,7 @@ def test_the_page_has_scores_warnings_changes_and_what_ran(
     page = result_page(root, RESULT, done(["code"]))
     assert page.index("rl_2: no step trained") < page.index("| sft | 43.3 % | 41.0 to 45.8 |")
     assert "| **rl_3** | **94.2 %** | **92.5 to 95.8** |" in page
-    assert "| sums | rl_3 over sft | avg@8 | **+51.0** | +48.0 to +53.0 |" in page
+    assert "| sums | rl_3 over sft | avg@8 | +51.0 points  [+48.0, +53.0] |" in page
     assert "- `rl.group_size`: 16 -> 8" in page
     assert "**Ran** (1): code" in page and "2 of 3 stages were up to date" in page
     assert "**Time:** 1 min 3 s" in page and str(root / "reports/index.html") in page
