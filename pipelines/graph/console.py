@@ -21,7 +21,7 @@ from pipelines.graph.forecast import (
     forecast_lines,
     graph_stages,
     make_forecast,
-    recipe_line,
+    recipe_lines,
     remember_seconds,
     writes_code,
 )
@@ -90,7 +90,8 @@ class Console:
         self._exit_code: int | None = None
         self._has_forecast = False
         self._printed, self._rewritten, self._status = clock(), clock(), ""
-        self._print(recipe_line(root))
+        for line in recipe_lines(root):
+            self._print(line)
 
     def __call__(self, line: str) -> None:
         self._log.write(line + "\n")
@@ -125,8 +126,8 @@ class Console:
         ran, restored = self._ran, self._restored
         parts = [f"{ran} {'stage' if ran == 1 else 'stages'} ran"] if ran else []
         parts += [f"{restored} restored from DVC's run cache"] if restored else []
-        if parts:
-            parts.append(f"{len(self._stages) - ran - restored} up to date")
+        rest = len(self._stages) - ran - restored
+        parts += [f"{rest} up to date"] if parts and rest else []
         self._print(", ".join(parts) if parts else f"everything is up to date: {len(self._stages)} stages")
         return 0
 
@@ -157,8 +158,8 @@ class Console:
         if stage is None:
             return
         seconds = self._clock() - stage.started
+        self._ran += 1
         if stage.name not in self._quiet:
-            self._ran += 1
             if not stage.is_resumed:
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"

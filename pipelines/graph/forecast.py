@@ -7,10 +7,12 @@ expected to run may not: its input can come out as before, or DVC's run cache ca
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +47,22 @@ class Forecast:
     without_size: tuple[str, ...]
 
 
-def recipe_line(root: Path) -> str:
-    """The recipe in use and what params.yaml changes in it."""
+def recipe_lines(root: Path) -> list[str]:
+    """The recipe in use, what it is for, and what params.yaml changes in it."""
+    recipe = _recipe(root)
+    purpose = f": {text}" if (text := _purpose(root / "pipelines" / "recipes" / f"{recipe}.yaml")) else ""
     changes = [f"{key} {change}" for key, change in changes_from_recipe(root).items()]
     more = [f"{len(changes) - MOST_CHANGES} more"] if len(changes) > MOST_CHANGES else []
-    changed = f", changed: {', '.join([*changes[:MOST_CHANGES], *more])}" if changes else ""
-    return f"recipe  {_recipe(root) or 'params.yaml, made from no recipe'}{changed}"
+    changed = [f"changed {', '.join([*changes[:MOST_CHANGES], *more])}"] if changes else []
+    return [f"recipe  {recipe or 'params.yaml, made from no recipe'}{purpose}", *changed]
+
+
+def _purpose(recipe: Path) -> str:
+    """The first sentence of the comment that a recipe begins with, after its name."""
+    lines = recipe.read_text(encoding="utf-8").split("\n") if recipe.is_file() else []
+    comment = " ".join(line[1:].strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+    found = re.match(r'Recipe "[^"]+": (.+?)[.:](?= |$)', comment)
+    return found[1] if found else ""
 
 
 def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
@@ -179,7 +191,7 @@ def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
     if not unknown:
         return known
     if len(unknown) == len(forecast.running):
-        return "not known yet"
+        return "not known before the first run"
     return (
         f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
     )

@@ -129,7 +129,9 @@ def test_where_nothing_changed_two_lines_are_shown(finished: Path) -> None:
     text = "".join(skipped) + "Use `dvc push` to send your updates to remote storage.\n"
     show(console, text, clock)
     assert console.end(0) == 0
-    assert out.getvalue().splitlines() == ["recipe  laptop", "everything is up to date: 24 stages"]
+    first, second = out.getvalue().splitlines()
+    assert first.startswith("recipe  laptop: the whole chain on two CPU cores in ")
+    assert second == "everything is up to date: 24 stages"
     assert log.getvalue() == text
 
 
@@ -144,10 +146,12 @@ def test_a_stage_that_ran_has_one_line_with_place_time_and_headline(root: Path) 
     assert console.end(0) == 0
     console.close()
     lines = out.getvalue().splitlines()
-    assert lines[0] == "recipe  laptop" and lines[1].startswith("stages  up to 23 of 24: base, collect (2), ")
+    assert lines[0].startswith("recipe  laptop: the whole chain") and lines[1].startswith(
+        "stages  up to 23 of 24: base, collect (2), "
+    )
     assert [" ".join(line.split()) for line in lines[4:]] == [
         "[13/24] rl_round@rl_3 38 s accuracy 94.4% of training samples",
-        "1 stage ran, 1 restored from DVC's run cache, 22 up to date",
+        "2 stages ran, 1 restored from DVC's run cache, 21 up to date",
     ]
     assert not (root / "state" / "stage_seconds.json").exists(), "38 s is what was left of a resumed stage"
 
@@ -229,7 +233,7 @@ def test_a_line_that_looks_like_dvcs_does_not_begin_an_unknown_stage(root: Path)
     out = io.StringIO()
     console, clock, _ = console_of(root, out)
     show(console, CODE + BEFORE_RL_3 + RL_3 + "Running stage 'mars':\n" + AFTER_RL_3 + LAST, clock)
-    assert console.end(0) == 0 and "mars" not in out.getvalue() and "1 stage ran" in out.getvalue()
+    assert console.end(0) == 0 and "mars" not in out.getvalue() and "2 stages ran" in out.getvalue()
 
 
 def test_a_finished_project_runs_nothing_and_a_late_change_only_what_follows(finished: Path) -> None:
@@ -268,7 +272,9 @@ def test_a_first_run_knows_neither_time_nor_disk(root: Path) -> None:
     forecast = make_forecast(root)
     assert len(forecast.running) == 23 and forecast.without_time == forecast.without_size == forecast.running
     _, time, disk = forecast_lines(forecast, root)
-    assert time == "time    not known yet" and disk.startswith("disk    not known yet, ")
+    assert time == "time    not known before the first run" and disk.startswith(
+        "disk    not known before the first run, "
+    )
     assert forecast_lines(Forecast(24, (), 0.0, (), 0, ()), root) == []
 
 
