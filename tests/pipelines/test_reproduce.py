@@ -247,11 +247,15 @@ time.sleep(60)
     [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")],
 )
 def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project, number, shell):
-    from prefect.settings import PREFECT_API_URL
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
     working = (dvc_project / "first.py").read_text()
     (dvc_project / "first.py").write_text(SLEEPER)
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "SHELL": shell}
+    server = {
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value(),
+    }
+    environment = {**os.environ, **server, "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:
         until = time.monotonic() + 180
