@@ -22,11 +22,11 @@ from pathlib import Path
 
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.ended_runs import going_runs, tell_ended
 from pipelines.ui.login import draw_login, forget_login, keep_login, login_settings
 from pipelines.ui.prefect_server import ENTER, HOST
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.command import run_stage

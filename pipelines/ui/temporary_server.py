@@ -24,9 +24,9 @@ from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, supervised
 from pipelines.ui.login import basic, draw_login, login_settings
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
