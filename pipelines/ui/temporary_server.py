@@ -22,7 +22,14 @@ import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is impo
 # isort: split
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_KEY,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_CUSTOM_HEADERS,
+    PREFECT_UI_URL,
+    temporary_settings,
+)
 
 from pipelines.runtime.process_group import end_groups, supervised
 from pipelines.ui.login import basic, draw_login, login_settings
@@ -50,12 +57,13 @@ def server_in_use() -> Iterator[None]:
     try:
         urllib.request.urlopen(request, timeout=10).close()
     except OSError as error:
-        if isinstance(error, urllib.error.HTTPError) and error.code == 401:
+        is_other_login = PREFECT_API_KEY.value() or PREFECT_CLIENT_CUSTOM_HEADERS.value()
+        if isinstance(error, urllib.error.HTTPError) and error.code == 401 and not is_other_login:
             raise UserError(
                 f"the Prefect server at {without_password(address)} refuses our login: set PREFECT_API_AUTH_STRING "
                 "to the login that the server was started with"
             ) from None
-        # Whatever else is wrong (a certificate), Prefect's client knows more about it.
+        # Whatever else is wrong (an API key, a certificate), Prefect's client knows more about it.
         if isinstance(getattr(error, "reason", None), ConnectionRefusedError | socket.gaierror):
             raise UserError(
                 f"no Prefect server answers at {without_password(address)}: start it (`make ui` starts one), "

@@ -1,8 +1,8 @@
 """How far annotators agree: with each other, with themselves, and beyond chance.
 
-Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and Babington Smith,
-"On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977, section 2) judges
-annotators by agreement with researchers and with each other, in shares of pairs.
+Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
+Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv
+2304.05977, section 2) judges annotators by agreement with researchers and with each other, in shares of pairs.
 """
 
 from __future__ import annotations

@@ -186,6 +186,18 @@ def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("login", ["retrace:guess", None])
+def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, capsys, login):
+    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+
+    from pipelines.flows.reproduce import main
+
+    with temporary_settings(updates={PREFECT_API_AUTH_STRING: login}):
+        assert main([]) == 2
+    assert "refuses our login: set PREFECT_API_AUTH_STRING" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
     from pipelines.flows.reproduce import reproduce
     from pipelines.flows.stage_task import StageFailed
