@@ -6,7 +6,13 @@ PYTHON ?= python3
 RECIPE ?=
 VERBOSE ?=
 TORCH ?=
-SET_UP := RETRACE_TORCH="$(TORCH)" $(PYTHON) pipelines/set_up.py
+# Values reach the shell as variables of the environment, so `RECIPE='x; command'` is a name and runs nothing. `value`
+# keeps make from expanding what they contain.
+override PYTHON := $(value PYTHON)
+override RECIPE := $(value RECIPE)
+override TORCH := $(value TORCH)
+export PYTHON RECIPE TORCH
+SET_UP := RETRACE_TORCH="$$TORCH" "$$PYTHON" pipelines/set_up.py
 VENV_PYTHON := .venv/bin/python
 
 # Where it is set, each of the hundreds of processes of a run compiles the project anew.
@@ -15,8 +21,8 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: repro test ui set-up
 
 repro:
-	@$(SET_UP) repro $(RECIPE)
-	@$(VENV_PYTHON) -m pipelines.commands.repro $(RECIPE) $(if $(VERBOSE),--verbose)
+	@$(SET_UP) repro $${RECIPE:+"$$RECIPE"}
+	@$(VENV_PYTHON) -m pipelines.commands.repro $${RECIPE:+"$$RECIPE"} $(if $(value VERBOSE),--verbose)
 
 # Four workers on two cores: a third of the time goes by in waiting for servers and for what was killed.
 test:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.graph.sharing import default_remote, remote_fault
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.git import git
+from stages.foundations.addresses import without_password
 from stages.foundations.bfloat16 import REMEDY, is_bfloat16_slow
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml

@@ -10,8 +10,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pipelines.graph.graph import DvcStage
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.usage import Usage
+from stages.foundations.addresses import without_password
 from stages.foundations.stage_graph import METRICS
 from stages.observe.stage_timings import latest_runs
 

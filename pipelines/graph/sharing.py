@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import FellSilent, run_in_group
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
@@ -207,7 +207,16 @@ def _push_run_cache(repo: Any) -> int:
 def check(repo: Any) -> str:
     """Raises what the remote's file system raises when it cannot be looked at. An empty place is fine."""
     remote = repo.cloud.get_remote()
-    remote.fs.exists(remote.path)
+    if remote.fs.protocol not in ("http", "https"):
+        remote.fs.exists(remote.path)
+        return "reachable"
+    try:  # fsspec 2026.6: `exists` is False for a server that is gone as well; `info` keeps the cause
+        remote.fs.fs.info(remote.path)
+    except FileNotFoundError as error:
+        cause = error.__cause__
+        status = getattr(cause, "status", None)
+        if cause is not None and (status is None or status == 401 or status >= 500):
+            raise cause from None
     return "reachable"
 
 

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
 from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
-from pipelines.runtime.addresses import without_password
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.hashing import dvc_md5, stable_hash

@@ -13,6 +13,7 @@ from typing import Any
 
 from mlflow.exceptions import MlflowException
 
+from stages.foundations.addresses import without_password
 from stages.foundations.files import write_json
 from stages.observe.kept_logs import end_ms, kept_logs, read_log
 from stages.observe.mlflow_store import MlflowStore, Refused
@@ -140,7 +141,7 @@ def _deliver(store: MlflowStore, log: Path) -> int:
     state_file = log.parent / "tracking_state.json"
     known = json.loads(state_file.read_text()) if state_file.exists() else {}
     run_id = known.get("run_id") or known.get("last_run_id", "")
-    if run_id and known.get("uri") == store.uri and not _exists(store, run_id):
+    if run_id and known.get("uri") == without_password(store.uri) and not _exists(store, run_id):
         write_json(state_file, {**known, "offset": 0, "run_id": "", "last_run_id": ""})
     delivery = Delivery(log.parent)
     before = delivery.state["offset"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from pipelines.runtime.addresses import without_password
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.observe.tracking import DELIVERY_SETTINGS, tracking_uri
 
@@ -37,7 +37,7 @@ def mlflow_faults(afterwards: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, OSError) as error:
         address = without_password(tracking_uri())
-        first = (str(error).replace(tracking_uri(), address).splitlines() or [""])[0][:200]
+        first = (without_password(str(error)).splitlines() or [""])[0][:200]
         raise UserError(
             f"MLflow at {address} failed ({type(error).__name__}: {first}): start the server or unset "
             f"MLFLOW_TRACKING_URI; {afterwards}"

@@ -25,7 +25,7 @@ from pipelines.retraining.revisions import newer_revision
 from stages.collect.params import Name
 from stages.foundations.about import About, about
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
+from stages.foundations.files import require_no_links, sha256_of
 from stages.foundations.hashing import stable_hash
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import read_definitions
@@ -108,7 +108,9 @@ def look(
                 sources[name]["from"] |= changed
                 told = ", ".join(f"{key} {str(value)[:12]}" for key, value in changed.items() if key != "url")
                 found.changes.append(f"source {name} has a new revision: {told}")
-    for path in sorted(incoming.iterdir()) if incoming.is_dir() else ():
+    waiting = sorted(incoming.iterdir()) if incoming.is_dir() else []
+    require_no_links(incoming, waiting)
+    for path in waiting:
         if path.is_file() and not path.name.startswith(".") and path.suffix not in (".yaml", ".partial"):
             if time.time() - path.stat().st_mtime < SECONDS_STILL:
                 say(f"{path.name} was written to just now: it waits for the next time")

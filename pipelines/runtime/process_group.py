@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+LOGINS = ("PREFECT_API_AUTH_STRING", "PREFECT_SERVER_API_AUTH_STRING")
 SECONDS_TO_END = 6.0
 """Longer than a supervisor needs to end its family (supervisor.py)."""
 
@@ -87,10 +88,13 @@ def dvc(*arguments: str) -> list[str]:
 
 
 def environment() -> Mapping[str, str]:
-    """This process's environment with the interpreter's folder first on PATH: stages are run as `python -m ...`."""
+    """This process's environment with the interpreter's folder first on PATH: stages are run as `python -m ...`.
+
+    Without the login of Prefect's server: no stage needs it, and stages read pages and model output that are hostile.
+    """
     here = os.path.dirname(sys.executable)
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in LOGINS},
         "PATH": os.pathsep.join([here, os.environ.get("PATH", "")]),
         "PYTHONUNBUFFERED": "1",
     }

@@ -29,6 +29,7 @@ from prefect.client.schemas.actions import (
     DeploymentUpdate,
     GlobalConcurrencyLimitCreate,
     WorkPoolCreate,
+    WorkPoolUpdate,
 )
 from prefect.client.schemas.objects import ConcurrencyOptions, StateType
 from prefect.client.schemas.schedules import CronSchedule
@@ -45,6 +46,12 @@ from stages.observe.command import run_stage
 POOL = "retrace"
 
 AUTOMATION = "retrace: runs whose heartbeat stops are marked as crashed"
+# A run's variables cannot choose its command, environment or folder, so starting a run never starts another program.
+# Prefect's template for a process pool lets each run set all three.
+TEMPLATE = {
+    "job_configuration": {"working_dir": str(PROJECT), "stream_output": True},
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
 SECONDS_OF_SILENCE = 100
 """Three heartbeats (PREFECT_FLOWS_HEARTBEAT_FREQUENCY is 30 s under `make ui`) and a little."""
 
@@ -71,8 +78,9 @@ async def register(client: PrefectClient) -> None:
     try:
         await client.read_work_pool(POOL)
     except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template()
-        await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        await client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=TEMPLATE))
+    else:  # it may be from a revision that let a run choose its command
+        await client.update_work_pool(POOL, WorkPoolUpdate(base_job_template=TEMPLATE))
     for entry in load_yaml((PROJECT / "prefect.yaml").read_text())["deployments"]:
         await _register_deployment(client, entry)
     if visible_gpus():
@@ -96,7 +104,7 @@ async def _register_deployment(client: PrefectClient, entry: dict[str, Any]) -> 
         "parameter_openapi_schema": form(flow),
         "enforce_parameter_schema": True,
         "work_pool_name": POOL,
-        "job_variables": {"working_dir": str(PROJECT)},
+        "job_variables": {},
         "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": str(PROJECT)}}],
     }
     try:

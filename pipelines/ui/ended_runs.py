@@ -13,34 +13,36 @@ from contextlib import suppress
 from http.client import HTTPException
 from typing import Any
 
+from pipelines.ui.login import basic
+
 TAG = "retrace"
 """Of our deployments (prefect.yaml)."""
 MESSAGE = "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped."
 SECONDS_TO_ANSWER = 5.0
 
 
-def going_runs(api: str) -> list[str]:
+def going_runs(api: str, login: str) -> list[str]:
     """Ids of the runs of our deployments that are running or about to; none where the server does not answer."""
     wanted = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
     with suppress(OSError, HTTPException, ValueError):
         found = _ask(
-            f"{api}/flow_runs/filter", {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}}
+            f"{api}/flow_runs/filter", login, {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}}
         )
         return [run["id"] for run in found]
     return []
 
 
-def tell_ended(api: str, runs: Sequence[str]) -> None:
+def tell_ended(api: str, login: str, runs: Sequence[str]) -> None:
     """Marks the runs as crashed, with the message; a server that does not answer is left alone."""
     state = {"type": "CRASHED", "name": "Crashed", "message": MESSAGE}
     for run in runs:
         with suppress(OSError, HTTPException, ValueError):
-            _ask(f"{api}/flow_runs/{run}/set_state", {"state": state, "force": True})
+            _ask(f"{api}/flow_runs/{run}/set_state", login, {"state": state, "force": True})
 
 
-def _ask(address: str, content: Mapping[str, Any]) -> Any:
+def _ask(address: str, login: str, content: Mapping[str, Any]) -> Any:
     request = urllib.request.Request(
-        address, json.dumps(content).encode(), {"Content-Type": "application/json"}
+        address, json.dumps(content).encode(), {"Content-Type": "application/json", **basic(login)}
     )
     with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as answer:
         return json.load(answer)

@@ -1,6 +1,7 @@
 """Prefect's settings of this project. Imported before Prefect, which reads them once.
 
-Its database belongs to the project, and nothing is reported home. Prefect imports pandas for the
+Its database belongs to the project, and nothing is reported home. A client of the server that `make ui` runs here
+sends that server's login, unless another one is set. Prefect imports pandas for the
 cache keys of data frames. No task here has cache keys, and the import is a third of a flow's start, so it is prevented.
 """
 
@@ -10,6 +11,7 @@ import os
 import sys
 from contextlib import suppress
 
+from pipelines.ui.login import kept_login
 from stages.foundations.scratch import state_folder
 
 if "PREFECT_HOME" not in os.environ:
@@ -21,6 +23,10 @@ if "PREFECT_HOME" not in os.environ:
     os.environ["PREFECT_HOME"] = str(home)
 os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+if "PREFECT_API_AUTH_STRING" not in os.environ and (
+    login := kept_login(os.environ.get("PREFECT_API_URL", ""))
+):
+    os.environ["PREFECT_API_AUTH_STRING"] = login
 
 if not {"pandas", "prefect.cache_policies"} & set(sys.modules):
     sys.modules["pandas"] = None  # type: ignore[assignment]

@@ -1,6 +1,8 @@
 """`make ui`: Prefect and MLflow on loopback, their databases under state/, and a worker for the deployments.
 
 Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, running flows too. Logs are in state/logs/.
+Prefect asks for a login, because it runs flows as this user and every account of the machine reaches its port. A new
+login is drawn at each start. The printed link contains it.
 
     make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
 """
@@ -20,14 +22,15 @@ from pathlib import Path
 
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.ended_runs import going_runs, tell_ended
+from pipelines.ui.login import draw_login, forget_login, keep_login, login_settings
+from pipelines.ui.prefect_server import ENTER, HOST
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.command import run_stage
 
-HOST = "127.0.0.1"
 SECONDS_TO_START = 180.0
 LONGEST_LOG = 20 * 2**20
 """Bytes. Prefect 3.7 tells of a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
@@ -50,11 +53,12 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     (state / "logs").mkdir(parents=True, exist_ok=True)
     started: dict[str, subprocess.Popen] = {}
     api = f"http://{HOST}:{prefect_port}/api"
-    settings = server_settings(state, prefect_port, mlflow_port)
+    settings, login = server_settings(state, prefect_port, mlflow_port), draw_login()
     try:
         with terminated_as_interrupt():
             experiment_id = make_tracking_database(state)
             started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
+            settings = {**settings, **login_settings(login)}
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"{api}/health", "prefect", started)
             wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
@@ -62,7 +66,8 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
                 settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
             wait_until_ready(started)
-            print_addresses(prefect_port, mlflow_port, experiment_id)
+            keep_login(state, api, login)
+            print_addresses(prefect_port, mlflow_port, experiment_id, login)
             while True:
                 time.sleep(1)
                 shorten_logs(state, started)
@@ -78,20 +83,22 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
         if "worker" in started:  # while there are servers to tell it to
-            runs = going_runs(api)
+            runs = going_runs(api, login)
             end_groups([started.pop("worker")])
-            tell_ended(api, runs)
+            tell_ended(api, login, runs)
         end_groups(list(started.values()))
+        forget_login(state)
 
 
-def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str) -> None:
-    print(f"Prefect: http://{HOST}:{prefect_port}/deployments   reproduce, retrain, ablate, evaluate: Run")
+def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str, login: str) -> None:
+    address = f"http://{HOST}:{prefect_port}{ENTER}#{login}"
+    print(f"Prefect: {address}   reproduce, retrain, ablate, evaluate: Run")
     # The bare address opens MLflow on its pages for agents' traces.
     runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
     print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}")
     if elsewhere := tracking_server():
         print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
-    print("Ctrl-C ends both.", flush=True)
+    print("The link to Prefect contains its login. Ctrl-C ends both.", flush=True)
 
 
 def port(name: str, default: int) -> int:
@@ -183,7 +190,7 @@ def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
 
 
 def prefect_command(prefect_port: int) -> list[str]:
-    return ["-m", "pipelines.ui.prefect_server", "--host", HOST, "--port", str(prefect_port)]
+    return ["-m", "pipelines.ui.prefect_server", "--port", str(prefect_port)]
 
 
 def start(name: str, arguments: list[str], settings: Mapping[str, str]) -> subprocess.Popen:

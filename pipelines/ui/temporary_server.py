@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,14 +20,22 @@ from contextlib import contextmanager
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
-import prefect
 from prefect.events.worker import EventsWorker
 from prefect.logging.handlers import APILogWorker
-from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+from prefect.settings import (
+    PREFECT_API_AUTH_STRING,
+    PREFECT_API_KEY,
+    PREFECT_API_URL,
+    PREFECT_CLIENT_CUSTOM_HEADERS,
+    PREFECT_UI_URL,
+    temporary_settings,
+)
 
-from pipelines.runtime.addresses import without_password
 from pipelines.runtime.process_group import end_groups, supervised
+from pipelines.ui.login import basic, draw_login, login_settings
+from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
 
 SECONDS_TO_START = 120.0
 
@@ -35,17 +44,26 @@ SECONDS_TO_START = 120.0
 def server_in_use() -> Iterator[None]:
     """Inside, Prefect talks to the server at PREFECT_API_URL, or to a passing one where that is not set.
 
-    UserError when no server answers: Prefect would say so with a traceback.
+    UserError when no server answers, or when it refuses our login: Prefect would say so with a traceback.
     """
     address = PREFECT_API_URL.value()
     if not address:
         with passing_server():
             yield
         return
+    request = urllib.request.Request(
+        f"{address.rstrip('/')}/admin/version", headers=basic(PREFECT_API_AUTH_STRING.value() or "")
+    )
     try:
-        urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=10).close()
+        urllib.request.urlopen(request, timeout=10).close()
     except OSError as error:
-        # Whatever else is wrong (a password, a certificate), Prefect's client knows more about it.
+        is_other_login = PREFECT_API_KEY.value() or PREFECT_CLIENT_CUSTOM_HEADERS.value()
+        if isinstance(error, urllib.error.HTTPError) and error.code == 401 and not is_other_login:
+            raise UserError(
+                f"the Prefect server at {without_password(address)} refuses our login: set PREFECT_API_AUTH_STRING "
+                "to the login that the server was started with"
+            ) from None
+        # Whatever else is wrong (an API key, a certificate), Prefect's client knows more about it.
         if isinstance(getattr(error, "reason", None), ConnectionRefusedError | socket.gaierror):
             raise UserError(
                 f"no Prefect server answers at {without_password(address)}: start it (`make ui` starts one), "
@@ -64,26 +82,22 @@ def passing_server() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     address = f"http://127.0.0.1:{port}/api"
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        "--app-dir",
-        prefect.__module_path__.parent,
-        "--factory",
-        "prefect.server.api.server:create_app",
-        "--port",
-        port,
-        "--log-level",
-        "error",
-    ]
+    command = [sys.executable, "-m", "pipelines.ui.prefect_server", "--port", port]
+    login = draw_login()
     # As Prefect starts its own: without the pages, and with the few services that a flow needs.
-    settings = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    settings = {
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+        **login_settings(login),
+    }
     server = subprocess.Popen(supervised(command), env={**os.environ, **settings}, start_new_session=True)
     try:
         _wait(server, f"{address}/health")
         # It has no pages, so Prefect must not print their addresses.
-        with temporary_settings(updates={PREFECT_API_URL: address, PREFECT_UI_URL: ""}):
+        ours = {PREFECT_API_URL: address, PREFECT_API_AUTH_STRING: login, PREFECT_UI_URL: ""}
+        with temporary_settings(updates=ours):
             try:
                 yield address
             finally:  # after a failure too, or Prefect tries for a minute at the end of this process

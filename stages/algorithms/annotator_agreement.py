@@ -1,8 +1,8 @@
 """How far annotators agree: with each other, with themselves, and beyond chance.
 
-Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), by the library `krippendorff`; Kendall and
-Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977,
-section 2) judges annotators by agreement with researchers and with each other, in shares of pairs.
+Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
+Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv
+2304.05977, section 2) judges annotators by agreement with researchers and with each other, in shares of pairs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-import krippendorff
 import numpy
 
 Ranks = Mapping[str, float]
@@ -83,14 +82,23 @@ def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
     two.
     """
     shared = [list(values) for values in units if len(values) > 1]
-    if len({value for values in shared for value in values}) < 2:
+    values = sorted({value for unit in shared for value in unit})
+    if len(values) < 2:
         return None
-    matrix = numpy.full(
-        (max(map(len, shared)), len(shared)), numpy.nan
-    )  # (annotators, units); NaN is missing
-    for column, values in enumerate(shared):
-        matrix[: len(values), column] = values
-    return float(krippendorff.alpha(reliability_data=matrix, level_of_measurement="ordinal"))
+    counts = numpy.zeros((len(shared), len(values)))  # of each value in each unit
+    for row, unit in enumerate(shared):
+        for value in unit:
+            counts[row, values.index(value)] += 1
+    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
+    # Ordered pairs of values within a unit. In a unit of m values each pair has the weight 1 / (m - 1), so that each
+    # value counts once. Pairs of equal values stay out: their distance is 0.
+    coincidences = (counts / (sizes - 1)[:, None]).T @ counts
+    # Two values are as far apart as there are values between them, with half of each end.
+    middle = totals.cumsum() - totals / 2
+    distances = (middle[:, None] - middle[None, :]) ** 2
+    observed = (coincidences * distances).sum()
+    expected = (numpy.outer(totals, totals) * distances).sum() / (totals.sum() - 1)
+    return float(1 - observed / expected)
 
 
 def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:

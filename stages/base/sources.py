@@ -14,7 +14,7 @@ from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
 from stages.engines.policies.base_policies import dequantise_policy, random_policy
 from stages.engines.policies.policy_folders import save_policy
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
+from stages.foundations.files import require_no_links, sha256_of
 from stages.foundations.scratch import state_folder
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import say
@@ -43,6 +43,7 @@ def _copy_policy(source: Path, folder: Path) -> None:
         raise UserError(
             f"base.path {source} is not a folder: give the folder of a policy in transformers' layout"
         )
+    require_no_links(source)
     shutil.copytree(source, folder, dirs_exist_ok=True)
 
 

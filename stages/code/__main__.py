@@ -17,6 +17,7 @@ from stages.code.fingerprints import ABOUT, Memory, fingerprint, stage_names, wh
 from stages.foundations.files import write_json
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import read_definitions, require_names
 from stages.observe.command import run_stage
 
 
@@ -25,7 +26,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--params", type=Path, required=True, help="parameter file (params.yaml)")
     parser.add_argument("--out", type=Path, required=True, help="folder of the fingerprints")
     paths = parser.parse_args(argv)
-    write_fingerprints(PROJECT, read_yaml(paths.params), paths.out)
+    params = read_yaml(paths.params)
+    # DVC runs this stage before all others when params.yaml has changed, so a hostile name stops `dvc repro` here.
+    require_names(read_definitions(PROJECT / "dvc.yaml"), params)
+    write_fingerprints(PROJECT, params, paths.out)
 
 
 def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:

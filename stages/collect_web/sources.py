@@ -22,7 +22,7 @@ import brotli
 from stages.collect_web.params import FolderPages, JsonlPages, ListedPages, WarcPages
 from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
-from stages.foundations.files import require_sha256
+from stages.foundations.files import require_no_links, require_sha256
 from stages.foundations.machine import from_root
 
 FORMATS = {
@@ -88,6 +88,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
     files = sorted(file for file in folder.glob(source.glob) if file.is_file())
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
+    require_no_links(folder, files)
     for file in files:
         name = file.relative_to(folder).as_posix()
         form = FORMATS.get(file.suffix.lower())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,32 @@ def replace_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def require_no_links(folder: Path, files: Iterable[Path] | None = None) -> None:
+    """UserError for a link, a pipe or a device in a folder that somebody else may have made.
+
+    A link would bring another file of this machine among the outputs, and from there to a shared remote. `files` are
+    those that count, all below the folder without it. A snapshot in Hugging Face's cache consists of links to files in
+    `blobs` of the same repository, which are allowed.
+    """
+    snapshots = folder.resolve().parent
+    blobs = snapshots.parent / "blobs" if snapshots.name == "snapshots" else None
+    for file in folder.rglob("*") if files is None else files:
+        below = [
+            file,
+            *(parent for parent in file.parents if parent.is_relative_to(folder) and parent != folder),
+        ]
+        link = next((place for place in below if place.is_symlink()), None)
+        if blobs and link == file and file.is_file() and file.resolve().is_relative_to(blobs):
+            continue
+        if link is not None:
+            raise UserError(
+                f"{link} is a link to {os.readlink(link)}, and links in a folder of inputs are not followed. If you "
+                f"trust it, replace links by files: `cp -rL {shlex.quote(str(folder))} COPY`"
+            )
+        if not (file.is_file() or file.is_dir()):
+            raise UserError(f"{file} is neither a file nor a folder: remove it")
 
 
 def _sync_tree(folder: Path) -> None:

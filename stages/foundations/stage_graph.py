@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.errors import UserError
 from stages.foundations.yaml_text import load_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
 _SECTION = re.compile(r"\$\{(\w+)[.}]")
+_ANYTHING = re.compile(r"\$\{([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 _ANY = "*"
 """Stands for whatever an item has, where paths of different stages are compared."""
@@ -66,7 +69,8 @@ def optional_sections(dvc_yaml: Path) -> list[str]:
 
 
 def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[GraphStage]:
-    """The stages of the parameter file, in the order of dvc.yaml and of their items."""
+    """The stages of the parameter file, in the order of dvc.yaml and of their items. UserError as `require_names`."""
+    require_names(definitions, params)
     gone = left_out(definitions, params)
     return [
         _resolved(name, definition, key, item)
@@ -74,6 +78,35 @@ def stages_of(definitions: Definitions, params: Mapping[str, Any]) -> list[Graph
         if name not in gone
         for key, item in _items(definition, params)
     ]
+
+
+def require_names(definitions: Definitions, params: Mapping[str, Any]) -> None:
+    """UserError for a value that DVC would put into a command or a path and that is no plain name.
+
+    DVC runs commands with a shell and quotes nothing: `a; rm -r x` as the name of a source would run. A name has
+    letters, digits, `_` and `-`. A value that is no name of a stage may be several of them with `/` between.
+    """
+    for name, definition in definitions.items():
+        body = str(definition.get("do", definition))
+        for key, item in _items(definition, params):
+            if "foreach" in definition and not _NAME.fullmatch(key):
+                raise _no_name(f"a name in `{_named_in([definition['foreach']])[0]}`", key)
+            for expression in dict.fromkeys(_ANYTHING.findall(body)):
+                first, *names = expression.split(".")
+                value = {"key": key, "item": item}.get(first) if key else params.get(first)
+                for one in names:
+                    value = value.get(one) if isinstance(value, Mapping) else None
+                words = [""] if isinstance(value, Mapping | list) else str(value).split("/")
+                if value is not None and not all(_NAME.fullmatch(word) for word in words):
+                    raise _no_name(
+                        f"`{'.'.join(names) or first}` of {f'{name}@{key}' if key else name}", value
+                    )
+
+
+def _no_name(where: str, value: Any) -> UserError:
+    return UserError(
+        f"{where} is {str(value)[:200]!r}, which dvc.yaml would put into a shell command: use letters, digits, _ and -"
+    )
 
 
 def left_out(definitions: Definitions, params: Mapping[str, Any]) -> list[str]:

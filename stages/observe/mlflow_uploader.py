@@ -1,7 +1,8 @@
 """Carries a stage's tracking log to MLflow, in a process of its own beside the stage.
 
 The log (tracking.py writes it) is a sequence of JSON lines: `start` opens or continues an MLflow run, `values`
-are points of curves, `end` closes the run. How far it has been delivered is kept beside it, so any later process
+are points of curves, `end` closes the run. It goes to the present tracking address, which is not in the log, because
+an address may hold a password. How far it has been delivered is kept beside it, so any later process
 can go on; when all is delivered and the run is finished, both files go. The stage's end is the end of standard
 input: a log that then lacks its `end` belongs to a stage that was killed.
 
@@ -25,10 +26,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.addresses import without_password
 from stages.foundations.files import write_json
 from stages.observe.kept_logs import end_ms, keep_log, parsed
 from stages.observe.mlflow_store import MlflowStore, Refused
-from stages.observe.tracking import LOG_NAME
+from stages.observe.tracking import LOG_NAME, tracking_uri
 
 SECONDS_BETWEEN_DELIVERIES = 2.0
 SECONDS_OF_RETRIES_AT_THE_END = 10.0
@@ -37,14 +39,19 @@ _OF_DATABASE = re.compile(r"\(\w+\.\w+\) ")
 
 
 class Delivery:
-    """The log of one scratch folder and how much of it MLflow has."""
+    """The log of one scratch folder and how much of it MLflow has.
+
+    Where an attempt before delivered to another address, all of it goes to the present one.
+    """
 
     def __init__(self, scratch: Path) -> None:
         self.log = scratch / LOG_NAME
         self.state_file = scratch / "tracking_state.json"
         self.state: dict[str, Any] = {"offset": 0, "run_id": "", "refused": 0}
         if self.state_file.exists():
-            self.state |= json.loads(self.state_file.read_text())
+            before = json.loads(self.state_file.read_text())
+            if without_password(before.get("uri", "")) in ("", self._place()):
+                self.state |= before
         self.store: MlflowStore | None = None
         self.error = ""
 
@@ -62,7 +69,7 @@ class Delivery:
             self._drop(batch, _first_line(error))
             return self.deliver()
         except Exception as error:  # MLflow, its database, the network: keep the lines, try again later
-            self.error = f"{type(error).__name__}: {_first_line(error)}"
+            self.error = f"{type(error).__name__}: {without_password(_first_line(error))}"
             return False
         return True
 
@@ -87,7 +94,7 @@ class Delivery:
     def _tags(self) -> dict[str, str]:
         """The tags that MLflow has of the run, git's among them; none when they cannot be read."""
         try:
-            store = self.store or MlflowStore(self.state["uri"])
+            store = self.store or MlflowStore(tracking_uri())
             return dict(store.client.get_run(self.state["last_run_id"]).data.tags)
         except Exception:  # the server has just gone away: the log has the stage's own tags
             return {}
@@ -113,11 +120,10 @@ class Delivery:
         if not batch:
             return self._advance(end)
         message = batch[0]
+        self.store = self.store or MlflowStore(tracking_uri())
         if message["kind"] == "start":
-            self.store = self.store or MlflowStore(message["uri"])
             run_id = self.store.start(message, self.state["run_id"])
-            return self._advance(end, run_id=run_id, uri=message["uri"])
-        self.store = self.store or MlflowStore(self.state["uri"])
+            return self._advance(end, run_id=run_id, uri=self._place())
         if message["kind"] == "values":
             self.store.log(self.state["run_id"], batch)
             return self._advance(end)
@@ -125,6 +131,11 @@ class Delivery:
         self.store.end(self.state["run_id"], message["status"], ended)
         kept = "" if message["status"] == "FINISHED" else self.state["run_id"]
         return self._advance(end, run_id=kept, last_run_id=self.state["run_id"])
+
+    @staticmethod
+    def _place() -> str:
+        """The address as it may be written down."""
+        return without_password(tracking_uri())
 
     def _drop(self, batch: tuple[list[dict[str, Any]], int], reason: str) -> None:
         self.error = f"MLflow refuses {batch[0][0]['kind']} of this run: {reason}"

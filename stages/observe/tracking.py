@@ -32,6 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.addresses import with_login, without_password
 from stages.foundations.attempt import Attempt
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
@@ -128,7 +129,6 @@ def track(attempt: Attempt) -> Iterator[Run]:
     start = {
         "kind": "start",
         "ms": _now_ms(),
-        "uri": uri,
         "name": name,
         "params": dict(attempt.params),
         "inputs": {
@@ -197,19 +197,26 @@ def _tags(identity: Mapping[str, Any]) -> dict[str, str]:
 def _require_answer(uri: str) -> None:
     if not uri.startswith(("http://", "https://")):
         return
+    address, login = with_login(uri.rstrip("/"))
     try:
-        urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=SERVER_ANSWERS_SECONDS).close()
+        request = urllib.request.Request(f"{address}/health", headers=login)
+        urllib.request.urlopen(request, timeout=SERVER_ANSWERS_SECONDS).close()
     except urllib.error.HTTPError as error:
+        if error.code == 401:
+            raise UserError(
+                f"the MLflow server at {without_password(uri)} refuses the login: correct MLFLOW_TRACKING_USERNAME "
+                "and MLFLOW_TRACKING_PASSWORD, or the login in MLFLOW_TRACKING_URI"
+            ) from None
         if error.code < 500:
             return
         reason: object = error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: an address that is none
         reason = getattr(error, "reason", error)
     else:
         return
     raise UserError(
-        f"the MLflow server at {uri} does not answer ({reason}): start it, or unset MLFLOW_TRACKING_URI "
-        "to write to state/mlflow.db"
+        f"the MLflow server at {without_password(uri)} does not answer ({reason}): start it, or unset "
+        "MLFLOW_TRACKING_URI to write to state/mlflow.db"
     )
 
 
@@ -232,7 +239,7 @@ def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> d
     report = json.loads(lines[-1])
     if report.get("error"):
         say(
-            f"WARNING: not everything reached MLflow at {uri}: {report['error']}\n"
+            f"WARNING: not everything reached MLflow at {without_password(uri)}: {report['error']}\n"
             f"         The stage's outputs are complete. Deliver the rest later with: "
             f"python -m stages.observe.mlflow_uploader {scratch}"
         )

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from pipelines.runtime.process_group import supervised
+from pipelines.ui.login import basic, kept_login
 from tests.fakes.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -65,6 +66,15 @@ class RunningUi:
         )
         self.printed = [self.process.stdout.readline(), self.process.stdout.readline()]
 
+    @property
+    def link(self) -> str:
+        """What a person clicks to enter Prefect's UI."""
+        return self.printed[0].split()[1]
+
+    @property
+    def login(self) -> str:
+        return kept_login(f"http://127.0.0.1:{self.prefect}/api", self.state)
+
     def end(self) -> None:
         (servers,) = psutil.Process(self.process.pid).children()
         servers.send_signal(signal.SIGINT)
@@ -73,8 +83,9 @@ class RunningUi:
     def ask(self, path: str, content: dict[str, Any] | None = None, method: str = "POST") -> Any:
         """The answer of the Prefect API."""
         body = None if method == "GET" else json.dumps(content or {}).encode()
-        address = f"http://127.0.0.1:{self.prefect}/api/{path}"
-        request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method=method)
+        api = f"http://127.0.0.1:{self.prefect}/api"
+        headers = {"Content-Type": "application/json", **basic(self.login)}
+        request = urllib.request.Request(f"{api}/{path}", body, headers, method=method)
         for attempt in range(5):
             try:
                 text = urllib.request.urlopen(request, timeout=60).read()

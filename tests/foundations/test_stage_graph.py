@@ -1,8 +1,22 @@
-"""Folders into which several stages write, where each item of a stage reads a folder of its own."""
+"""Folders into which several stages write, and the names that reach a shell."""
 
+import copy
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
 import yaml
 
-from stages.foundations.stage_graph import make_shared_folders, shared_folders
+from pipelines.graph.resolved_recipes import recipe_text
+from pipelines.runtime.process_group import dvc, run_in_group
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import make_shared_folders, read_definitions, shared_folders, stages_of
+from stages.foundations.yaml_text import load_yaml
 
 DEFINITIONS = {
     "draw": {"foreach": "${makers}", "do": {"cmd": "x", "outs": ["data/drawn/${item.round}/${key}"]}},
@@ -27,3 +41,138 @@ def test_the_folders_are_made(tmp_path):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"rounds": {"two": {}}}))
     make_shared_folders(tmp_path)
     assert (tmp_path / "data" / "drawn" / "two").is_dir() and (tmp_path / "data" / "pool").is_dir()
+
+
+HOSTILE = [
+    "a;touch made",
+    "$(touch made)",
+    "`touch made`",
+    "a b",
+    "a\ntouch made",
+    "a\n",
+    "-rf",
+    "../made",
+    "/made",
+    "a/",
+    "${item}",
+    "'a'",
+    "é",
+    "",
+    {"flag": "made"},
+    ["a"],
+]
+
+
+@pytest.mark.parametrize("recipe", ["laptop", "t2i-shapes-two-rounds"])
+def test_every_value_that_dvc_yaml_interpolates_must_be_a_name(recipe):
+    """Which values these are is read from dvc.yaml by DVC's rules: a stage added tomorrow is checked as well."""
+    definitions, given = read_definitions(PROJECT / "dvc.yaml"), load_yaml(recipe_text(PROJECT, recipe))
+    stages_of(definitions, given)
+    places = list(interpolated(definitions, given))
+    assert len(places) > 10
+    for place in places:
+        for value in HOSTILE:
+            changed = replaced(given, place, value)
+            if changed is not None:
+                with pytest.raises(UserError, match="would put into a shell command"):
+                    stages_of(definitions, changed)
+    for foreach in {definition.get("foreach") for definition in definitions.values()} - {None}:
+        section = foreach[2:-1]
+        if isinstance(given.get(section), list):
+            assert {(section, at) for at in range(len(given[section]))} <= set(places)
+
+
+def interpolated(definitions, params):
+    """Places in the parameters of all that dvc.yaml interpolates; the last word is `key` for the key itself."""
+    for definition in definitions.values():
+        expressions = set(re.findall(r"\$\{(.*?)\}", str(definition.get("do", definition))))
+        if "foreach" not in definition:
+            assert not expressions, "a plain stage with a value: let this test follow it"
+            continue
+        section = definition["foreach"][2:-1]
+        items = params.get(section) or {}
+        for at, key in enumerate(items):
+            for expression in expressions | {"key"}:
+                first, *names = expression.split(".")
+                assert first in ("key", "item") and all(re.fullmatch(r"\w+", name) for name in names)
+                if isinstance(items, list):
+                    yield section, at
+                else:
+                    yield (section, key, *names) if first == "item" else (section, key, "key")
+
+
+def replaced(params, place, value):
+    """The parameters with another value at a place; None where a key cannot be that."""
+    changed = copy.deepcopy(params)
+    *path, last = place
+    if last == "key":
+        if not isinstance(value, str):
+            return None
+        section, key = path
+        changed[section] = {value if one == key else one: item for one, item in changed[section].items()}
+        return changed
+    level = changed
+    for name in path:
+        level = level[name]
+    level[last] = value
+    return changed
+
+
+def test_a_plain_stage_and_a_path_of_names_are_checked_too():
+    plain = {"tell": {"cmd": "x ${place.of}", "outs": ["data/told"]}}
+    stages_of(plain, {"place": {"of": "problems/train-2"}})
+    with pytest.raises(UserError, match=r"`of` of tell is 'a;b'"):
+        stages_of(plain, {"place": {"of": "a;b"}})
+
+
+@pytest.mark.slow
+def test_dvc_repro_by_hand_runs_nothing_of_a_hostile_recipe(tmp_path):
+    """The shell metacharacters are in the name of a source, as in a recipe that somebody sent."""
+    project = tmp_path / "project"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    for name in filter(None, tracked.stdout.split("\0")):
+        if name.startswith(("stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore")):
+            (project / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / name, project / name, follow_symlinks=False)
+    params = load_yaml(recipe_text(PROJECT, "laptop"))
+    params["sources"] = {f"a;touch {tmp_path}/made;": item for item in params["sources"].values()}
+    (project / "params.yaml").write_text(yaml.safe_dump(params))
+    subprocess.run(["git", "init", "-q"], cwd=project, check=True)
+    lines = []
+    assert run_in_group(dvc("repro"), project, lines.append) != 0
+    assert any("would put into a shell command" in line for line in lines), lines
+    assert not any("stages.collect" in line for line in lines)
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x; touch made",
+        "$(shell touch made)",
+        "`touch made`",
+        "$(touch made)",
+        "'; touch made; '",
+        '"; touch made; "',
+        "x\ntouch made\n",
+        "a b",
+        "$$HOME",
+    ],
+)
+@pytest.mark.parametrize("name", ["RECIPE", "TORCH"])
+@pytest.mark.parametrize("is_flag", [True, False])
+def test_variables_of_make_are_words_and_no_commands(tmp_path, name, value, is_flag):
+    shutil.copy(PROJECT / "Makefile", tmp_path)
+    says = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['RETRACE_TORCH']]))"
+    (tmp_path / "pipelines").mkdir()
+    (tmp_path / "pipelines" / "set_up.py").write_text(says)
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to("/bin/true")
+    given = [f"{name}={value}"] if is_flag else []
+    own = {**os.environ, "PYTHON": sys.executable, **({} if is_flag else {name: value})}
+    done = subprocess.run(["make", "repro", *given], cwd=tmp_path, env=own, capture_output=True, text=True)
+    arguments, torch = json.loads(done.stdout)
+    assert (torch if name == "TORCH" else arguments[1:]) == (value if name == "TORCH" else [value])
+    assert done.returncode == 0 and not (tmp_path / "made").exists()

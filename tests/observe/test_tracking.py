@@ -1,12 +1,16 @@
 """Tracking against real MLflow stores: SQLite, a server that is down, a server that goes away, kills."""
 
+import base64
+import http.server
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -250,6 +254,104 @@ def test_a_server_that_goes_away_loses_nothing(state, monkeypatch, capfd):
     client, (recorded,) = runs_in(state)
     assert recorded.info.status == "FINISHED"
     assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [3.0, 2.0]
+
+
+class AsksForALogin(http.server.BaseHTTPRequestHandler):
+    """What stands before an MLflow server that is shared: it passes on what comes with the login."""
+
+    def do_GET(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.headers["Authorization"] != f"Basic {base64.b64encode(b'me:S3CRETPW').decode()}":
+            return self.answer(401, b"")
+        kept = {name: value for name, value in self.headers.items() if name not in ("Host", "Authorization")}
+        address = f"http://127.0.0.1:{self.server.behind}{self.path}"
+        request = urllib.request.Request(address, body or None, kept, method=self.command)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                self.answer(answer.status, answer.read())
+        except urllib.error.HTTPError as error:
+            self.answer(error.code, error.read())
+
+    do_POST = do_PATCH = do_GET
+
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def assert_secret(folder: Path):
+    for path in folder.rglob("*"):
+        assert not path.is_file() or b"S3CRETPW" not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_a_login_in_the_address_reaches_the_server_and_is_shown_and_stored_nowhere(state, monkeypatch, capfd):
+    behind = unused_port()
+    server = serve(state, behind)
+    front = http.server.ThreadingHTTPServer(("127.0.0.1", 0), AsksForALogin)
+    front.behind = behind
+    threading.Thread(target=front.serve_forever, daemon=True).start()
+    try:
+        address = f"127.0.0.1:{front.server_port}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:wrong-S3CRETPW@{address}")
+        with pytest.raises(UserError, match=f"http://me@{address} refuses the login") as refused:
+            run_once()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:S3CRETPW@{address}")
+        run_once()
+    finally:
+        front.shutdown()
+        front.server_close()
+        stop(server)
+    (recorded,) = runs_in(state)[1]
+    assert recorded.info.status == "FINISHED" and recorded.data.metrics["loss/train"] == 1.0
+    assert_secret(state.parent)
+    assert "S3CRETPW" not in str(refused.value) + "".join(capfd.readouterr())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["postgresql://me:S3CRETPW@127.0.0.1:9/x", "nothing://me:S3CRETPW@h/x"])
+def test_a_wrong_address_shows_no_password_and_the_next_attempt_delivers_to_its_own(
+    state, monkeypatch, capfd, address
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    with pytest.raises(ZeroDivisionError), track(attempt_at("sft", {}, {}, seed=1)) as run:
+        run.log({"loss/train": 2.0}, 0)
+        raise ZeroDivisionError
+    told = "".join(capfd.readouterr())
+    assert f"not everything reached MLflow at {address.replace(':S3CRETPW', '')}" in told
+    assert "S3CRETPW" not in told
+    assert_secret(state.parent)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with track(attempt_at("sft", {}, {}, seed=1)) as run:
+        run.log({"loss/train": 1.0}, 1)
+    assert "not everything" not in capfd.readouterr().err
+    client, (recorded,) = runs_in(state)
+    assert recorded.info.status == "FINISHED"
+    assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [2.0, 1.0]
+    assert not list((state / "scratch").glob("*/tracking.jsonl"))
+
+
+def test_an_attempt_with_another_address_takes_the_earlier_ones_along(state, database, monkeypatch, tmp_path):
+    with pytest.raises(ZeroDivisionError), track(attempt_at("sft", {}, {}, seed=1)) as run:
+        run.log({"loss/train": 2.0}, 0)
+        raise ZeroDivisionError
+    assert [one.info.status for one in runs_in(state)[1]] == ["FAILED"]
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(database, other / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other / 'mlflow.db'}")
+    with track(attempt_at("sft", {}, {}, seed=1)) as run:
+        run.log({"loss/train": 1.0}, 1)
+    client, (recorded,) = runs_in(other)
+    assert recorded.info.status == "FINISHED"
+    assert [p.value for p in client.get_metric_history(recorded.info.run_id, "loss/train")] == [2.0, 1.0]
+    assert [one.info.status for one in runs_in(state)[1]] == ["FAILED"], "the first one keeps what it has"
 
 
 def serve(state: Path, port: int):

@@ -113,13 +113,13 @@ def test_a_log_that_another_delivery_has_put_away_is_no_failure(tmp_path, capsys
 
 def test_numbers_wait_while_the_database_has_no_room(disk, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(delivering, "SECONDS_OF_RETRIES_AT_THE_END", 0)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{disk / 'mlflow.db'}")
     scratch = tmp_path / "state" / "scratch" / "sft-0"
     scratch.mkdir(parents=True)
     tags = {"stage": "sft", "stage_hash": "ab" * 32}
     start = {
         "kind": "start",
         "ms": 1_700_000_000_000,
-        "uri": f"sqlite:///{disk / 'mlflow.db'}",
         "name": "sft",
         "params": {},
         "inputs": {},

@@ -1,13 +1,18 @@
 """The bound on SQLite's memory in Prefect's server."""
 
+import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
 
 import pytest
 
-from pipelines.ui.prefect_server import CACHE_BYTES
+from pipelines.runtime.process_group import environment
+from pipelines.ui.login import basic, draw_login, forget_login, keep_login, kept_login, login_settings
+from pipelines.ui.prefect_server import CACHE_BYTES, refusal
 from pipelines.ui.servers import prefect_command
+from stages.foundations.scratch import PROJECT
 
 READS = """
 import sqlite3, sys
@@ -47,14 +52,101 @@ def test_connections_share_a_bound_that_none_asked_for(database):
     assert read("none") > 40e6 > 10e6 > read(4 * 2**20)
 
 
-def test_make_ui_starts_prefects_server_with_the_bound():
+def test_make_ui_starts_prefects_server_on_loopback_with_the_bound_and_the_origins():
     limit = "import sqlite3; print(*sqlite3.connect(':memory:').execute('PRAGMA soft_heap_limit').fetchone())"
-    code = "import sys, prefect.cli, pipelines.ui.prefect_server as ours\n"
-    code += f"def app():\n    {limit}\n    print(*sys.argv[1:])\n"
-    code += "prefect.cli.app = app\nours.main()"
+    code = "import sys, uvicorn, pipelines.ui.prefect_server as ours\n"
+    code += f"def run(app, host, port, log_level):\n    {limit}\n    print(host, port)\n"
+    code += "    from prefect.settings import PREFECT_SERVER_CORS_ALLOWED_ORIGINS as origins\n"
+    code += "    print(origins.value())\n"
+    code += "uvicorn.run = run\nours.main()"
     module, *flags = prefect_command(4321)[1:]
-    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True)
+    own = {**os.environ, "PREFECT_SERVER_API_AUTH_STRING": "retrace:word"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *flags], capture_output=True, text=True, check=True, env=own
+    )
     assert (module, done.stdout.splitlines()) == (
         "pipelines.ui.prefect_server",
-        [str(CACHE_BYTES), "server start --host 127.0.0.1 --port 4321"],
+        [str(CACHE_BYTES), "127.0.0.1 4321", "http://127.0.0.1:4321,http://localhost:4321"],
     )
+
+
+def test_it_does_not_start_without_a_login():
+    without = {name: value for name, value in os.environ.items() if name != "PREFECT_SERVER_API_AUTH_STRING"}
+    command = [sys.executable, "-m", "pipelines.ui.prefect_server", "--port", "4321"]
+    done = subprocess.run(command, capture_output=True, text=True, env=without, cwd=PROJECT)
+    assert done.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING is not set" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"host": "127.0.0.1:4200"}, ""),
+        ({"host": "localhost:4200", "origin": "http://localhost:4200"}, ""),
+        ({"host": "127.0.0.1:4200", "origin": "http://localhost:4200"}, ""),
+        ({}, "Host must be 127.0.0.1:4200"),
+        ({"host": "evil.example:4200"}, "Host must be"),
+        ({"host": "127.0.0.1.evil.example:4200"}, "Host must be"),
+        ({"host": "127.0.0.1:4201"}, "Host must be"),
+        ({"host": "0.0.0.0:4200"}, "Host must be"),
+        ({"host": "127.0.0.1:4200@evil.example"}, "Host must be"),
+        ({"host": "127.0.0.1:4200", "origin": "null"}, "Pages of other sites"),
+        ({"host": "127.0.0.1:4200", "origin": "https://127.0.0.1:4200"}, "Pages of other sites"),
+        ({"host": "127.0.0.1:4200", "origin": "http://127.0.0.1:4200.evil.example"}, "Pages of other sites"),
+        ({"host": "127.0.0.1:4200", "origin": ""}, "Pages of other sites"),
+    ],
+)
+def test_requests_must_name_our_host_and_come_from_our_pages(headers, reason):
+    found = refusal([(name.encode(), value.encode()) for name, value in headers.items()], 4200)
+    assert found.startswith(reason) and bool(found) == bool(reason)
+
+
+def test_two_hosts_or_two_origins_are_refused():
+    ours, theirs = (b"host", b"127.0.0.1:4200"), (b"host", b"evil.example")
+    assert refusal([ours, theirs], 4200) and refusal([theirs, ours], 4200)
+    assert refusal([ours, (b"origin", b"http://127.0.0.1:4200"), (b"origin", b"http://evil.example")], 4200)
+
+
+def test_no_run_chooses_its_command_environment_or_folder():
+    """What Prefect's worker makes of our template and of a run's variables."""
+    from prefect.client.schemas.objects import FlowRun
+    from prefect.workers.process import ProcessJobConfiguration
+
+    from pipelines.ui.deployments import TEMPLATE
+
+    hostile = {
+        "command": "touch made",
+        "env": {"LD_PRELOAD": "hostile.so"},
+        "env.PYTHONPATH": "hostile",
+        "working_dir": "hostile",
+        "name": "{{ command }}",
+        "labels": {"a": "b"},
+    }
+
+    async def made():
+        found = await ProcessJobConfiguration.from_template_and_values(TEMPLATE, hostile, client=object())
+        found.prepare_for_flow_run(FlowRun(flow_id="00000000-0000-0000-0000-000000000000"))
+        return found
+
+    found = asyncio.run(made())
+    assert found.command.split()[1:] == ["-m", "prefect.engine"] and found.working_dir == PROJECT
+    assert "LD_PRELOAD" not in found.env and found.env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+
+
+def test_the_login_belongs_to_one_address_and_to_one_reader(tmp_path):
+    api, login = "http://127.0.0.1:4200/api", draw_login()
+    assert kept_login(api, tmp_path) == "" and login != draw_login()
+    for one in ("retrace:old", login):
+        keep_login(tmp_path, api, one)
+    (path,) = (tmp_path / "prefect").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (
+        kept_login(f"{api}/", tmp_path) == login and kept_login("http://127.0.0.1:4201/api", tmp_path) == ""
+    )
+    forget_login(tmp_path)
+    assert kept_login(api, tmp_path) == "" and basic("") == {}
+
+
+def test_stages_do_not_get_the_login(monkeypatch):
+    for name in login_settings("retrace:word"):
+        monkeypatch.setenv(name, "retrace:word")
+    assert "retrace:word" not in environment().values()

@@ -186,6 +186,18 @@ def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("login", ["retrace:guess", None])
+def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, capsys, login):
+    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+
+    from pipelines.flows.reproduce import main
+
+    with temporary_settings(updates={PREFECT_API_AUTH_STRING: login}):
+        assert main([]) == 2
+    assert "refuses our login: set PREFECT_API_AUTH_STRING" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
     from pipelines.flows.reproduce import reproduce
     from pipelines.flows.stage_task import StageFailed
@@ -247,11 +259,15 @@ time.sleep(60)
     [(signal.SIGTERM, "/bin/bash"), (signal.SIGKILL, "/bin/bash"), (signal.SIGKILL, "/bin/sh")],
 )
 def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, dvc_project, number, shell):
-    from prefect.settings import PREFECT_API_URL
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
 
     working = (dvc_project / "first.py").read_text()
     (dvc_project / "first.py").write_text(SLEEPER)
-    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value(), "SHELL": shell}
+    server = {
+        "PREFECT_API_URL": PREFECT_API_URL.value(),
+        "PREFECT_API_AUTH_STRING": PREFECT_API_AUTH_STRING.value(),
+    }
+    environment = {**os.environ, **server, "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:
         until = time.monotonic() + 180

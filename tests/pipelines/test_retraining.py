@@ -102,6 +102,13 @@ def test_a_file_that_is_being_written_waits(tmp_path):
     assert "waits for the next time" in lines[0]
 
 
+def test_an_incoming_link_is_refused(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "lessons.jsonl").symlink_to("/etc/passwd")
+    with pytest.raises(UserError, match=r"lessons.jsonl is a link to /etc/passwd"):
+        found_in(tmp_path / "in", {"sources": {}})
+
+
 def test_no_incoming_folder_is_no_news(tmp_path):
     assert found_in(tmp_path / "absent", {"sources": {}}).changes == []
 

@@ -1,5 +1,6 @@
 """`make ui` for real, started twice: deployments, the form in Chromium, cancel, retraining, what outlives a restart."""
 
+import http.client
 import http.server
 import json
 import os
@@ -14,10 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import connect
 
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.runtime.process_group import end_groups
 from pipelines.ui.ended_runs import MESSAGE, going_runs, tell_ended
+from pipelines.ui.login import basic
 from pipelines.ui.servers import READY, is_ready, main, port, shorten_logs, start
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import state_folder
@@ -49,10 +53,11 @@ def test_what_is_no_port_is_refused(monkeypatch, text):
 
 
 def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
-    asked = []
+    asked, logins = [], []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
+            logins.append(self.headers["Authorization"])
             content = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append((self.path, content))
             self.send_response(200)
@@ -65,8 +70,9 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     api = f"http://127.0.0.1:{server.server_port}/api"
-    tell_ended(api, going_runs(api))
+    tell_ended(api, "me:word", going_runs(api, "me:word"))
     server.shutdown()
+    assert set(logins) == {"Basic bWU6d29yZA=="}
     assert [path for path, _ in asked] == [
         "/api/flow_runs/filter",
         *(f"/api/flow_runs/{n}/set_state" for n in "ab"),
@@ -74,8 +80,8 @@ def test_runs_are_told_to_a_server_and_one_that_is_gone_costs_nothing():
     assert asked[0][1]["deployments"] == {"tags": {"all_": ["retrace"]}}
     assert asked[1][1]["force"] and "Start it and run this again" in asked[1][1]["state"]["message"]
     server.server_close()
-    assert going_runs(api) == []
-    tell_ended(api, ["a"])
+    assert going_runs(api, "") == []
+    tell_ended(api, "", ["a"])
 
 
 def test_a_second_one_on_the_same_databases_is_refused(monkeypatch):
@@ -113,6 +119,81 @@ def test_a_log_that_grows_is_cut_while_its_process_writes_on(tmp_path, monkeypat
         assert lines[-1] == b"after" and is_ready(), "and it is still known that the worker came so far"
     finally:
         end_groups([process])
+
+
+def no_login(ui):
+    return {}, {}
+
+
+def a_wrong_login(ui):
+    return basic("retrace:guess"), {}
+
+
+def another_host(ui):
+    return {"Host": "evil.example", **basic(ui.login)}, {}
+
+
+def another_host_on_our_port(ui):
+    return {"Host": f"evil.example:{ui.prefect}", **basic(ui.login)}, {}
+
+
+def another_origin(ui):
+    return {"Origin": "http://evil.example", **basic(ui.login)}, {}
+
+
+def another_port_as_origin(ui):
+    return {"Origin": "http://127.0.0.1:9", **basic(ui.login)}, {}
+
+
+def no_origin_that_can_be_named(ui):
+    return {"Origin": "null", **basic(ui.login)}, {}
+
+
+def text_without_a_login(ui):
+    return {"Content-Type": "text/plain", "Origin": f"http://127.0.0.1:{ui.prefect}"}, {}
+
+
+def a_command_as_variable(ui):
+    return basic(ui.login), {"command": "touch {}"}
+
+
+def a_folder_as_variable(ui):
+    return basic(ui.login), {"working_dir": "{}"}
+
+
+ATTACKS = [
+    no_login,
+    a_wrong_login,
+    another_host,
+    another_host_on_our_port,
+    another_origin,
+    another_port_as_origin,
+    no_origin_that_can_be_named,
+    text_without_a_login,
+    a_command_as_variable,
+    a_folder_as_variable,
+]
+# Each is what a page can try with the means of a browser; `no-cors` needs no permission from the server.
+FROM_ANOTHER_PAGE = """async (place) => {
+  const attempt = (options) => fetch(place, options).then(answer => answer.type, error => error.name);
+  const body = JSON.stringify({job_variables: {command: "touch made"}});
+  const frame = document.createElement("iframe");
+  frame.src = new URL("/deployments", place);
+  document.body.append(frame);
+  await new Promise(done => frame.onload = done);
+  return {
+    storage: localStorage.getItem("prefect-password"),
+    json: await attempt({method: "POST", headers: {"Content-Type": "application/json"}, body}),
+    text: await attempt({method: "POST", mode: "no-cors", headers: {"Content-Type": "text/plain"}, body}),
+    read: await attempt({}),
+    socket: await new Promise(done => {
+      const address = place.replace("http", "ws").replace(/deployments.*/, "events/in");
+      const socket = new WebSocket(address, "prefect");
+      socket.onopen = () => done("open");
+      socket.onerror = () => done("error");
+    }),
+  };
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -175,6 +256,85 @@ class TestServers:
         with pytest.raises(urllib.error.HTTPError, match=r"409|422"):
             ui.run("evaluate", policy="nobody")
 
+    @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
+    def test_who_has_no_login_or_comes_from_elsewhere_gets_nothing_and_starts_nothing(
+        self, ui, attack, tmp_path
+    ):
+        before, marker = flow_runs(ui, scheduled=True), tmp_path / "made"
+        place = f"/api/deployments/{ui.deployments()['reproduce']['id']}/create_flow_run"
+        headers, variables = attack(ui)
+        content = {"job_variables": {name: value.format(marker) for name, value in variables.items()}}
+        connection = http.client.HTTPConnection("127.0.0.1", ui.prefect, timeout=60)
+        own = {"Host": f"127.0.0.1:{ui.prefect}", "Content-Type": "application/json", **headers}
+        connection.request(
+            "POST", place, json.dumps(content), {k: v for k, v in own.items() if v is not None}
+        )
+        answer = connection.getresponse()
+        assert answer.status in (401, 403, 409, 422), answer.read()
+        assert answer.headers["access-control-allow-origin"] in (None, f"http://127.0.0.1:{ui.prefect}")
+        assert flow_runs(ui, scheduled=True) == before and not marker.exists()
+
+    def test_sockets_take_no_events_without_the_login_or_from_another_page(self, ui):
+        address = f"ws://127.0.0.1:{ui.prefect}/api/events/in"
+        for login, origin, accepted in (
+            (ui.login, None, True),
+            ("", None, False),
+            ("retrace:guess", None, False),
+            (ui.login, "http://127.0.0.1:9", False),
+        ):
+            assert greets(address, login, origin) == accepted, (login, origin)
+
+    def test_the_login_is_readable_by_this_user_alone_and_no_stage_gets_it(self, ui):
+        path = ui.state / "prefect" / "login.json"
+        assert path.stat().st_mode & 0o777 == 0o600 and json.loads(path.read_text())["login"] in ui.link
+        family = psutil.Process(ui.process.pid).children(recursive=True)
+        assert not any(ui.login in word for process in family for word in process.cmdline())
+        logs = "".join(log.read_text(errors="replace") for log in (ui.state / "logs").iterdir())
+        assert ui.login.partition(":")[2] not in logs
+
+    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+    def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui):
+        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
+
+        class Page(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(b"<!doctype html><title>a page of somebody else</title>")
+
+            def log_message(self, *arguments):
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        before = flow_runs(ui, scheduled=True)
+        place = (
+            f"http://127.0.0.1:{ui.prefect}/api/deployments/"
+            f"{ui.deployments()['reproduce']['id']}/create_flow_run"
+        )
+        try:
+            with api.sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+                )
+                page = browser.new_context().new_page()
+                page.set_default_timeout(120_000)
+                page.goto(ui.link)  # the user has entered in this browser
+                page.get_by_text("reproduce", exact=True).first.wait_for()
+                page.goto(f"http://127.0.0.1:{server.server_port}/")
+                found = page.evaluate(FROM_ANOTHER_PAGE, place)
+                framed = page.frames[-1].url
+                browser.close()
+        finally:
+            server.shutdown()
+            server.server_close()
+        assert found["storage"] is None, "storage is kept by port"
+        assert found["json"] == found["read"] == "TypeError", "the browser gets no permission from the server"
+        assert found["text"] == "opaque", "was sent, and refused: nothing runs"
+        assert found["socket"] == "error" and framed.startswith("chrome-error:")
+        assert flow_runs(ui, scheduled=True) == before
+
     @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
     def test_the_form_in_the_browser_starts_a_flow_that_finishes(self, ui, dvc_project):
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
@@ -187,6 +347,9 @@ class TestServers:
             )
             page = browser.new_page()
             page.set_default_timeout(120_000)
+            page.goto(ui.link)
+            page.get_by_text("reproduce", exact=True).first.wait_for()
+            assert ui.login not in page.url and page.evaluate("history.length") <= 2
             page.goto(form)
             page.get_by_text("A stage that runs longer is stopped").wait_for()
             page.locator("button.p-select-button__control").first.focus()
@@ -323,12 +486,22 @@ def mlflow(ui, path):
     return json.load(urllib.request.urlopen(f"http://127.0.0.1:{ui.mlflow}/api/2.0/mlflow/{path}"))
 
 
-def flow_runs(ui):
+def flow_runs(ui, scheduled=False):
     return {
         run["id"]: run["state_type"]
         for run in ui.ask("flow_runs/filter", {})
-        if run["state_type"] != "SCHEDULED"
+        if scheduled or run["state_type"] != "SCHEDULED"
     }
+
+
+def greets(address, login, origin):
+    """Whether the server takes events at this address from one who sends this login."""
+    try:
+        with connect(address, subprotocols=["prefect"], origin=origin) as socket_:
+            socket_.send(json.dumps({"type": "auth", "token": login}))
+            return json.loads(socket_.recv())["type"] == "auth_success"
+    except (InvalidStatus, ConnectionClosed):
+        return False
 
 
 def started_for(ui, project):

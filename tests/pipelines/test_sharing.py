@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.graph.sharing import default_remote, pull_before_run, push_after_run
+from pipelines.graph.sharing import default_remote, pull_before_run, push_after_run, remote_fault
 from pipelines.runtime.checkouts import share_dvc
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.hashing import dvc_md5
@@ -179,6 +179,36 @@ def test_a_remote_that_cannot_be_reached_costs_a_warning_and_no_run(tmp_path, ra
     told = repro(first)
     assert ran() == ["base", "code", "report", "respond", "respond"]
     assert "warning" in told[-1] and "They are safe here" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("status", "fault"), [(200, ""), (404, ""), (403, ""), (401, "401"), (503, "503"), (None, "Connect")]
+)
+def test_what_an_http_remote_answers_decides_whether_it_can_be_reached(tmp_path, monkeypatch, status, fault):
+    monkeypatch.setenv("PYTHONPATH", str(SOURCES))
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if status is None:
+        server.server_close()
+    else:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    project = make_project(tmp_path / "project", f"http://127.0.0.1:{server.server_port}/store")
+    found = remote_fault(project)
+    if status is not None:
+        server.shutdown()
+        server.server_close()
+    assert fault in found and bool(found) == bool(fault)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Base policies: random ones repeat, folders are copied, what cannot be had is told."""
 
+import os
 import zipfile
 
 import pytest
@@ -63,6 +64,41 @@ def test_a_policy_whose_tokenizer_does_not_fit_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError, match="take the tokenizer that belongs to the model"):
         make(tmp_path, {"kind": "folder", "path": str(source)})
     assert not (tmp_path / "base").exists() and not (tmp_path / "base.json").exists()
+
+
+@pytest.mark.parametrize("link", ["/etc/passwd", ".", "config.json", "nowhere"])
+def test_a_link_in_a_folder_is_refused_by_name_and_nothing_is_copied(tmp_path, link):
+    source = write_tiny_policy(tmp_path / "source")
+    (source / "more").mkdir()
+    (source / "more" / "leak.txt").symlink_to(link)
+    with pytest.raises(UserError, match=rf"leak.txt is a link to {link}.*cp -rL"):
+        make(tmp_path, {"kind": "folder", "path": str(source)})
+    assert not (tmp_path / "base").exists()
+    (tmp_path / "link").symlink_to(write_tiny_policy(tmp_path / "other"))
+    make(tmp_path, {"kind": "folder", "path": str(tmp_path / "link")})
+
+
+def test_a_snapshot_of_hugging_faces_cache_is_copied_and_no_other_file_through_it(tmp_path):
+    repository = tmp_path / "models--tiny"
+    snapshot, blobs = repository / "snapshots" / "0a1b", repository / "blobs"
+    snapshot.mkdir(parents=True)
+    source = write_tiny_policy(blobs)
+    for file in source.iterdir():
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    made = make(tmp_path, {"kind": "folder", "path": str(snapshot)})
+    assert dvc_md5(made) == dvc_md5(source) and not any(file.is_symlink() for file in made.iterdir())
+    (tmp_path / "secret").write_text("secret")
+    (blobs / "leak.txt").symlink_to(tmp_path / "secret")
+    (snapshot / "leak.txt").symlink_to("../../blobs/leak.txt")
+    with pytest.raises(UserError, match=r"leak\.txt is a link"):
+        make(tmp_path, {"kind": "folder", "path": str(snapshot)})
+
+
+def test_a_pipe_in_a_folder_is_refused(tmp_path):
+    source = write_tiny_policy(tmp_path / "source")
+    os.mkfifo(source / "pipe")
+    with pytest.raises(UserError, match="pipe is neither a file nor a folder"):
+        make(tmp_path, {"kind": "folder", "path": str(source)})
 
 
 def test_a_missing_folder_is_told(tmp_path):

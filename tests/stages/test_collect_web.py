@@ -101,6 +101,24 @@ def jsonl(path, **changes):
     } | changes
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_link_out_of_a_folder_is_refused(tmp_path, is_folder):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "page.html").write_text(HTML)
+    (tmp_path / "site").mkdir()
+    place = tmp_path / "site" / ("deep" if is_folder else "page.html")
+    place.symlink_to(outside if is_folder else outside / "page.html")
+    site = {
+        "kind": "folder",
+        "path": str(tmp_path / "site"),
+        "glob": "*/*" if is_folder else "*",
+        "licence": "CC0",
+    }
+    with pytest.raises(UserError, match=f"{place} is a link to {outside}"):
+        collect(tmp_path, site=site)
+
+
 def test_folder(tmp_path):
     folder = tmp_path / "site"
     (folder / "deep").mkdir(parents=True)

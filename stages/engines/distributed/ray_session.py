@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from stages.engines.relays.folder_guard import remove_abandoned
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
@@ -49,6 +50,7 @@ def ray_session(processes: int, packages: Sequence[str] = ()) -> Iterator[str]:
     removed here when this process is gone. A cluster's nodes must have `packages`. UserError when Ray is not installed
     or does not start, no cluster answers at RAY_ADDRESS, or one of its nodes cannot run the code.
     """
+    remove_abandoned()
     run = f"{os.getpid()}.{secrets.token_hex(4)}"
     address = os.environ.get("RAY_ADDRESS")
     if "ray" in sys.modules and _ray().is_initialized():

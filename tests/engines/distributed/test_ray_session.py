@@ -1,5 +1,6 @@
 """What a session leaves behind when its process is killed: nothing; and what it says when Ray does not start."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from stages.engines.distributed.ray_session import missing_packages
+from stages.engines.relays.folder_guard import CLAIM, remove_abandoned
 from stages.engines.relays.published_weights import MEMORY, PREFIX
 
 KEEPS_WEIGHTS = """
@@ -50,6 +52,37 @@ def of_session(folder):
         if any(str(folder) in part for part in said):
             found.append(process)
     return found
+
+
+def test_a_session_removes_what_killed_ones_left_and_nothing_else(tmp_path):
+    """The guard was killed too, as by a batch system that ends all processes of a job."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    living, gone = os.getpid(), ended.pid
+    names = {
+        f"{gone}.aa-node": True,
+        f"{gone}.claimed-node": False,
+        f"{living}.aa-node": False,
+        f"{living}.old-node": True,  # its number belonged to another process then
+        "notes": False,
+        f"{gone}": True,
+    }
+    for name in names:
+        (tmp_path / f"{PREFIX}{name}" / "00000001").mkdir(parents=True)
+    os.utime(tmp_path / f"{PREFIX}{living}.old-node", (1, 1))
+    (tmp_path / f"{PREFIX}{gone}.link-node").symlink_to(tmp_path / "kept")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / f"other-{gone}.aa-node").mkdir()
+    with open(tmp_path / f"{PREFIX}{gone}.claimed-node" / CLAIM, "w") as claim:
+        fcntl.flock(claim, fcntl.LOCK_SH)
+        removed = {path.name.removeprefix(PREFIX) for path in remove_abandoned(tmp_path)}
+    assert removed == {name for name, is_removed in names.items() if is_removed}
+    left = {f"{PREFIX}{name}" for name, is_removed in names.items() if not is_removed}
+    assert {path.name for path in tmp_path.iterdir()} == left | {
+        f"{PREFIX}{gone}.link-node",
+        "kept",
+        f"other-{gone}.aa-node",
+    }
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
