@@ -184,6 +184,8 @@ def _read_row(number: int, line: str) -> _Row:
             return _faulty(number, identity, f"no_{name}")
         if isinstance(row[name], bool) or not isinstance(row[name], str | int | float | Decimal):
             return _faulty(number, identity, f"{name}_is_no_text")
+        if isinstance(row[name], float):  # only NaN and Infinity: other numbers are read as decimals
+            return _faulty(number, identity, f"{name}_is_no_number")
     flags = {name: row.get(name, default) for name, default in _FLAGS.items()}
     for name, flag in flags.items():
         if not isinstance(flag, bool):

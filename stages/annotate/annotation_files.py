@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ def json_rows(content: bytes, told: str) -> list[Any]:
         try:
             with gzip.open(io.BytesIO(content)) as unpacked:
                 content = unpacked.read(MAX_BYTES + 1)
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise UserError(f"{told} is a damaged gzip file: {error}") from None
         if len(content) > MAX_BYTES:
             raise UserError(f"{told} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
@@ -54,7 +55,7 @@ def json_rows(content: bytes, told: str) -> list[Any]:
         if not isinstance(rows, list):
             raise UserError(f"{told} is not JSON: export it again")
         return rows
-    rows = [_loads(line) for line in text.splitlines() if line.strip()]
+    rows = [_loads(line) for line in text.split("\n") if line.strip()]
     if not any(isinstance(row, dict) for row in rows):
         raise UserError(f"{told} is neither a JSON list nor JSON lines")
     return rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
@@ -18,6 +19,8 @@ from stages.foundations.params import StrictParams
 
 LETTERS = "ABCDEFGHIJ"
 _ABSENT = object()
+_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
+"""Characters that no reader sees, and that no text needs."""
 
 
 class MissingField(Exception):
@@ -220,9 +223,10 @@ def _text(name: str, row: Mapping[str, Any]) -> str:
 
 
 def _filled(text: str, name: str) -> str:
-    if not text.strip():
+    text = _CONTROL.sub("", text).strip()
+    if not text:
         raise MissingField(f"`{name}` is empty")
-    return text.strip()
+    return text
 
 
 def _scalar(value: Any, name: str) -> str:
@@ -235,6 +239,13 @@ def _scalar(value: Any, name: str) -> str:
         return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
     if isinstance(value, bool | int):
         return str(value)
+    if isinstance(value, Decimal) and value.is_finite():  # of Parquet: 2.00 is 2
+        return str(int(value)) if value == value.to_integral_value() else f"{value.normalize():f}"
+    if isinstance(value, bytes):  # of Parquet: some writers do not mark texts as texts
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise UnusableField(f"`{name}` holds bytes that are not UTF-8") from None
     raise UnusableField(f"`{name}` holds a {type(value).__name__}, not a text or number")
 
 

@@ -5,6 +5,7 @@ One bad page never ends the reading; one that cannot be had does, since its byte
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import json
@@ -59,6 +60,28 @@ _HTML_TAG = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|main|article|section|div|p|span|table|ul|ol|dl|h[1-6]|details|math)\b",
     re.IGNORECASE,
 )
+_WEB_ENCODINGS = {
+    **{
+        name: name
+        for name in ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "euc_jp", "iso2022_jp", "gb18030")
+    },
+    **{f"iso8859-{part}": f"iso8859-{part}" for part in (2, 3, 4, 5, 6, 7, 8, 10, 13, 14, 15, 16)},
+    **{f"cp{page}": f"cp{page}" for page in (866, 874, 932, 949, *range(1250, 1259))},
+    **{name: name for name in ("koi8-r", "koi8-u", "mac-roman", "mac-cyrillic", "big5hkscs")},
+    **{
+        "ascii": "cp1252",
+        "iso8859-1": "cp1252",
+        "iso8859-9": "cp1254",
+        "iso8859-11": "cp874",
+        "tis-620": "cp874",
+    },
+    **{"gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949"},
+}
+"""The encodings that browsers know (WHATWG Encoding, section 4.2), by Python's names, and how browsers read each.
+
+Python has others, such as `undefined` and `punycode`: they raise other errors, or take time by the square of the size.
+"""
+_MAX_MEMBERS = 100
 _URL = re.compile(r"https?://\S")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f]")
@@ -111,8 +134,11 @@ def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Foun
         source.sha256,
         f"which collect_web.sources.{name}.sha256 says: put it there if this list is meant",
     )
-    with open(path, encoding="utf-8", newline="") as lines:
-        rows = list(csv.DictReader(lines, delimiter="\t"))
+    try:
+        with open(path, encoding="utf-8", newline="") as lines:
+            rows = list(csv.DictReader(lines, delimiter="\t"))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no list of pages ({error}): correct `path`") from None
     for number, row in enumerate(rows, 2):
         if not _URL.match(row.get("url") or "") or not _SHA256.fullmatch(row.get("sha256") or ""):
             raise UserError(
@@ -235,7 +261,7 @@ def _body(record: Any, max_bytes: int) -> bytes:
     try:
         match encoding:
             case "gzip" | "x-gzip":
-                return zlib.decompressobj(31).decompress(body, max_bytes + 1)
+                return _unpacked_members(body, max_bytes + 1)
             case "deflate":  # with the header that the standard asks for, or as some servers send it
                 wbits = 15 if body[:1] == b"\x78" else -15
                 return zlib.decompressobj(wbits).decompress(body, max_bytes + 1)
@@ -244,6 +270,18 @@ def _body(record: Any, max_bytes: int) -> bytes:
     except (zlib.error, brotli.error):  # crawlers may keep the header and store the page itself
         pass
     return body
+
+
+def _unpacked_members(body: bytes, max_bytes: int) -> bytes:
+    """At most so many bytes of a gzip body, which may have several members; zlib.error when it is not one."""
+    text = b""
+    for _ in range(_MAX_MEMBERS):  # each copies what is left
+        member = zlib.decompressobj(31)
+        text += member.decompress(body, max_bytes - len(text))
+        body = member.unused_data
+        if not body.startswith(b"\x1f\x8b") or len(text) >= max_bytes:
+            return text
+    raise zlib.error(f"more than {_MAX_MEMBERS} gzip members")
 
 
 def format_of(content_type: str, url: str, beginning: bytes) -> str | None:
@@ -284,20 +322,34 @@ def _checked(name: str, url: str, form: str, source: bytes | str, charset: str, 
         return Found(name, url, form, None, "empty")
     if form == "html" and not _HTML_TAG.search(text):
         return Found(name, url, form, None, "not_html", "no HTML element")
-    return Found(name, url, form, text)
+    return Found(name, url, form, _CONTROL.sub("", text))
 
 
 def decode(source: bytes, charset: str) -> str | None:
     """Text in the encoding of the transport, of the byte order mark or page, UTF-8 or cp1252, the first that fits."""
     stated = _CHARSET.search(source[:4096])
     marked = "utf-16" if source[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    for name in (charset, marked, stated[1].decode("ascii") if stated else "", "cp1252"):
+    for name in (
+        _web_encoding(charset),
+        marked,
+        _web_encoding(stated[1].decode("ascii") if stated else ""),
+        "cp1252",
+    ):
         try:
             if name:
                 return source.decode(name)
-        except (UnicodeDecodeError, LookupError):
+        except UnicodeDecodeError:
             continue
     return None
+
+
+def _web_encoding(label: str) -> str:
+    """Python's name of the encoding that a page or its server states; "" for one that no browser knows."""
+    label = label.strip().lower().removeprefix("x-").replace("windows-", "cp")
+    try:
+        return _WEB_ENCODINGS.get(codecs.lookup(label).name, "")
+    except (LookupError, ValueError):  # ValueError: a label that holds NUL
+        return ""
 
 
 def _is_text(text: str) -> bool:

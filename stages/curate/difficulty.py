@@ -6,7 +6,6 @@ are found by their normalised text, so that it serves whatever source they came 
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections import Counter, defaultdict
@@ -19,10 +18,12 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import require_sha256
 from stages.foundations.funnel import Funnel
 from stages.foundations.machine import from_root
+from stages.foundations.packed_files import packed_lines
 
 Row = dict[str, Any]
 Measured = tuple[float, int]
 """Pass rate and responses behind it."""
+_MAX_LINE_BYTES = 64 << 20
 
 
 def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str]]:
@@ -38,12 +39,12 @@ def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str
         )
     remedy = "which curate.difficulty.sha256 says: put its sha256 into the recipe if it is what you want"
     require_sha256(path, params.sha256, remedy)
-    content = path.read_bytes()
-    content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
     passed: dict[str, list[Measured]] = defaultdict(list)
     unusable: Counter[str] = Counter()
-    for line in content.split(b"\n"):
-        if line.strip():
+    for line in packed_lines(path, _MAX_LINE_BYTES):
+        if line is None:
+            unusable["malformed_line"] += 1
+        elif line.strip():
             text, measured, reason = _read_line(line, params)
             if reason:
                 unusable[reason] += 1

@@ -6,9 +6,29 @@ from typing import Any
 
 import yaml
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Refuses a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Called before the keys that `<<` names are mixed in, which a mapping may override."""
+        if not hasattr(node, "has_different_keys"):
+            seen: dict[tuple[str, str], yaml.Node] = {}
+            for key, _ in node.value:
+                if (
+                    isinstance(key, yaml.ScalarNode)
+                    and (first := seen.setdefault((key.tag, key.value), key)) is not key
+                ):
+                    raise yaml.constructor.ConstructorError(
+                        f"the key `{key.value}` stands here first",
+                        first.start_mark,
+                        "and is here a second time: remove one",
+                        key.start_mark,
+                    )
+            node.has_different_keys = True  # mixed in, the keys of `<<` may repeat those of the mapping
+        super().flatten_mapping(node)
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """The one document of `text`, None when it is empty; yaml.YAMLError when it is no YAML."""
-    return yaml.load(text, _LOADER)
+    """The one document of `text`, None when it is empty; yaml.YAMLError when it is no YAML or repeats a key."""
+    return yaml.load(text, _Loader)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from stages.engines.verifier import math_verify_worker
-from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from stages.engines.workers.pool import Answer, KilledWorker, StartError, WorkerLimits, WorkerPool
 from tests.fakes import worker_functions
 from tests.fakes.processes import descendants, is_running, wait_until
 from tests.fakes.worker_functions import do
@@ -194,16 +194,43 @@ def test_workers_outlive_the_thread_that_asked_first():
         assert ask(pool, "about").value["pid"] == first[0]
 
 
-def test_a_worker_killed_in_mid_request_is_replaced():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_worker_killed_once_from_outside_costs_nothing(number, capfd):
     with pool_of() as pool:
         ask(pool, "echo", value=1)
         [pid] = pool.pids()
-        crashed, sound = pool.submit(what="hang"), pool.submit(what="echo", value=2)
-        wait_until(lambda: psutil.Process(pid).cpu_times().user > 0.3)  # it is at work
-        os.kill(pid, signal.SIGKILL)
-        assert crashed.result() == Answer(failure="crashed", exit_code=-9, ending="signal 9")
-        assert sound.result() == Answer(2)
+        asked = pool.submit(what="doze", seconds=2), pool.submit(what="echo", value=2)
+        wait_until(asked[0].running)
+        os.kill(pid, number)
+        assert [one.result() for one in asked] == [Answer("awake"), Answer(2)]
         assert pool.pids() != [pid]
+    assert "killed from outside (signal " in capfd.readouterr().err
+
+
+def test_workers_killed_twice_in_a_row_are_an_error_of_that_request_only():
+    with pool_of() as pool:
+        asked = pool.submit(what="end_by_signal", number=signal.SIGKILL), pool.submit(what="echo", value=2)
+        with pytest.raises(
+            KilledWorker, match=r"killed from outside \(signal 9\).*Free memory, or use fewer"
+        ):
+            asked[0].result()
+        assert asked[1].result() == Answer(2)
+
+
+def test_workers_killed_at_their_start_are_an_error_too():
+    with (
+        pool_of(prepare=worker_functions.end_in_prepare) as pool,
+        pytest.raises(KilledWorker, match="signal 9"),
+    ):
+        ask(pool, "echo", value=1)
+
+
+def test_a_worker_that_had_to_be_killed_here_has_crashed(monkeypatch):
+    """It has closed its pipes and does not end."""
+    monkeypatch.setattr("stages.engines.workers.pool._EXIT_SECONDS", 0.5)
+    with pool_of() as pool:
+        assert ask(pool, "close_and_stay").failure == "crashed"
+        assert ask(pool, "echo", value=2) == Answer(2)
 
 
 def test_a_worker_killed_while_idle_costs_nothing():

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import sys
 import time
 
@@ -14,6 +15,10 @@ def prepare():
 
 def refuse():
     raise ImportError("no such library here")
+
+
+def end_in_prepare():
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def hang():
@@ -63,6 +68,11 @@ def doze(seconds):
 
 def end_by_signal(number):
     os.kill(os.getpid(), number)
+
+
+def close_and_stay():
+    os.closerange(0, 100)
+    time.sleep(100)
 
 
 def end_with(code):

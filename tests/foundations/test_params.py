@@ -42,12 +42,20 @@ def test_a_section_is_read_into_its_model(tmp_path):
         ("part: {kind: tiny}", r"part: .*'tiny'.*'small', 'large'"),
         ("other: 1", r"has no `part`; at that level it has: other"),
         ("part: [", "not valid YAML"),
+        ("part: {kind: small, rows: 1, rows: 2}", "(?s)key `rows` .*second time: remove one"),
+        ("part:\n  kind: small\nother: 1\npart: 2\n", "(?s)key `part` .*line 1.*line 4"),
         ("- 1", "must hold a mapping"),
     ],
 )
 def test_a_mistake_is_told_with_its_key(tmp_path, text, told):
     with pytest.raises(UserError, match=told):
         load_section(write(tmp_path, text), "part", Either)
+
+
+def test_what_a_mapping_takes_over_it_may_override(tmp_path):
+    text = "one: &one {kind: small, rows: 1}\ntwo: &two {<<: *one, rows: 2}\nthree: {<<: [*two, *one], rows: 3}\n"
+    path = write(tmp_path, text)
+    assert [load_value(path, f"{name}.rows") for name in ("one", "two", "three")] == [1, 2, 3]
 
 
 def test_a_missing_file_is_told_with_the_remedy(tmp_path):

@@ -92,6 +92,8 @@ SOUND = '{"gold": "1", "prediction": "1"}'
         ('{"gold": ["1"], "prediction": "1"}', "gold_is_no_text"),
         ('{"gold": "1", "prediction": {"a": 1}}', "prediction_is_no_text"),
         ('{"gold": true, "prediction": "1"}', "gold_is_no_text"),
+        ('{"gold": NaN, "prediction": "1"}', "gold_is_no_number"),
+        ('{"gold": "1", "prediction": -Infinity}', "prediction_is_no_number"),
         ('{"gold": "1", "prediction": "1", "truncated": "yes"}', "truncated_is_no_boolean"),
         ('{"gold": "1", "prediction": "1", "tolerance": -1}', "tolerance_is_no_number"),
         ('{"gold": "1", "prediction": "1", "decimals": 1}', "decimals_is_no_boolean"),

@@ -3,8 +3,10 @@
 import gzip
 import hashlib
 import json
+from decimal import Decimal
 from pathlib import Path
 
+import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -278,6 +280,97 @@ def test_csv_with_ragged_rows(tmp_path):
         tmp_path, local(tmp_path, b'problem,answer\n"1, 2?",3\nshort\na,b,c\n', "csv")
     )
     assert problems["problem"].tolist() == ["1, 2?"] and dropped["reason"].tolist() == ["malformed_row"] * 2
+
+
+GOOD = b'{"problem": "1+1?", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"problem": ' + b"[" * 100_000,
+        b'{"problem": "p", "answer": "1", "x": ' + b"[" * 600 + b"]" * 600 + b"}",
+        b'{"problem": "p", "answer": "1", "x": ' + b'{"a": ' * 400 + b"1" + b"}" * 401,
+        b'{"problem": "p", "answer": "1", "answer": "2"}',
+        b'{"problem": "p", "answer": "1", "meta": [{"a": 1, "a": 2}]}',
+    ],
+)
+def test_a_hostile_line_costs_only_itself(tmp_path, line):
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, GOOD + line + b"\n" + GOOD))
+    assert problems["problem_id"].tolist() == ["some/0", "some/2"]
+    assert dropped[["row_id", "reason"]].values.tolist() == [["some/1", "malformed_row"]]
+    if len(line) < 1_000:
+        problems, dropped, _ = collect(tmp_path, local(tmp_path, b"[" + GOOD + b"," + line + b"]", "json"))
+        assert len(problems) == 1 and dropped["reason"].tolist() == ["malformed_row"]
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "json"])
+def test_an_integer_of_any_length_is_read(tmp_path, file_format):
+    row = b'{"problem": "p", "answer": ' + b"9" * 5_000 + b"}"
+    content = row if file_format == "jsonl" else b"[" + row + b"]"
+    assert collect(tmp_path, local(tmp_path, content, file_format))[0]["answer"].tolist() == ["9" * 5_000]
+
+
+def test_every_flipped_byte_of_a_gzip_file_is_told_as_damage(tmp_path):
+    whole = gzip.compress(
+        b"".join(b'{"problem": "%d+1?", "answer": "%d"}\n' % (n, n + 1) for n in range(200))
+    )
+    expected = collect(tmp_path, local(tmp_path, whole))[0]
+    for place in range(10, len(whole), 23):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        for file_format in ("jsonl", "json"):
+            with pytest.raises(UserError, match=r"rows is a damaged gzip file .*again"):
+                collect(tmp_path, local(tmp_path, bytes(damaged), file_format))
+    members = gzip.compress(gzip.decompress(whole)[:500]) + gzip.compress(gzip.decompress(whole)[500:])
+    assert collect(tmp_path, local(tmp_path, members))[0].equals(expected)
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "csv"])
+def test_a_gzip_bomb_is_read_only_as_far_as_its_rows_are_wanted(tmp_path, file_format):
+    first = {"jsonl": GOOD, "csv": b"problem,answer\n1+1?,2\n"}[file_format]
+    content = gzip.compress(first + bytes(400 << 20), 1)
+    before = psutil.Process().memory_info().rss
+    problems, _, _ = collect(tmp_path, local(tmp_path, content, file_format, max_rows=1))
+    assert problems["answer"].tolist() == ["2"]
+    assert psutil.Process().memory_info().rss - before < 200 << 20
+
+
+def test_a_line_that_is_too_long_is_a_drop_in_json_and_an_error_in_csv(tmp_path, monkeypatch):
+    monkeypatch.setattr("stages.collect.formats.MAX_LINE_BYTES", 1 << 20)
+    long = b'{"problem": "' + b"x" * (2 << 20) + b'", "answer": "1"}\n'
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, GOOD + long + GOOD))
+    assert len(problems) == 2 and dropped["detail"].tolist() == ["its line has more than 1 MiB"]
+    with pytest.raises(UserError, match="line 2 has more than 1 MiB: split the file"):
+        collect(tmp_path, local(tmp_path, b"problem,answer\n" + b"x" * (2 << 20) + b",1\n", "csv"))
+
+
+def test_csv_fields_may_be_long_and_columns_have_different_names(tmp_path):
+    long = "x" * 200_000
+    content = f'problem,answer\n"{long}\r\n",1\n2+2?,4'.encode()
+    assert collect(tmp_path, local(tmp_path, content, "csv"))[0]["problem"].tolist() == [long, "2+2?"]
+    with pytest.raises(UserError, match="several columns 'answer': rename all but one"):
+        collect(tmp_path, local(tmp_path, b"problem,answer,answer\n1+1?,2,3\n", "csv"))
+    with pytest.raises(UserError, match=r"not CSV in UTF-8 \(unexpected end of data\)"):
+        collect(tmp_path, local(tmp_path, b'problem,answer\n"1+1?,2\n', "csv"))
+
+
+def test_parquet_decimals_and_bytes_are_numbers_and_texts(tmp_path):
+    decimals = pyarrow.array(
+        [Decimal("2.00"), Decimal("-0.50"), Decimal("1200.00")], pyarrow.decimal128(9, 2)
+    )
+    table = pyarrow.table({"problem": pyarrow.array([b"a", b"\xc3\xa9", b"\xff"]), "answer": decimals})
+    pyarrow.parquet.write_table(table, tmp_path / "table")
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, (tmp_path / "table").read_bytes(), "parquet"))
+    assert problems[["problem", "answer"]].values.tolist() == [["a", "2"], ["\u00e9", "-0.5"]]
+    assert dropped["reason"].tolist() == ["unusable_problem"]
+
+
+def test_characters_that_nobody_sees_are_left_out(tmp_path):
+    rows = [{"problem": "1\x00+1\x07?\n\tNow", "answer": "2\x00"}, {"problem": "\x00", "answer": "1"}]
+    problems, dropped, _ = collect(tmp_path, local(tmp_path, lines(rows)))
+    assert problems[["problem", "answer"]].values.tolist() == [["1+1?\n\tNow", "2"]]
+    assert dropped["reason"].tolist() == ["missing_problem"]
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,7 @@ def test_a_truncated_warc_keeps_what_came_before(tmp_path):
         ("gzip", bytes),
         ("br", bytes),
         ("identity", bytes),
+        ("gzip", lambda page: gzip.compress(page[:20]) + gzip.compress(page[20:])),
     ],
 )
 def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
@@ -319,6 +320,52 @@ def test_what_the_server_compressed_is_read(tmp_path, encoding, compress):
     (tmp_path / "a.warc").write_bytes(warc_record("http://a", compress(HTML.encode()), kind=kind))
     source = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
     assert collect(tmp_path, crawl=source)[0]["content"].tolist() == [HTML]
+
+
+@pytest.mark.parametrize(
+    "label", ["undefined", "punycode", "idna", "unicode_escape", "rot13", "utf-7", "utf-8\0"]
+)
+def test_an_encoding_that_no_browser_knows_is_passed_over(tmp_path, label):
+    page = f"<p>caf\u00e9 <meta charset={label}>".encode("cp1252") + b"a" * 50_000
+    (tmp_path / "a.warc").write_bytes(
+        warc_record("http://a/1", page, kind=f"text/html; charset={label}")
+        + warc_record("http://a/2", b"<p>2")
+    )
+    source = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
+    pages, reasons, _ = collect(tmp_path, crawl=source)
+    assert pages["url"].tolist() == ["http://a/1", "http://a/2"] and not reasons
+    assert pages["content"][0].startswith("<p>caf\u00e9 ")
+
+
+@pytest.mark.parametrize(
+    ("label", "codec", "text"),
+    [
+        ("windows-1251", "cp1251", "\u0437\u0430\u0434\u0430\u0447\u0430"),
+        ("koi8-r", "koi8-r", "\u0437\u0430\u0434\u0430\u0447\u0430"),
+        ("iso-8859-1", "cp1252", "\u201cwhat?\u201d"),
+        ("Shift_JIS", "cp932", "\u554f\u984c\u2460"),
+        ("x-sjis", "cp932", "\u554f\u984c"),
+        ("gb2312", "gb18030", "\u9898\u76ee\u9555"),
+        ("euc-kr", "cp949", "\ubb38\uc81c"),
+        ("windows-874", "cp874", "\u0e42\u0e08\u0e17\u0e22\u0e4c"),
+        ("x-mac-cyrillic", "mac-cyrillic", "\u0437\u0430\u0434\u0430\u0447\u0430"),
+    ],
+)
+def test_a_stated_encoding_is_read_as_browsers_read_it(label, codec, text):
+    assert decode(text.encode(codec), label) == text
+    page = f'<meta charset="{label}">{text}'
+    assert decode(page.encode(codec), "") == page
+
+
+def test_thousands_of_gzip_members_are_no_page(tmp_path):
+    members = gzip.compress(b"") * 2_000 + gzip.compress(HTML.encode())
+    kind = "text/html\r\nContent-Encoding: gzip"
+    (tmp_path / "a.warc").write_bytes(
+        warc_record("http://a", members, kind=kind) + warc_record("http://b", HTML.encode())
+    )
+    source = {"kind": "warc", "path": str(tmp_path / "a.warc"), "licence": "x", "max_pages": None}
+    pages, reasons, _ = collect(tmp_path, crawl=source)
+    assert pages["url"].tolist() == ["http://b"] and list(reasons.values()) == ["undecodable"]
 
 
 def test_bombs_are_bounded(tmp_path):

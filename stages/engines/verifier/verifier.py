@@ -59,7 +59,7 @@ class Verifier:
         number behind another marker may be half of one. `require_marker` refuses a response without box, tag or marker
         unless it is as a whole what the exact path calls equal or different, or names one choice; rewards want it.
         `allowed`: by pair, what its row allows beyond the rules; None for nothing. Raises RuntimeError when
-        math-verify cannot be started.
+        math-verify cannot be started, and UserError when its workers are killed from outside.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
         waiting: dict[Question, Future[Answer]] = {}

@@ -1,5 +1,8 @@
 """Worker processes that can be killed: a request that hangs, crashes or fills memory costs only itself.
 
+A worker that something else kills, as the kernel does where memory runs out, says nothing about its request: the
+request is tried once more, and a second such death raises KilledWorker, so that no result depends on it.
+
     with WorkerPool(extract_page, processes=2, limits=limits, environment=os.environ) as pool:
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
@@ -16,6 +19,7 @@ import math
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +32,9 @@ from typing import Any
 import psutil
 
 from stages.engines.workers import worker as worker_script
+from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
+from stages.observe.progress import say
 
 START_SECONDS = 300.0
 """Loading a library takes half a second; this is for busy machines and cold network disks."""
@@ -36,6 +42,8 @@ _EXIT_SECONDS = 10.0
 """How long the exit code of a worker that has closed its pipe is waited for."""
 _PIPE_BYTES = 65_536
 _CLOSED = "this pool of workers was closed"
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
+"""Signals that no request causes: its memory limit is an exception, its clock is in this process."""
 _SAID_BYTES, _SAID_CHARACTERS = 2_000, 300
 
 
@@ -73,6 +81,10 @@ class StartError(RuntimeError):
     """A worker ended, or was killed for being late, before it was ready; says how it ended."""
 
 
+class KilledWorker(UserError):
+    """Two workers in a row were killed from outside while they computed one request."""
+
+
 class WorkerPool:
     """Workers of one function. Thread safe; a context manager, `close` ends the workers.
 
@@ -106,7 +118,8 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, **arguments: Any) -> Future[Answer]:
-        """The answer to come; it raises StartError when no worker can be started, RuntimeError after `close`."""
+        """The answer to come. It raises StartError when no worker can be started, KilledWorker when two were killed
+        from outside, and RuntimeError after `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
@@ -171,6 +184,20 @@ class _Worker:
         return process.pid if process is not None and process.poll() is None else None
 
     def ask(self, arguments: dict[str, Any]) -> Answer:
+        """The answer, at the second attempt where the first worker was killed from outside."""
+        try:
+            return self._attempt(arguments)
+        except _KilledFromOutside as killed:
+            say(f"a worker process was killed from outside ({killed}): its request is tried once more")
+        try:
+            return self._attempt(arguments)
+        except _KilledFromOutside as killed:
+            raise KilledWorker(
+                f"two worker processes in a row were killed from outside ({killed}), as the kernel does when memory "
+                "runs out. Free memory, or use fewer processes, and run the command again"
+            ) from None
+
+    def _attempt(self, arguments: dict[str, Any]) -> Answer:
         """A worker that fails is killed, and the next request starts another."""
         process = self._running()
         clock = _Clock(process.pid, self._limits.wall_seconds, self._limits.computing_seconds)
@@ -190,7 +217,7 @@ class _Worker:
     def stand_by(self) -> None:
         """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
-            with contextlib.suppress(RuntimeError, OSError):  # whoever asks next is told
+            with contextlib.suppress(RuntimeError, OSError, _KilledFromOutside):  # whoever asks next is told
                 self._running()
 
     def retire(self) -> None:
@@ -279,11 +306,13 @@ class _Worker:
     def _bury(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
         """The exit code, and the ending in words, of a process that has closed its pipe.
 
-        RuntimeError when `retire` has ended it.
+        RuntimeError when `retire` has ended it, _KilledFromOutside when nothing here has.
         """
+        is_killed_here = False
         try:
             process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
+            is_killed_here = True
             process.kill()
             process.wait()
         self._listen(process.stderr.fileno())  # type: ignore[union-attr]
@@ -293,7 +322,14 @@ class _Worker:
         code = process.returncode
         words = f"signal {-code}" if code < 0 else f"exit code {code}"
         said = self._said.decode(errors="replace").strip().splitlines()
-        return code, f"{words}: {said[-1][:_SAID_CHARACTERS]}" if said else words
+        ending = f"{words}: {said[-1][:_SAID_CHARACTERS]}" if said else words
+        if -code in _FROM_OUTSIDE and not is_killed_here:
+            raise _KilledFromOutside(ending)
+        return code, ending
+
+
+class _KilledFromOutside(Exception):
+    """A worker died of a signal that neither its request nor this pool sends."""
 
 
 class _Clock:

@@ -28,7 +28,7 @@ def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes
     """The outcome of each page, in order, from that many processes at once.
 
     As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
-    can be started.
+    can be started, or one is killed from outside twice in a row.
     """
     requests = [{"page": dict(page), "max_answer_characters": limits.max_answer_characters} for page in pages]
     for value, reason, detail in in_readers(extract_page, requests, limits, processes):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from stages.engines.workers.pool import Answer, KilledWorker, StartError, WorkerLimits, WorkerPool
 from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.running.page_readers import environment
 from stages.extract_web.running.page_table import extract
@@ -45,7 +45,10 @@ class ShardLimits:
 def run_in_processes(
     tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits, processes: int
 ) -> Iterator[tuple[int, str]]:
-    """The index of each task as it ends, with why it failed, or "". What still runs is killed when the caller stops."""
+    """The index of each task as it ends, with why it failed, or "". What still runs is killed when the caller stops.
+
+    KilledWorker when a process was killed from outside twice in a row: that says nothing about the shard.
+    """
     confined = WorkerLimits(
         limits.memory_mib, wall_seconds=limits.seconds, may_write_files=True, is_reused=False
     )
@@ -62,8 +65,9 @@ def run_in_processes(
             yield asked[answer], _failure(answer, limits)
 
 
-def extract_shard(shard: str, outputs: Sequence[str], params: Mapping[str, Any]) -> str:
-    """Writes candidates, drops and metrics of a shard; why it cannot be read, or "" when it was."""
+def extract_shard(shard: str, outputs: Sequence[str], params: Mapping[str, Any]) -> tuple[str, bool]:
+    """Writes candidates, drops and metrics of a shard; why it failed ("": it did not), and whether that says nothing
+    about the shard, since the reader of a page was killed from outside."""
     candidates, dropped, metrics = map(Path, outputs)
     try:
         frame = read_table(Path(shard), PAGE)
@@ -71,9 +75,11 @@ def extract_shard(shard: str, outputs: Sequence[str], params: Mapping[str, Any])
         write_table(found, candidates, CANDIDATE)
         write_table(funnel.dropped_frame(), dropped, DROPPED)
         write_json(metrics, counts)
+    except KilledWorker as error:
+        return str(error), True
     except (UserError, MemoryError, ValueError, OSError) as error:
-        return f"{type(error).__name__}: {error}"[:500]
-    return ""
+        return f"{type(error).__name__}: {error}"[:500], False
+    return "", False
 
 
 def _failure(asked: Future[Answer], limits: ShardLimits) -> str:
@@ -83,7 +89,10 @@ def _failure(asked: Future[Answer], limits: ShardLimits) -> str:
         return f"its process could not start: {error}"
     match answer.failure:
         case "":
-            return answer.value
+            failure, is_killed = answer.value
+            if is_killed:
+                raise KilledWorker(failure)
+            return failure
         case "timed_out":
             return f"took more than {limits.seconds:g} s"
         case "crashed":

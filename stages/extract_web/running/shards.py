@@ -65,7 +65,8 @@ def extract_shards(
 ) -> list[ShardResult]:
     """One result a shard, in order, `params.engine.processes` at a time. A shard that crashes its process, runs out of
     time or memory, or cannot be read is reported in its result and tried again by the next run. `work` must be seen by
-    every node of a Ray cluster under the same name, as the shards must."""
+    every node of a Ray cluster under the same name, as the shards must. UserError where Ray lost a shard, or a process
+    was killed from outside twice in a row: neither says anything about the shard."""
     work.mkdir(parents=True, exist_ok=True)
     common = _common_key(params)
     done: dict[int, ShardResult] = {}
@@ -85,8 +86,12 @@ def extract_shards(
     for place, failure in progress(ended, len(tasks), "extracting", "shards"):
         index = places[place]
         done[index] = _outcome(tasks[index], failure)
-    for index in tasks.keys() - done.keys():
-        done[index] = _failed(tasks[index], "Ray lost it: its log is above")
+    lost = sorted(tasks.keys() - done.keys())
+    if lost:
+        raise UserError(
+            f"extract_web: Ray lost {len(lost)} of {len(shards)} shards, the first is {shards[lost[0]]}: its log is "
+            "above. Run the command again: finished shards are kept"
+        )
     return [done[index] for index in range(len(shards))]
 
 

@@ -3,15 +3,17 @@ import json
 import os
 import signal
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from stages.algorithms.answers.leniency import Leniency
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from stages.foundations.errors import UserError
 from tests.fakes import worker_functions
 from tests.fakes.processes import wait_until
 
@@ -111,21 +113,26 @@ def test_an_item_that_hangs_costs_the_others_nothing(verifier):
     assert verdicts(judged[1:]) == ["correct"] * 10
 
 
-def test_a_worker_killed_in_mid_item_is_crashed_and_replaced():
-    params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 30.0})
-    results = []
-    with Verifier(params) as verifier:
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_worker_killed_from_outside_changes_no_verdict(times):
+    """One death is made good; a second one stops the stage instead of costing the verdict."""
+    params = PARAMS.model_copy(update={"workers": 1, "timeout_seconds": 6.0})
+    with Verifier(params) as verifier, ThreadPoolExecutor() as threads:
         verifier.judge([EQUAL])
-        thread = threading.Thread(target=lambda: results.extend(verifier.judge([(SUM, HANG), EQUAL])))
-        thread.start()
-        time.sleep(0.5)
-        [pid] = verifier.worker_pids()
-        os.kill(pid, signal.SIGKILL)
-        thread.join()
-    assert [(one.verdict, one.reason) for one in results] == [
-        ("crashed", "worker_exit_-9"),
-        ("correct", "math_verify"),
-    ]
+        start = psutil.Process(verifier.worker_pids()[0]).cpu_times().user
+        judging = threads.submit(verifier.judge, [(SUM, HANG), EQUAL])
+        killed = set()
+        for _ in range(times):
+            wait_until(lambda: set(verifier.worker_pids()) - killed)
+            [pid] = verifier.worker_pids()
+            wait_until(lambda pid=pid: psutil.Process(pid).cpu_times().user > 1.5 * start + 1)
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+        if times == 2:
+            with pytest.raises(UserError, match="killed from outside"):
+                judging.result()
+        else:
+            assert verdicts(judging.result()) == ["exhausted", "correct"]
 
 
 def test_a_comparison_without_memory_is_exhausted(monkeypatch):
