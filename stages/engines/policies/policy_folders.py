@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -20,21 +21,58 @@ transformers.utils.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "mixed": torch.bfloat16}
 """What a setting `dtype` of a sampler or a trainer computes in."""
+NAMED = 3
+"""Weights that an error about many of them names."""
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a policy folder in `dtype` on the CPU; UserError when the folder is not a policy."""
+    """The model of a policy folder in `dtype` on the CPU.
+
+    UserError when the folder is not a policy, or its weights are not exactly those of the architecture, all finite.
+    """
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
             attn_implementation="sdpa",
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # refused below, by name
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
+    _check_weights(model, loading, folder)
+    return model
+
+
+def _check_weights(model: PreTrainedModel, loading: Mapping[str, Iterable[Any]], folder: Path) -> None:
+    """UserError when transformers filled weights with random numbers or left some out, or one is NaN or infinite.
+
+    `loading` is transformers' loading info. It knows which weights are tied and which old names mean nothing.
+    """
+    # Smallest and largest value show NaN and infinity in one pass, without a mask as large as the weight.
+    values = (
+        (name, torch.stack(weight.aminmax())) for name, weight in model.named_parameters() if weight.numel()
+    )
+    faults = {
+        "missing": loading["missing_keys"],
+        "unexpected": loading["unexpected_keys"],
+        "of another shape": [name for name, *_ in loading["mismatched_keys"]],
+        "not finite": [name for name, extremes in values if not extremes.isfinite().all()],
+    }
+    found = [_listed(kind, sorted(names)) for kind, names in faults.items() if names]
+    if found:
+        raise UserError(
+            f"the weights of {folder} do not fit {type(model).__name__}: {'; '.join(found)}. Use the complete "
+            "weights that belong to its config.json, with the tensor names that transformers saves"
+        )
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    more = ", ..." if len(names) > NAMED else ""
+    return f"{len(names)} {kind} ({', '.join(names[:NAMED])}{more})"
 
 
 def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
