@@ -7,6 +7,7 @@ math-verify, which drops what it does not understand.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from stages.algorithms.answers.algebraic import algebraic_verdict, read
@@ -28,6 +29,7 @@ from stages.algorithms.answers.sentences import (
 from stages.algorithms.answers.verdicts import Verdict
 
 _WORDS = frozenset(["text", "based"])
+_LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ def decide(
     decision = exact_verdict(gold_found.text, found.text, allowed)
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], found.text, "exact", decision[1])
-    letter = pick_choice(found.text) if found.names_itself and is_choice(gold_found.text) else None
+    letter = None
+    if found.names_itself and is_choice(gold_found.text):
+        is_lower = found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text) is not None
+        letter = found.text.strip("().").upper() if is_lower else pick_choice(found.text)
     decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])

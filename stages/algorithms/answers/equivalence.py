@@ -30,7 +30,7 @@ _ASSIGNMENT = re.compile(
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
-_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
+_OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")

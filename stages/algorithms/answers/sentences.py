@@ -63,7 +63,13 @@ _CLOSING_WORDS = frozenset(
     ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
 )
 _MOST_UNIT_WORDS = 5
-_CHOICE = re.compile(r"\(([A-J])\)|(?<![A-Za-z])([B-HJ])(?![A-Za-z'])|(?<![A-Za-z])(A)(?=[.\s]*\Z)")
+_CHOICE = re.compile(
+    r"\(([A-J])\)"
+    r"|(?:(?:\A|\b(?i:is|be|it's|its|option|choice|letter|answer|choose|pick|select|to|est|es|ist|lautet)\b|[:=]|[^\x00-\x7f])"
+    r"[\s*\"'(:]{0,4})(?:([B-HJ])(?=[.,;:!?*\"'\)]{0,4}(?:\Z|(?<=[.,;:!?*\"'\)])\s)"
+    r"|\s(?:is|are|because|since|as|which|due|so|for)\b|[^\x00-\x7f])|(A)(?=[.\s*]*\Z))"
+)
+"""A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
 
 
 def is_sentence(found: Extraction) -> bool:
