@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stages.algorithms.answers.algebraic import algebraic_verdict, read
 from stages.algorithms.answers.equivalence import Decision, exact_verdict, is_choice
-from stages.algorithms.answers.explosive import is_debris
+from stages.algorithms.answers.explosive import bits_of, is_debris
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.latex_tree import Node
 from stages.algorithms.answers.leniency import STRICT, Leniency
@@ -29,6 +29,8 @@ from stages.algorithms.answers.sentences import (
 from stages.algorithms.answers.verdicts import Verdict
 
 _WORDS = frozenset(["text", "based"])
+_MOST_BITS_ASKED = 500
+"""Of the numbers in both answers: math-verify compares to 400 digits and takes what is smaller for nothing."""
 _LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
 
@@ -66,10 +68,7 @@ def decide(
     decision = exact_verdict(gold_found.text, found.text, allowed)
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], found.text, "exact", decision[1])
-    letter = None
-    if found.names_itself and is_choice(gold_found.text):
-        is_lower = found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text) is not None
-        letter = found.text.strip("().").upper() if is_lower else pick_choice(found.text)
+    letter = _letter_in(found) if is_choice(gold_found.text) else None
     decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])
@@ -88,7 +87,18 @@ def decide(
     trees = [read(answer) for answer in answers]
     if any(tree is None or _holds_words(tree) for tree in trees):
         return Outcome(Verdict.UNPARSED, found.text, "extraction", "not_read")
+    if sum(map(bits_of, filter(None, trees))) > _MOST_BITS_ASKED:
+        return Outcome(Verdict.UNPARSED, found.text, "exact", "too_large_to_compute")
     return Question(*math_verify_texts(*answers))
+
+
+def _letter_in(found: Extraction) -> str | None:
+    """The choice that a marked or short text names; behind a marker a small letter is one too."""
+    if not found.names_itself or found.text is None:
+        return None
+    if found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text):
+        return found.text.strip("().").upper()
+    return pick_choice(found.text)
 
 
 def _compare(

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import logging
 
+_EXACT = {"float_rounding": 15, "numeric_precision": 400}
+"""By default math-verify takes numbers for equal that differ by less than 1e-15: 1/2^60 for 1/2^61."""
+
 
 def prepare() -> None:
     """Loads math-verify and everything that a comparison imports."""
@@ -43,7 +46,7 @@ def compare(gold: str, prediction: str) -> tuple[str, str]:
         gold_forms, forms = understand(gold), understand(prediction)
         if not gold_forms or not forms:
             return "unparsed", "no_mathematics_in_gold" if not gold_forms else "no_mathematics_in_answer"
-        if verify(gold_forms, forms, timeout_seconds=None, raise_on_error=False):
+        if verify(gold_forms, forms, **_EXACT, timeout_seconds=None, raise_on_error=False):
             if gold_forms != forms and any(map(computes_with_infinity, [*gold_forms, *forms])):
                 return "unparsed", "computes_with_infinity"
             return "correct", "math_verify"
@@ -51,7 +54,7 @@ def compare(gold: str, prediction: str) -> tuple[str, str]:
             return "unparsed", "gold_not_understood"
         if all(isinstance(form, str) for form in forms):
             return "unparsed", "answer_not_understood"
-        verify(gold_forms, forms, timeout_seconds=None, raise_on_error=True)
+        verify(gold_forms, forms, **_EXACT, timeout_seconds=None, raise_on_error=True)
     except MemoryError:
         raise
     except Exception as error:

@@ -83,6 +83,43 @@ def test_a_notation_for_the_number_is_an_answer(gold, prediction):
     assert outcome(gold, prediction).verdict is Verdict.CORRECT
 
 
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("1", "1-2^{-2024}"),
+        (r"\frac13", r"\frac13(1-4^{-2024})"),
+        ("x", "x(1-2^{-2024})"),
+        (r"\sin x", r"\sin x+10^{-60}"),
+        (r"\ln2", r"\ln2+3^{-120}"),
+        (r"\ln2", r"\ln2+e^{-300}"),
+        ("e^x", "e^x+2^{-200}"),
+        ("x", r"x\tanh(1000)"),
+        ("0", r"(\frac{1}{23})^{1000}"),
+        (r"\frac1{2^{2000}}", r"\frac1{2^{2001}}"),
+        (r"\frac1{2^{6000}}", r"\frac1{2^{6001}}"),
+        (r"\frac{2^{2023}-1}{2^{2022}}", r"\frac{2^{2023}+1}{2^{2022}}"),
+        (r"2-\frac{2025}{2^{2024}}", r"2-\frac{2026}{2^{2024}}"),
+        (r"\sin x", r"\sin x+10^{-3000}"),
+    ],
+)
+def test_a_difference_too_small_for_floats_is_a_difference(gold, prediction):
+    assert outcome(gold, prediction).verdict in (Verdict.WRONG, Verdict.UNPARSED)
+
+
+@pytest.mark.parametrize(
+    ("gold", "prediction"),
+    [
+        ("2^{2004}", "4^{1002}"),
+        (r"\frac{2^{2005}+1}{3\cdot 2^{2006}}", r"\frac{1+2^{2005}}{3\cdot 2^{2006}}"),
+        ("1-2^{-2024}", r"\frac{2^{2024}-1}{2^{2024}}"),
+        ("x(1-2^{-100})", r"x-\frac{x}{2^{100}}"),
+        (r"\sin 2x", r"2\sin x\cos x"),
+    ],
+)
+def test_equal_numbers_of_any_size_are_equal(gold, prediction):
+    assert outcome(gold, prediction).verdict is Verdict.CORRECT
+
+
 @pytest.mark.skipif(not MATH500.exists(), reason="../shared/data/mirror is not on this machine")
 @pytest.mark.parametrize("form", [r"\displaystyle %s", "%s.", "x = %s"])
 def test_gold_answers_of_math_in_another_layout_are_paid(form):
