@@ -121,7 +121,18 @@ def test_equal_numbers_of_any_size_are_equal(gold, prediction):
 
 
 @pytest.mark.skipif(not MATH500.exists(), reason="../shared/data/mirror is not on this machine")
-@pytest.mark.parametrize("form", [r"\displaystyle %s", "%s.", "x = %s"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        r"\displaystyle %s",
+        "{%s}",
+        r"\textcolor{blue}{%s}",
+        r"\boldsymbol{%s}",
+        r"\boxed{%s}",
+        "%s.",
+        "x = %s",
+    ],
+)
 def test_gold_answers_of_math_in_another_layout_are_paid(form):
     golds = [json.loads(line)["answer"] for line in MATH500.read_text(encoding="utf-8").splitlines()]
     if form.startswith("x"):
