@@ -13,14 +13,16 @@ from stages.algorithms.answers.chains import holds
 from stages.algorithms.answers.clock import compare_times
 from stages.algorithms.answers.comparison import agree
 from stages.algorithms.answers.equivalence import Decision
+from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.explosive import is_explosive
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import FUNCTIONS, UnreadableError
 from stages.algorithms.answers.latex_tree import Node, number
 from stages.algorithms.answers.leniency import STRICT, Leniency
+from stages.algorithms.answers.noncommuting import may_not_commute
 from stages.algorithms.answers.normalisation import clean, one_spelling
 from stages.algorithms.answers.quantities import conversion, read_quantities
-from stages.algorithms.answers.shapes import Several, shape_of
+from stages.algorithms.answers.shapes import Several, shape_of, without_quantity
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
 
@@ -37,6 +39,8 @@ _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
 )
 _ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
+_CASES = re.compile(r"\\begin ?\{cases\}([^&{}]{1,300})\\end ?\{cases\}")
+_OPEN_INTERVAL = re.compile(r"\] ?([^\[\]()]{1,100},[^\[\]()]{1,100})\[")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
 _WORD = re.compile(r"[A-Za-z']+")
 _ARTICLES = frozenset(["a", "an", "the"])
@@ -60,6 +64,8 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
         trees = [parse_answer(side.body) for side in quantities]
         if "radian" in (quantities[0].unit, quantities[1].unit):
             trees = list(map(_in_radians, trees))
+        if trees[0].head != "relation" and not symbols_of(trees[0]):
+            trees[1] = without_quantity(trees[1])
         if trees[0] != trees[1] and any(map(is_explosive, trees)):
             return Verdict.UNPARSED, "too_large_to_compute"
         if not holds(trees[1]):
@@ -71,6 +77,8 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     asks_for_work = is_same is not False and not allowed.expressions
     if asks_for_work and (leaves_work(shapes[1], shapes[0]) or leaves_unsolved(trees[1], trees[0])):
         return Verdict.WRONG, "not_worked_out"
+    if is_same is not False and may_not_commute(gold, prediction):
+        return Verdict.UNPARSED, "may_not_commute"
     if is_same is None:
         return None
     return (Verdict.CORRECT if is_same else Verdict.WRONG), "algebra"
@@ -94,6 +102,9 @@ def _prepared(answer: str) -> str:
     text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
     text = _INCHES.sub(r"\\text{ in}", text)
     text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
+    text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}")
+    text = _CASES.sub(lambda found: ", ".join(found[1].split(r"\\")), text)
+    text = _OPEN_INTERVAL.sub(r"(\1)", text) if text.startswith("]") else text
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]
 

@@ -7,15 +7,18 @@ math-verify, which drops what it does not understand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from stages.algorithms.answers.algebraic import algebraic_verdict, read
 from stages.algorithms.answers.equivalence import Decision, exact_verdict, is_choice
-from stages.algorithms.answers.explosive import is_debris
+from stages.algorithms.answers.explosive import bits_of, is_debris
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.latex_tree import Node
 from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.math_verify_texts import math_verify_texts
+from stages.algorithms.answers.noncommuting import may_not_commute
+from stages.algorithms.answers.normalisation import without_style
 from stages.algorithms.answers.sentences import (
     is_about_money,
     is_denied,
@@ -24,10 +27,14 @@ from stages.algorithms.answers.sentences import (
     pick_answer,
     pick_choice,
     value_after_marker,
+    without_wording,
 )
 from stages.algorithms.answers.verdicts import Verdict
 
 _WORDS = frozenset(["text", "based"])
+_MOST_BITS_ASKED = 250
+"""Of the numbers in both answers: math-verify compares to 150 digits and takes what is smaller for nothing."""
+_LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
 
 @dataclass(frozen=True)
@@ -61,10 +68,11 @@ def decide(
     gold_found = extract_gold(gold)
     if gold_found.text is None:
         return Outcome(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
+    gold_found, found = (replace(side, text=_bare(side)) for side in (gold_found, found))
     decision = exact_verdict(gold_found.text, found.text, allowed)
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], found.text, "exact", decision[1])
-    letter = pick_choice(found.text) if found.names_itself and is_choice(gold_found.text) else None
+    letter = _letter_in(found) if is_choice(gold_found.text) else None
     decision = exact_verdict(gold_found.text, letter, allowed) if letter else None
     if decision is not None:
         return Outcome(decision[0], letter, "exact", decision[1])
@@ -80,10 +88,33 @@ def decide(
     decision = _compare(gold_found.text, found.text, answers, allowed, is_sentence(found))
     if decision is not None:
         return Outcome(decision[0], found.text, "exact", decision[1])
+    return _question(answers, found.text)
+
+
+def _bare(side: Extraction) -> str:
+    text = without_style(side.text or "")
+    return without_wording(text) if side.is_delimited else text
+
+
+def _question(answers: list[str], text: str) -> Outcome | Question:
+    """The question for math-verify, of texts that are read whole, hold no word and can be computed."""
     trees = [read(answer) for answer in answers]
     if any(tree is None or _holds_words(tree) for tree in trees):
-        return Outcome(Verdict.UNPARSED, found.text, "extraction", "not_read")
+        return Outcome(Verdict.UNPARSED, text, "extraction", "not_read")
+    if sum(map(bits_of, filter(None, trees))) > _MOST_BITS_ASKED:
+        return Outcome(Verdict.UNPARSED, text, "exact", "too_large_to_compute")
+    if may_not_commute(*answers):
+        return Outcome(Verdict.UNPARSED, text, "exact", "may_not_commute")
     return Question(*math_verify_texts(*answers))
+
+
+def _letter_in(found: Extraction) -> str | None:
+    """The choice that a marked or short text names; behind a marker a small letter is one too."""
+    if not found.names_itself or found.text is None:
+        return None
+    if found.rule == "marker" and _LOWER_CHOICE.fullmatch(found.text):
+        return found.text.strip("().").upper()
+    return pick_choice(found.text)
 
 
 def _compare(

@@ -30,7 +30,7 @@ _ASSIGNMENT = re.compile(
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|ne|lt|gt|approx|in)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:](?= )|$)\.? ?(.*)", re.DOTALL)
 _CHOICE_WORD = re.compile(r"\A(?:option|choice|answer) (?=\(?[A-J](?![A-Za-z]))", re.IGNORECASE)
-_OTHER_CHOICE = re.compile(r"\b[A-J]\b|\bor\b|\band\b")
+_OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
@@ -38,6 +38,11 @@ _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
 """Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
+_NO_SOLUTION = re.compile(
+    r"(?:there (?:is|are) )?no (?:real |such )?(?:solutions?|roots?|values?(?: of [a-z])?)(?: exists?)?|none"
+    r"|(?:the )?empty set|\\(?:emptyset|varnothing)|\\\{ ?\\\}|\{ ?\}",
+    re.IGNORECASE,
+)
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 Decision = tuple[Verdict, str]
@@ -51,6 +56,8 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
         return Verdict.UNPARSED, "empty"
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
+    if _NO_SOLUTION.fullmatch(gold_text) and _NO_SOLUTION.fullmatch(prediction_text):
+        return Verdict.CORRECT, "no_solution"
     return (
         _compare_numbers(gold_text, prediction_text, allowed)
         or _compare_words(gold_text, prediction_text)

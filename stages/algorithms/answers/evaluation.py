@@ -1,4 +1,5 @@
-"""The value of an expression at a point: in floats, which tell values apart, or to 50 digits, which settle doubts.
+"""The value of an expression at a point: in floats, which tell values apart, or to 50 digits and more, which settle
+doubts. A number without roots and functions has an exact value.
 
 Variables are real, and so is every value on the way, unless the imaginary unit stands in one of the two expressions: a
 root of a negative number has no value. Odd roots of negative numbers are real, as in school and in `algebra`.
@@ -11,12 +12,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from stages.algorithms.answers.latex_tree import Node
 
-_DIGITS = 50
+_MOST_EXACT_BITS = 50_000
+_MOST_BITS_OF_WORK = 1_500_000
+"""Of all the numbers on the way to an exact value: some 0.1 s."""
+_MAX_FACTORIAL = 5_000
 _CONSTANTS = ("e", "i")
 _FUNCTION_NAMES = {
     "sin": "sin",
@@ -53,13 +57,13 @@ REAL = Arithmetic(float, math, True, math.gamma)
 COMPLEX = Arithmetic(float, cmath, False, math.gamma)
 
 
-@cache
-def exact(is_real: bool) -> Arithmetic:
-    """Arithmetic to 50 digits. Loads mpmath, which most runs never need."""
+@lru_cache(maxsize=16)
+def exact(is_real: bool, digits: int) -> Arithmetic:
+    """Arithmetic to so many digits. Loads mpmath, which most runs never need."""
     import mpmath
 
     context = mpmath.MPContext()
-    context.dps = _DIGITS
+    context.dps = digits
 
     def number(value: Fraction | float):
         value = Fraction(value)
@@ -91,6 +95,54 @@ def constant_value(node: Node) -> complex | None:
     except UndefinedError:
         return None
     return None if value is None else complex(value)
+
+
+def exact_rational(node: Node) -> Fraction | None:
+    """The value of sums, products, whole powers, factorials and binomials of numbers; None for others and large ones.
+
+    The caller bounds what the tree may be worth (`explosive.bits_of`); the work is bounded here.
+    """
+    work = 0
+
+    def value(part: Node) -> Fraction:
+        nonlocal work
+        found = _exact_rational(part, value)
+        bits = found.numerator.bit_length() + found.denominator.bit_length()
+        work += bits
+        if bits > _MOST_EXACT_BITS or work > _MOST_BITS_OF_WORK:
+            raise OverflowError
+        return found
+
+    try:
+        return value(node)
+    except (ArithmeticError, KeyError):
+        return None
+
+
+def _exact_rational(node: Node, value: Callable[[Node], Fraction]) -> Fraction:
+    head, parts = node.head, node.parts
+    if head == "number":
+        return parts[0]
+    if head == "percent":
+        return value(parts[0]) / 100
+    if head in ("add", "multiply"):
+        total = value(parts[0])
+        for part in parts[1:]:
+            total = total + value(part) if head == "add" else total * value(part)
+        return total
+    if head == "power":
+        base, exponent = value(parts[0]), value(parts[1])
+        bits = base.numerator.bit_length() + base.denominator.bit_length()
+        if exponent.denominator > 1 or abs(exponent) * bits > _MOST_EXACT_BITS:
+            raise OverflowError
+        return base**exponent.numerator
+    if head == "call" and parts[0] in ("factorial", "binom"):
+        values = [value(part) for part in parts[1:]]
+        if not all(one.denominator == 1 and 0 <= one <= _MAX_FACTORIAL for one in values):
+            raise OverflowError
+        count = math.factorial if parts[0] == "factorial" else math.comb
+        return Fraction(count(*(one.numerator for one in values)))
+    raise KeyError(head)
 
 
 def symbols_of(node: Node) -> set[str]:

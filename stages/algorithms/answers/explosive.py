@@ -17,6 +17,7 @@ _MAX_FACTORS = 300
 _MAX_TERMS = 10_000
 """Of a sum or product with bounds."""
 _BEYOND = math.inf
+_EXPONENTIAL = frozenset(["exp", "sinh", "cosh", "tanh"])
 _RUN = re.compile(r"([^\w\s.-])\1{15}")
 _EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
 _ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
@@ -28,20 +29,28 @@ def is_explosive(node: Node) -> bool:
     return bits > _MAX_BITS or factors > _MAX_FACTORS
 
 
+def bits_of(node: Node) -> float:
+    """Bits that the numbers in an expression may have: so many digits tell what it adds up from what it does not."""
+    return _size(node)[0]
+
+
 def _size(node: Node) -> tuple[float, float]:
     """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
     head = node.head
     if head == "number":
         return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
     if head == "symbol":
-        return 1.0, 0.0
+        return 2.0, 0.0
     sizes = [_size(part) for part in _parts(node)]
     if not sizes:
-        return 1.0, 0.0
+        return 2.0, 0.0
     if head == "power":
         return _power_size(sizes[0], node.parts[1], sizes[1])
     if head == "call" and node.first in ("factorial", "binom"):
         return _times(_value(sizes[0][0]), sizes[0][0] + 1), sizes[0][1]
+    if head == "call" and node.first in _EXPONENTIAL and not symbols_of(node):
+        value = constant_value(node.parts[1])
+        return 3 * (_value(sizes[0][0]) if value is None else abs(value)) + sizes[0][0], 0.0
     if head == "call" and node.first.startswith(("sum over", "prod over")):
         terms = _value(max(sizes[0][0], sizes[1][0]))
         if terms > _MAX_TERMS:

@@ -8,6 +8,9 @@ Deviations from what graders commonly do:
 1. A box in mid-response does not survive a later unclosed one: the model was about to say something else.
 2. Boxes that stand side by side ("\boxed{2} and \boxed{3}") are one answer, a list; boxes with prose between are not.
 3. "Final answer: X" after the last box wins over it when X reads as mathematics.
+4. What no reader sees counts for nothing: a thought, closed or not, HTML comments, lines that `%` makes comments. A
+   box in fenced code counts where there is no other. A closed thought that nothing follows is the whole response.
+5. A box that its sentence denies ("it cannot be") or that the next words take back is no answer.
 
 Responses are hostile input: lengths are cut before any pattern is applied, and every repetition in a pattern that
 sees raw text is bounded or cannot overlap with its neighbours.
@@ -65,6 +68,33 @@ _NEW_STATEMENT = re.compile(
     re.IGNORECASE,
 )
 """What makes the next box a correction or a conclusion, not one more of a list."""
+_THOUGHT_TAGS = ("<think>", "</think>")
+_COMMENT_LINE = re.compile(r"^[ \t]{0,20}%.*$", re.MULTILINE)
+_DENIED_BEFORE = re.compile(
+    r"(?:\b(?:not|never|cannot|can't|isn't|wasn't|aren't)(?: (?:be|equal|to|the|answer|is|just|really)){0,4}"
+    r"|\b(?:rul(?:e|es|ed|ing) out|(?:exclude|reject|discard|eliminate)s?d?)(?: (?:the|answer|value|option)){0,3}"
+    r"|\\neq?|≠)[\s$\\(\[:*]{0,9}\Z",
+    re.IGNORECASE,
+)
+_WRONG = (
+    r"(?:wrong|incorrect|false|invalid|impossible|a mistake|an error"
+    r"|(?:not|n't) (?:right|correct|possible|valid|true))"
+)
+_DENIED_AFTER = re.compile(
+    r"[\s$\\)\].*]{0,9}(?:(?:is|was|are|can(?:no|')t be) (?:"
+    + _WRONG
+    + r"|(?:not|never) (?:the|an?|my|our) (?:\w+ )?(?:answer|solution))|(?:isn't|wasn't) (?:the|right|correct))",
+    re.IGNORECASE,
+)
+_TAKEN_BACK = re.compile(
+    r"\b(?:that|this|it|which|(?:the|my) (?:answer|result))(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
+    + _WRONG
+    + r"|\b(?:that|this|it) (?:isn't|wasn't) (?:right|correct)|\bactually,? no\b|\bscratch that\b|\bI was wrong\b"
+    r"|\bI made (?:a mistake|an error)\b|\b(?:it|that|this|answer) should (?:have been|be)\b",
+    re.IGNORECASE,
+)
+_NEXT_WORDS = 160
+"""Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
 
@@ -99,13 +129,15 @@ class Extraction:
 
 def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
-    conclusion = _ENDLESS.sub("\\1…", response.rpartition("</think>")[2] or response)
-    tagged = _extract_tagged(conclusion)
-    if tagged is not None:
-        return tagged
-    boxed = _extract_boxed(conclusion)
-    if boxed is not None:
-        return boxed
+    visible = _visible(response)
+    if not visible.strip() and response.strip():
+        return Extraction(None, "unfinished_thought" if "<think>" in response else "empty")
+    conclusion = _ENDLESS.sub("\\1…", visible)
+    outside = _outside_fences(conclusion)
+    for text in dict.fromkeys((outside, conclusion)):
+        delimited = _extract_tagged(text) or _extract_boxed(text)
+        if delimited is not None:
+            return delimited
     tail = conclusion[-_TAIL_CHARACTERS:].rstrip()
     last_line = tail[tail.rfind("\n") + 1 :]
     if last_line.startswith("A:"):
@@ -134,6 +166,37 @@ def extract_gold(gold: str) -> Extraction:
 def is_prose(text: str) -> bool:
     r"""True when `text` reads as a sentence: two free-standing words of three letters or more outside `\text{}`."""
     return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
+
+
+def _visible(response: str) -> str:
+    """The response without its thoughts and comments; all of it where one closed thought is all there is."""
+    text = response
+    if "think>" in text:
+        opening, closing = _THOUGHT_TAGS
+        before, _, after = text.rpartition(closing)
+        kept = _without_spans(before, opening, closing) if opening in before else ""
+        text = _without_spans(kept + after, opening, closing)
+        if not text.strip() and not after.strip() and before:
+            text = response
+    if "<!--" in text:
+        text = _without_spans(text, "<!--", "-->")
+    return _COMMENT_LINE.sub("", text) if "%" in text else text
+
+
+def _without_spans(text: str, opening: str, closing: str) -> str:
+    """`text` without what stands between `opening` and the next `closing`, or the end."""
+    kept, at = [], 0
+    while (start := text.find(opening, at)) >= 0:
+        kept.append(text[at:start])
+        end = text.find(closing, start)
+        at = len(text) if end < 0 else end + len(closing)
+    return "".join([*kept, text[at:]])
+
+
+def _outside_fences(text: str) -> str:
+    """`text` without fenced code; all of it where a fence is not closed."""
+    pieces = text.split("```")
+    return "\n".join(pieces[::2]) if len(pieces) % 2 else text
 
 
 def _extract_tagged(text: str) -> Extraction | None:
@@ -165,11 +228,18 @@ def _extract_boxed(text: str) -> Extraction | None:
             break
         run.insert(0, earlier)
         begin = earlier_begin
+    if _DENIED_BEFORE.search(text, max(0, begin - _MAX_GAP_CHARACTERS), begin) or _is_taken_back(text, end):
+        return Extraction(None, "denied_answer")
     distinct = list(dict.fromkeys(part.strip() for part in run))
     answer = ", ".join(distinct)
     if not answer:
         return Extraction(None, "empty")
     return Extraction(answer, "box" if len(distinct) == 1 else "boxes")
+
+
+def _is_taken_back(text: str, end: int) -> bool:
+    following = text[end : end + _NEXT_WORDS]
+    return _DENIED_AFTER.match(following) is not None or _TAKEN_BACK.search(following) is not None
 
 
 def _last_box(text: str, end: int | None = None) -> int:

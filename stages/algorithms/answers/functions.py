@@ -1,9 +1,9 @@
 """Whether two expressions are the same function: at points on both sides of whatever could make them differ.
 
 Points of both signs, small and large, in every orthant; whole numbers; and both sides of each point where something
-under a root, an absolute value, a logarithm or a denominator is zero or turns. There the values must be equal, to 50
-digits where floats leave a doubt, and where one expression is undefined so must the other be. Single points at which
-one of them is undefined do not count: none of the points is one, but by chance.
+under a root, an absolute value, a logarithm or a denominator is zero or turns. There the values must be equal, where
+floats leave a doubt to 50 digits more than the numbers in the texts have, and where one expression is undefined so must
+the other be. Single points at which one of them is undefined do not count: none of the points is one, but by chance.
 
 The points follow from the texts, so that equal questions get equal answers, and no text can aim at them.
 """
@@ -26,11 +26,16 @@ from stages.algorithms.answers.evaluation import (
     symbols_of,
     value_at,
 )
+from stages.algorithms.answers.explosive import bits_of
 from stages.algorithms.answers.latex_tree import Node, number
 
 _SAME = 1e-9
 """Relative distance below which two floats are taken for the same value, until 50 digits are asked."""
-_EXACTLY_THE_SAME = Fraction(1, 10**30)
+_SPARE_DIGITS = 50
+"""More than the numbers in both expressions have together: then no term of a sum is too small to be seen."""
+_LOST_DIGITS = 20
+"""How many of them the computation may cost."""
+_MOST_BITS = 4_000
 _FEWEST_POINTS = 3
 _GENERIC_POINTS = 16
 _WHOLE_POINTS = 4
@@ -48,6 +53,10 @@ _UNDEFINED = "undefined"
 
 def same_function(gold: Node, prediction: Node) -> bool | None:
     """True, False, or None where too few points have values that can be computed. Constants have one point."""
+    bits = bits_of(gold) + bits_of(prediction)
+    if bits > _MOST_BITS:
+        return None
+    digits = _SPARE_DIGITS + math.ceil(bits * math.log10(2))
     names = sorted(symbols_of(gold) | symbols_of(prediction))
     is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
     arithmetic = REAL if is_real else COMPLEX
@@ -60,13 +69,13 @@ def same_function(gold: Node, prediction: Node) -> bool | None:
         if _UNDEFINED not in values and _are_close(*values):
             compared.append(point)
         elif values != (_UNDEFINED, _UNDEFINED):
-            is_same = _same_exactly(gold, prediction, point, is_real)
+            is_same = _same_exactly(gold, prediction, point, is_real, digits)
             if is_same is False:
                 return False
             compared += [point] * (is_same is True)
     if len(compared) < (_FEWEST_POINTS if names else 1):
         return None
-    settled = [_same_exactly(gold, prediction, point, is_real) for point in compared[:2]]
+    settled = [_same_exactly(gold, prediction, point, is_real, digits) for point in compared[:2]]
     return False if False in settled else True if True in settled else None
 
 
@@ -92,8 +101,10 @@ def _are_close(first, second) -> bool:
     return abs(first - second) <= _SAME * max(abs(first), abs(second))
 
 
-def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool) -> bool | None:
-    arithmetic = exact(is_real)
+def _same_exactly(
+    gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int
+) -> bool | None:
+    arithmetic = exact(is_real, digits)
     place = {name: arithmetic.number(value) for name, value in point.items()}
     values = _value(gold, place, arithmetic), _value(prediction, place, arithmetic)
     if None in values:
@@ -101,10 +112,8 @@ def _same_exactly(gold: Node, prediction: Node, point: Mapping[str, float], is_r
     if _UNDEFINED in values:
         return values[0] is values[1]
     difference, largest = abs(values[0] - values[1]), max(map(abs, values))
-    return bool(
-        difference
-        <= arithmetic.number(_EXACTLY_THE_SAME) * max(largest, arithmetic.number(_EXACTLY_THE_SAME))
-    )
+    noise = arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
+    return bool(difference <= noise * max(largest, noise))
 
 
 def _points(

@@ -4,7 +4,7 @@ Time and memory are bounded whatever the text: every call takes a token, there a
 levels are counted. What is not in the subset known here is an UnreadableError, never a guess.
 
 Readings, where notation is ambiguous:
-- `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35.
+- `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35, `2^63^2` is `2^6 3^2`.
 - `x(y+1)` is a product, but `f(x)`, for f, g, h, F, G, H, is a call that nothing is known about.
 """
 
@@ -85,6 +85,9 @@ class ExpressionReader:
     def _adjoin(self, factors: list[Node], depth: int) -> None:
         """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
         may_be_mixed = len(factors) == 1 and is_whole(factors[0])
+        if self.tokens.at("number") and _is_count(factors[-1]) and self.tokens.peek(1).value in ("^", "!"):
+            factors.append(self.factor(depth))
+            return
         if self.tokens.at("number"):
             if not may_be_mixed or not self._is_plain_fraction():
                 raise UnreadableError("numbers side by side")
@@ -113,7 +116,7 @@ class ExpressionReader:
     def starts_factor(self) -> bool:
         token = self.tokens.peek()
         if token.kind == "symbol":
-            return token.value in ("(", "{") or (token.value == "|" and not self._open_bars)
+            return token.value in ("(", "{", "[") or (token.value == "|" and not self._open_bars)
         if token.kind == "command":
             return token.value in OPENING_COMMANDS
         return token.kind in ("number", "letter", "begin")
@@ -144,6 +147,12 @@ class ExpressionReader:
             sign = "-" if self.tokens.take("symbol", "-") else "+"
             # v^2_0 is v_0^2, no numeral in base 0
             is_digit = self.tokens.at("number") and self.tokens.peek(1).value == "_"
+            token = self.tokens.peek()
+            if token.value.isdigit() and len(token.value) == 2 and self.tokens.peek(1).value == "^":
+                # 2^63^2 is 2^6 3^2: without braces an exponent is one digit, where a second exponent follows
+                self.tokens.skip(1)
+                self.tokens.put_back(Token("number", token.value[1], False))
+                return Node("power", (node, signed(sign, number(int(token.value[0])))))
             exponent = number(Fraction(self.tokens.next().value)) if is_digit else self.base(depth)
             return Node("power", (node, signed(sign, exponent)))
         if self.tokens.take("command", "circ"):
@@ -270,3 +279,8 @@ class ExpressionReader:
             raise UnreadableError("matrix")
         entries = tuple(tuple(row) for row in rows)
         return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
+
+
+def _is_count(node: Node) -> bool:
+    """True for a power and a factorial: a number with an exponent or a factorial may stand beside it, as a factor."""
+    return node.head == "power" or (node.head == "call" and node.first == "factorial")

@@ -94,6 +94,54 @@ def compact(cleaned: str) -> str:
     return _LAYOUT_SPACE.sub("", cleaned)
 
 
+_STYLES = re.compile(
+    r"\\(?:(?:textcolor|color|colorbox) ?\{[^{}]{1,30}\}|mathbf|mathit|mathsf|boldsymbol|bm|underline|boxed|fbox"
+    r"|framebox|hbox|bf|rm|it|bfseries|normalsize|[lL]arge|LARGE|[hH]uge|displaystyle)(?![a-zA-Z]) ?"
+)
+_HELD_BY_BRACES = re.compile(r"\\(?:over|choose|atop)(?![a-zA-Z])")
+_TICK = re.compile(r"(?:\\\\|\\checkmark|[✓✔])\Z")
+
+
+def without_style(answer: str) -> str:
+    r"""The answer without what only changes its looks as a whole: `\textcolor{blue}{5}`, `\mathbf{\frac12}`, `{5}`."""
+    text = answer.strip()
+    if _HELD_BY_BRACES.search(text):
+        return answer
+    for _ in range(6):
+        before = text
+        text = _TICK.sub("", text).rstrip()
+        style = _STYLES.match(text)
+        rest = text[style.end() :] if style is not None else text
+        if rest.startswith("{") and _closing_brace(rest) == len(rest) - 1:
+            text = rest[1:-1].strip()
+        elif style is not None and not rest.startswith("{") and not _is_of_one_sign(style[0]):
+            text = rest.strip()
+        if text == before:
+            break
+    return text or answer
+
+
+def _is_of_one_sign(style: str) -> bool:
+    """True for commands that hold for their argument alone; `\\bf` and `\\color{red}` hold for all that follows."""
+    return style.strip("\\ ").startswith(
+        ("math", "bold", "bm", "under", "boxed", "fbox", "frame", "hbox", "textcolor")
+    )
+
+
+def _closing_brace(text: str) -> int:
+    """Where the brace that begins `text` closes; -1 where it does not."""
+    depth, at = 0, 0
+    while at < len(text):
+        if text[at] == "\\":
+            at += 1
+        elif text[at] in "{}":
+            depth += 1 if text[at] == "{" else -1
+            if not depth:
+                return at
+        at += 1
+    return -1
+
+
 def _without_delimiters(text: str) -> str:
     """Strips surrounding math delimiters, emphasis and final punctuation, also where they are nested."""
     for _ in range(4):

@@ -63,7 +63,28 @@ _CLOSING_WORDS = frozenset(
     ["is", "are", "the", "our", "final", "answer", "solution", "result", "correct", "ago", "है", "हैं"]
 )
 _MOST_UNIT_WORDS = 5
-_CHOICE = re.compile(r"\(([A-J])\)|(?<![A-Za-z])([B-HJ])(?![A-Za-z'])|(?<![A-Za-z])(A)(?=[.\s]*\Z)")
+_CHOICE = re.compile(
+    r"\(([A-J])\)"
+    r"|(?:(?:\A|\b(?i:is|be|it's|its|option|choice|letter|answer|choose|pick|select|to|est|es|ist|lautet)\b|[:=]|[^\x00-\x7f])"
+    r"[\s*\"'(:]{0,4})(?:([B-HJ])(?=[.,;:!?*\"'\)]{0,4}(?:\Z|(?<=[.,;:!?*\"'\)])\s)"
+    r"|\s(?:is|are|because|since|as|which|due|so|for)\b|[^\x00-\x7f])|(A)(?=[.\s*]*\Z))"
+)
+"""A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
+
+
+_WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$.a-zA-Z])")
+_SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
+
+
+def without_wording(answer: str) -> str:
+    r"""A delimited answer without the words that lead to it: 5 of `\text{The answer is }5` and `\text{Total: }5`."""
+    found = _WORDING.match(answer)
+    if found is None:
+        return answer
+    words = " ".join(found[1].split())
+    is_label = _SHORT_LABEL.fullmatch(words) is not None and not _operates(words.lower())
+    is_lead = _LEADING.fullmatch(words.lower()) is not None
+    return answer[found.end() :] if words and (is_label or is_lead) else answer
 
 
 def is_sentence(found: Extraction) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.algorithms.answers.latex_tree import Node, signed
+from stages.algorithms.answers.evaluation import symbols_of
+from stages.algorithms.answers.latex_tree import Node, number, signed
 from stages.algorithms.answers.solution_sets import (
     EVERYTHING,
     Interval,
@@ -214,7 +215,36 @@ def _is_name_part(node: Node) -> bool:
         return all(map(_is_name_part, node.parts))
     if node.head == "sequence":
         return name_of(node) is not None
+    if node.head == "text":
+        return node.first.startswith(("angle ", "overline ", "widehat "))
     return node.head == "symbol" and (node.first[0].isupper() or len(node.first) > 3 or node.first == "m")
+
+
+def without_quantity(node: Node) -> Node:
+    r"""What an equation says of a quantity with several letters or of a function: 5 of `m+n = 5` and `f'(2) = 5`.
+
+    For a gold answer without letters; `2x = 10` is to be solved, and stays.
+    """
+    if node.head != "relation" or node.parts[1][0] != "eq" or not _is_quantity(node.first[0]):
+        return node
+    items, signs = node.first[1:], node.parts[1][1:]
+    if symbols_of(items[-1]):
+        return node
+    return items[0] if len(items) == 1 else Node("relation", (items, signs))
+
+
+def _is_quantity(node: Node) -> bool:
+    if node.head == "operator":
+        return bool(symbols_of(node.parts[-1]))
+    if node.head == "add":
+        return len(symbols_of(node)) > 1 and all(map(symbols_of, node.parts))
+    if node.head != "multiply" or len(node.parts) != 2:
+        return False
+    function = (
+        node.first.first if node.first.head == "power" and node.first.parts[1] == number(-1) else node.first
+    )
+    is_function = function.head == "symbol" and function.first.rstrip("'") in ("f", "g", "h", "F", "G", "H")
+    return is_function and (function is not node.first or function.first.endswith("'"))
 
 
 def _names(node: Node) -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from stages.algorithms.answers import algebra
-from stages.algorithms.answers.evaluation import constant_value, symbols_of
+from stages.algorithms.answers.evaluation import constant_value, exact_rational, symbols_of
+from stages.algorithms.answers.explosive import is_explosive
 from stages.algorithms.answers.functions import is_partial, same_function
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.latex_tree import Node
@@ -91,6 +92,9 @@ def _form_of(node: Node) -> algebra.Form | None:
 
 
 def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
+    if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
+        values = exact_rational(gold), exact_rational(prediction)
+        is_same = None if None in values else values[0] == values[1]
     sides = [_written(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
     if sides[0] is None or sides[1] is None:
         return is_same if is_same is not None else same_function(gold, prediction)

@@ -1,20 +1,35 @@
-r"""Whether an answer leaves work to the reader: `2+2`, `3 \cdot 4`, an integral. Restating a problem is not solving it.
+r"""Whether an answer leaves work to the reader: `2+2`, `\cos 60^\circ`, an integral. A problem restated is not solved.
 
-The one rule: beside a number, numbers have been added and multiplied. Fractions, powers, roots, logarithms, factorials
-and binomials are notation for a number, and so is scientific notation; integrals, limits, sums, remainders are not,
-whatever they stand beside. An equation or an inequality that holds its unknown anywhere but alone is to be solved.
+What counts as an answer depends on the gold answer:
+- Beside a rational number: digits, a fraction of two numbers, scientific notation, or one notation of such numbers: a
+  root, a logarithm, a power, a factorial, a binomial. Products and quotients of powers, factorials and binomials are
+  one notation too where they need no more digits than the number itself: 7!/(2!2!) for 1260, not 9!/8! for 9.
+- Beside another constant: a sum whose terms have been collected, of products of numbers, pi, e, i, roots and
+  logarithms. A gold answer with other functions lets all of them stand, as often as it holds one. Letters that
+  cancel are work left, and so are fractions in fractions, and i in an exponent or under a line.
+- Beside an expression with variables: anything but integrals, limits, sums, remainders and arithmetic among numbers
+  that are written as `floor`, `max` and their like.
+An equation or an inequality that holds its unknown anywhere but alone is to be solved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
 
-from stages.algorithms.answers.evaluation import symbols_of
-from stages.algorithms.answers.latex_tree import Node, is_whole, number
+from stages.algorithms.answers import algebra
+from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
+from stages.algorithms.answers.latex_tokens import UnreadableError
+from stages.algorithms.answers.latex_tree import Node, number
+from stages.algorithms.answers.matrices import holds_matrix
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])
-_NOTATIONS = frozenset(["factorial", "binom"])
+_COUNTS = frozenset(["factorial", "binom"])
+_LOGARITHMS = frozenset(["ln", "log", "lg"])
+_NOTATIONS = _COUNTS | _LOGARITHMS | {"exp"}
+"""Functions that are notation for a number."""
 
 
 def leaves_work(prediction, gold) -> bool:
@@ -22,10 +37,44 @@ def leaves_work(prediction, gold) -> bool:
 
     A gold answer that leaves work itself asks for none.
     """
-    is_number = not any(map(symbols_of, _nodes(gold)))
-    return any(_leaves_work(node, is_number) for node in _nodes(prediction)) and not any(
-        _leaves_work(node, is_number) for node in _nodes(gold)
-    )
+    golds = [cell for node in _nodes(gold) for cell in _cells(node)]
+    if any(map(_holds_letters, golds)):
+        is_left = _has_operation
+    elif all(_rational_value(node) is not None for node in golds):
+        is_left = _is_no_written_number
+        if any(node.head == "number" and node.parts[1] >= 0 for node in golds):
+            is_left = _is_no_written_rounding
+    else:
+        is_left = partial(
+            _is_no_written_constant,
+            functions=max(map(_count_functions, golds), default=0),
+            is_polar=any(map(_has_imaginary_exponent, golds)),
+        )
+    answers = list(_nodes(prediction))
+    if isinstance(prediction, Relation):  # in `3 = x` the name is no letter left over
+        answers = [node for node in answers if name_of(node) is None]
+    cells = [cell for node in answers for cell in _cells(node)]
+    return (any(map(_joins_matrices, answers)) or any(map(is_left, cells))) and not any(map(is_left, golds))
+
+
+def _cells(node: Node) -> Iterator[Node]:
+    """What stands alone: the entries of a matrix, the parts of a ratio, the answer itself."""
+    if node.head in ("matrix", "ratio"):
+        for part in _parts(node):
+            yield from _cells(part)
+    else:
+        yield node
+
+
+def _joins_matrices(node: Node) -> bool:
+    """True for a sum or a product of matrices."""
+    if node.head in ("add", "multiply") and sum(map(holds_matrix, node.parts)) > (node.head == "multiply"):
+        return True
+    return any(map(_joins_matrices, _parts(node)))
+
+
+def _holds_letters(node: Node) -> bool:
+    return bool(symbols_of(node)) or node.head == "text" or any(map(_holds_letters, _parts(node)))
 
 
 def leaves_unsolved(prediction: Node, gold: Node) -> bool:
@@ -68,21 +117,16 @@ def _nodes(shape) -> Iterator[Node]:
         yield shape
 
 
-def _leaves_work(node: Node, is_number: bool) -> bool:
-    if node.head == "operator" or (node.head == "call" and _is_operation(node)):
-        return True
-    if is_number and node.head == "add" and sum(map(_is_rational, node.parts)) > 1:
-        return True
-    if is_number and node.head == "multiply" and not _is_scientific(node):
-        factors = [part for part in node.parts if part != number(-1) and not _is_reciprocal(part)]
-        if sum(map(_is_rational, factors)) > 1:
-            return True
-    return any(_leaves_work(part, is_number) for part in _parts(node))
-
-
 def _parts(node: Node) -> list[Node]:
     flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
     return [part for part in flat if isinstance(part, Node)]
+
+
+# ---------------------------------------------------------------------------------------------- operations
+def _has_operation(node: Node) -> bool:
+    if node.head == "operator" or (node.head == "call" and _is_operation(node)):
+        return True
+    return any(map(_has_operation, _parts(node)))
 
 
 def _is_operation(node: Node) -> bool:
@@ -99,16 +143,207 @@ def _is_rational(node: Node) -> bool:
     if node.head in ("add", "multiply", "percent", "degree"):
         return all(map(_is_rational, node.parts))
     if node.head == "power":
-        return _is_rational(node.first) and is_whole(node.parts[1])
-    return node.head == "call" and node.first in _NOTATIONS and all(map(_is_rational, node.parts[1:]))
+        exponent = rational(node.parts[1])
+        return _is_rational(node.first) and exponent is not None and exponent.denominator == 1
+    return node.head == "call" and node.first in _COUNTS and all(map(_is_rational, node.parts[1:]))
+
+
+# ---------------------------------------------------------------------------------------------- rational numbers
+def _is_no_written_number(node: Node) -> bool:
+    if node.head in ("percent", "degree"):
+        return _is_no_written_number(node.first)
+    if node.head in ("text", "based", "set", "number_set", "infinity"):
+        return False
+    if holds_matrix(node):  # a multiple of one
+        return any(map(_is_no_written_number, [cell for part in _parts(node) for cell in _cells(part)]))
+    if symbols_of(node) or is_written_with_i(node):
+        return True
+    node = _without_sign(node)
+    tops, bottoms = _factors(node)
+    if any(part.head == "infinity" for part in tops):
+        return False
+    if _is_logarithm_in_a_base(tops, bottoms) or _is_scientific(tops, bottoms):
+        return False
+    if len(tops) == 1 and not bottoms:
+        return not (_is_digits(tops[0]) or _is_notation(tops[0]))
+    parts = [*(part for part in tops if part != number(1)), *bottoms]
+    if len(parts) == 1 or (len(tops) == len(bottoms) == 1 and all(map(_is_digits, parts))):
+        return not all(_is_digits(part) or _is_notation(part) for part in parts)
+    if not all(_is_digits(part) or _is_count(part) for part in parts) or not any(map(_is_count, parts)):
+        return True
+    value = _rational_value(node)
+    return value is None or sum(map(_digits, parts)) > _digits(number(value))
+
+
+def _rational_value(node: Node) -> Fraction | None:
+    try:
+        return algebra.rational_value(algebra.canonical_form(node))
+    except UnreadableError:
+        return None
+
+
+def _without_sign(node: Node) -> Node:
+    if node.head == "multiply" and node.first == number(-1) and len(node.parts) > 1:
+        return node.parts[1] if len(node.parts) == 2 else Node("multiply", node.parts[1:])
+    return node
+
+
+def _factors(node: Node) -> tuple[list[Node], list[Node]]:
+    """Factors above and below the line; a fraction that a factor is stays one."""
+    if node.head != "multiply":
+        return [node], []
+    tops: list[Node] = []
+    bottoms: list[Node] = []
+    for part in node.parts:
+        if _is_reciprocal(part):
+            below = part.first
+            bottoms += below.parts if below.head == "multiply" else [below]
+        elif part.head == "multiply" and part is node.first and not any(map(_is_reciprocal, part.parts)):
+            tops += part.parts
+        else:
+            tops.append(part)
+    tops = [part for part in tops if part != number(-1)]
+    return tops or [number(1)], bottoms
 
 
 def _is_reciprocal(node: Node) -> bool:
     return node.head == "power" and node.parts[1] == number(-1)
 
 
-def _is_scientific(node: Node) -> bool:
-    """True for 3 times a power of ten."""
-    if len(node.parts) != 2 or node.first.head != "number" or node.parts[1].head != "power":
+def _is_digits(node: Node) -> bool:
+    node = _without_sign(node)
+    return node.head == "number"
+
+
+def _is_plain(node: Node) -> bool:
+    """True for digits and for a fraction of two numbers."""
+    node = _without_sign(node)
+    if node.head == "multiply":
+        tops, bottoms = _factors(node)
+        return len(tops) == len(bottoms) == 1 and all(map(_is_digits, (*tops, *bottoms)))
+    return _is_digits(node)
+
+
+def _is_notation(node: Node) -> bool:
+    """True for one root, power, logarithm, factorial or binomial of numbers."""
+    if node.head == "power":
+        return _is_plain(node.first) and rational(node.parts[1]) is not None
+    return node.head == "call" and node.first in _NOTATIONS and all(map(_is_plain, node.parts[1:]))
+
+
+def _is_count(node: Node) -> bool:
+    """True for a whole power, a factorial or a binomial of numbers."""
+    if node.head == "power":
+        exponent = rational(node.parts[1])
+        return _is_digits(node.first) and exponent is not None and exponent.denominator == 1
+    return node.head == "call" and node.first in _COUNTS and all(map(_is_digits, node.parts[1:]))
+
+
+def _is_logarithm_in_a_base(tops: list[Node], bottoms: list[Node]) -> bool:
+    """True for `\\log_2 64`, which is read as a quotient of logarithms."""
+    if len(tops) != 1 or len(bottoms) != 1:
         return False
-    return node.parts[1].first == number(10)
+    return all(
+        part.head == "call" and part.first in _LOGARITHMS and _is_plain(part.parts[1])
+        for part in (*tops, *bottoms)
+    )
+
+
+def _is_scientific(tops: list[Node], bottoms: list[Node]) -> bool:
+    """True for 3 times a power of ten."""
+    if bottoms or len(tops) != 2 or tops[0].head != "number" or tops[1].head != "power":
+        return False
+    return tops[1].first == number(10) and tops[1].parts[1].head == "number"
+
+
+def _digits(node: Node) -> int:
+    """How many digits are written."""
+    if node.head == "number":
+        value = abs(node.first)
+        below = 0 if value.denominator == 1 else _length(value.denominator)
+        return _length(value.numerator) + below
+    return sum(map(_digits, _parts(node)))
+
+
+def _length(value: int) -> int:
+    """Decimal digits of a whole number, or one fewer; of a long one without writing it out."""
+    return len(str(value)) if value.bit_length() < 1_000 else int(value.bit_length() * 0.30103)
+
+
+# ---------------------------------------------------------------------------------------------- other constants
+def _is_no_written_rounding(node: Node) -> bool:
+    """As for a rational number where it is one; beside a decimal, which may round it, another constant may stand."""
+    if _rational_value(node) is None:
+        return _is_no_written_constant(node, 0, False)
+    return _is_no_written_number(node)
+
+
+def _is_no_written_constant(node: Node, functions: int, is_polar: bool) -> bool:
+    if symbols_of(node) or _count_functions(node) > functions:
+        return True
+    return _is_no_written_part(node, is_polar)
+
+
+def _is_no_written_part(node: Node, is_polar: bool) -> bool:
+    if node.head == "operator":
+        return True
+    if node.head == "add" and (sum(map(_is_rational, node.parts)) > 1 or _has_like_terms(node)):
+        return True
+    if node.head == "multiply" and _has_like_factors(node):
+        return True
+    if node.head == "power":
+        if is_written_with_i(node.first) or (is_written_with_i(node.parts[1]) and not is_polar):
+            return True
+        if _is_reciprocal(node) and _holds(node.first, lambda part: _is_reciprocal(part) and _has_sum(part)):
+            return True
+    return any(_is_no_written_part(part, is_polar) for part in _parts(node))
+
+
+def _holds(node: Node, is_wanted: Callable[[Node], bool]) -> bool:
+    return is_wanted(node) or any(_holds(part, is_wanted) for part in _parts(node))
+
+
+def _has_sum(node: Node) -> bool:
+    return _holds(node, lambda part: part.head == "add")
+
+
+def _has_imaginary_exponent(node: Node) -> bool:
+    return _holds(node, lambda part: part.head == "power" and is_written_with_i(part.parts[1]))
+
+
+def _count_functions(node: Node) -> int:
+    """How many functions are called that are no notation for a number."""
+    own = node.head == "call" and node.first not in _NOTATIONS
+    return own + sum(map(_count_functions, _parts(node)))
+
+
+def _has_like_terms(node: Node) -> bool:
+    r"""True for a sum of which terms can be put together: `\sqrt{8} + \sqrt{2}`. Roots of sums are such terms."""
+    try:
+        terms = [algebra.canonical_form(part) for part in node.parts]
+        total = algebra.canonical_form(node)
+    except UnreadableError:
+        return False
+    if sum(_holds(part, lambda inner: _is_root(inner) and _has_sum(inner)) for part in node.parts) > 1:
+        return True
+    return len(total.top) < sum(len(term.top) for term in terms) and len(total.bottom) == 1
+
+
+def _has_like_factors(node: Node) -> bool:
+    """True for a product in which numbers, roots, fractions, sums or terms with i can be multiplied out."""
+    tops, _ = _factors(node)
+    if _is_scientific(tops, []):
+        return False
+    kinds = [
+        sum(map(_is_rational, tops)),
+        sum(map(_is_root, tops)),
+        sum(part.head == "multiply" and any(map(_is_reciprocal, part.parts)) for part in tops),
+        sum(part.head == "add" for part in tops),
+        sum(map(is_written_with_i, tops)),
+    ]
+    return max(kinds) > 1
+
+
+def _is_root(node: Node) -> bool:
+    exponent = rational(node.parts[1]) if node.head == "power" else None
+    return exponent is not None and exponent.denominator > 1

@@ -13,6 +13,10 @@ from __future__ import annotations
 
 import logging
 
+_EXACT = {"float_rounding": 15, "numeric_precision": 150}
+"""By default math-verify takes numbers for equal that differ by less than 1e-15: 1/2^60 for 1/2^61. What it
+calls equal is compared once more, to so many digits; what it calls different is."""
+
 
 def prepare() -> None:
     """Loads math-verify and everything that a comparison imports."""
@@ -44,6 +48,8 @@ def compare(gold: str, prediction: str) -> tuple[str, str]:
         if not gold_forms or not forms:
             return "unparsed", "no_mathematics_in_gold" if not gold_forms else "no_mathematics_in_answer"
         if verify(gold_forms, forms, timeout_seconds=None, raise_on_error=False):
+            if not verify(gold_forms, forms, **_EXACT, timeout_seconds=None, raise_on_error=False):
+                return "unparsed", "equal_only_in_floats"
             if gold_forms != forms and any(map(computes_with_infinity, [*gold_forms, *forms])):
                 return "unparsed", "computes_with_infinity"
             return "correct", "math_verify"

@@ -99,3 +99,56 @@ def test_a_gold_box_may_lack_its_end():
     assert extract_gold(r"so \boxed{x = 1").text == "x = 1"
     assert extract_gold(r"so \boxed{7}").text == "7"
     assert extract_gold(r"so \boxed{").text is None
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "rule"),
+    [
+        (r"<think>so it is \boxed{42}", None, "unfinished_thought"),
+        (r"<think>Perhaps \boxed{5}. But wait, let me check the second case", None, "unfinished_thought"),
+        ("Let me see.<think>The answer is 42", "Let me see.", "bare"),
+        (r"<think>It is \boxed{7}.</think> The answer is \boxed{5}.", "5", "box"),
+        (r"It is \boxed{7}.</think> The answer is \boxed{5}.", "5", "box"),
+        (r"<think>It is \boxed{7}.</think>", "7", "box"),
+        ("<answer>92</answer><think><answer>91</answer></think>", "92", "tag"),
+        (r"<think>a</think>b <think>c</think> \boxed{5}", "5", "box"),
+        (r"\boxed{92} <!-- \boxed{91} -->", "92", "box"),
+        (r"\boxed{92} <!-- \boxed{91}", "92", "box"),
+        ("\\boxed{92}\n% \\boxed{91}", "92", "box"),
+        ("\\boxed{92}\n```\n\\boxed{91}\n```", "92", "box"),
+        ("```\n\\boxed{5}\n```", "5", "box"),
+    ],
+)
+def test_what_no_reader_sees_is_no_answer(response, answer, rule):
+    found = extract_answer(response)
+    assert (found.text, found.rule) == (answer, rule)
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"It cannot be \boxed{42}.",
+        r"The answer is not \boxed{42}.",
+        r"So $x \ne \boxed{5}$.",
+        r"We rule out \boxed{5}.",
+        r"So \boxed{91}. Hmm, that is not right.",
+        "So \\boxed{91}\n\nActually no, I forgot one case; it should be 92.",
+        r"\boxed{42} is not the answer",
+        r"\boxed{42} is wrong.",
+    ],
+)
+def test_a_box_that_is_denied_or_taken_back_is_no_answer(response):
+    assert extract_answer(response).rule == "denied_answer"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        r"\boxed{42} is not divisible by 5.",
+        r"It is not 41 but \boxed{42}.",
+        r"The answer is \boxed{42}. Wait, let me check: 6*7=42. Yes, that is right.",
+        r"\boxed{41} is wrong. It is \boxed{42}.",
+    ],
+)
+def test_a_box_beside_other_denials_is_the_answer(response):
+    assert extract_answer(response).text == "42"

@@ -72,6 +72,20 @@ def test_the_one_letter_that_a_sentence_names():
     assert pick_choice("It is not (D).") is pick_choice("(A) or (D)") is pick_choice("A dog ran") is None
 
 
+@pytest.mark.parametrize(
+    "sentence", ["B.", "(B) because 3 > 2.", "B because 3 > 2.", "option B", "B) 14", "**B**.", "B。"]
+)
+def test_a_letter_that_a_clause_ends_with_is_a_choice(sentence):
+    assert pick_choice(sentence) == "B"
+
+
+@pytest.mark.parametrize(
+    "sentence", ["B12 deficiency", "B-tree", "B major", "B=mc^2", "vitamin B", "B cells divide."]
+)
+def test_a_letter_at_the_head_of_other_words_is_no_choice(sentence):
+    assert pick_choice(sentence) is None
+
+
 def test_what_reads_as_a_value_with_words():
     assert is_labelled("Total : 2,74 $")
     assert not is_labelled("9: 5")
