@@ -60,7 +60,10 @@ def check_values(given: Mapping[str, Any], told: str, root: Path = PROJECT) -> d
     is what messages call the file.
     """
     models, definitions = section_models(root), read_definitions(root / "dvc.yaml")
-    stages, loops = stages_of(definitions, given), foreach_sections(definitions)
+    try:
+        stages, loops = stages_of(definitions, given), foreach_sections(definitions)
+    except UserError as error:  # a name that is none: nothing else is looked at
+        raise UserError(f"{told} is not usable:\n  {error}") from None
     optional = optional_sections(root / "dvc.yaml")
     problems = _wrong_sections(given, models, definitions, stages, optional)
     sections: dict[str, Any] = {}

@@ -191,6 +191,9 @@ def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch)
     (tmp_path / "params.yaml").write_text("seed: 0\n")
     (found,) = project.check_params(tmp_path)
     assert found.level is Level.PROBLEM and "missing section" in found.found
+    (tmp_path / "params.yaml").write_text("seed: 0\nsources: {'a;b': {}}\n")
+    (found,) = project.check_params(tmp_path)
+    assert found.level is Level.PROBLEM and "'a;b', which dvc.yaml would put into a shell" in found.found
 
 
 @pytest.mark.parametrize(

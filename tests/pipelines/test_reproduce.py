@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,21 @@ def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
     with temporary_settings(updates={PREFECT_API_URL: f"http://127.0.0.1:{unused_port()}/api"}):
         assert main([]) == 2
     assert "no Prefect server answers at http://127.0.0.1:" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({}, 401), ({"Host": "evil.example"}, 403), ({"Origin": "http://127.0.0.1:9"}, 403)],
+)
+def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, status):
+    from prefect.settings import PREFECT_API_URL
+
+    address = f"{PREFECT_API_URL.value()}/flow_runs/filter"
+    request = urllib.request.Request(address, b"{}", {"Content-Type": "application/json", **headers})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == status
 
 
 @pytest.mark.slow

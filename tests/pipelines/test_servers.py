@@ -203,6 +203,7 @@ def ui(tmp_path_factory):
     running.start()
     yield running
     running.end()
+    assert not running.login, "the login goes with its server"
     for number in (running.prefect, running.mlflow):
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", number)) != 0, "a server is left"
