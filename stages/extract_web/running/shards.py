@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.engines.pieces import are_whole, seal
 from stages.engines.workers import pool
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.running.shard_processes import ShardLimits, ShardTask, run_in_processes
@@ -75,7 +76,7 @@ def extract_shards(
             done[index] = _failed(_task(shard, work, ""), "it is no file")
             continue
         task = _task(shard, work, stable_hash([sha256_of(shard), common])[:16])
-        finished = _finished(task, is_reused=True)
+        finished = _finished(task, is_reused=True) if are_whole(*task.made) else None
         if finished:
             done[index] = finished
         else:
@@ -144,7 +145,7 @@ def _task(shard: Path, work: Path, key: str) -> ShardTask:
 
 
 def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
-    if not all(path.is_file() for path in (task.metrics, task.candidates, task.dropped)):
+    if not all(path.is_file() for path in task.made):
         return None
     metrics = json.loads(task.metrics.read_text())
     return ShardResult(task.shard.name, task.candidates, task.dropped, metrics, is_reused=is_reused)
@@ -156,6 +157,7 @@ def _outcome(task: ShardTask, failure: str) -> ShardResult:
         return _failed(
             task, failure or "its tables are not there: does every node of Ray see the same folder?"
         )
+    seal(*task.made)
     return finished
 
 
