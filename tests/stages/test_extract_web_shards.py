@@ -22,6 +22,7 @@ from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
+from tests.engines.test_pieces import cut, flip, lose
 
 PARAMS = ExtractWebParams(
     method={"kind": "rules"},
@@ -72,6 +73,20 @@ def test_shards_give_the_rows_in_order_and_are_reused(folder, tmp_path):
     write_table(pages(50, 1), folder / "0.parquet", PAGE)
     changed = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
     assert [result.is_reused for result in changed] == [False, True, True]
+
+
+@pytest.mark.parametrize("damage", [lose, flip, cut])
+@pytest.mark.parametrize("name", ["candidates", "dropped", "metrics"])
+def test_a_damaged_file_of_a_shard_is_made_again(damage, name, folder, tmp_path):
+    work = tmp_path / "work"
+    whole = extract_shards(find_shards(folder), work, PARAMS)
+    kept = {file.name: file.read_bytes() for file in work.iterdir()}
+    [file] = work.glob("1-*.json") if name == "metrics" else work.glob(f"1-*.{name}.parquet")
+    damage(file)
+    again = extract_shards(find_shards(folder), work, PARAMS)
+    assert [result.is_reused for result in again] == [True, False, True]
+    assert [result.metrics for result in again] == [result.metrics for result in whole]
+    assert {file.name: file.read_bytes() for file in work.iterdir()} == kept
 
 
 def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_path):

@@ -228,13 +228,6 @@ class Coordinator:
         taken: list[StepBatch] = []
         unwritten: dict[int, Reason] = {}
         """Groups that were left out and whose record has not come."""
-
-        def settle(number: int) -> None:
-            self._note_complete(number, now=0.0)
-            if self.buffer.is_complete(number) and (reason := self.buffer.reason_to_leave_out(number)):
-                self._leave_out(number, reason)
-                unwritten[number] = reason
-
         unfinished: dict[Name, Flight] = {}
         for record in records:
             match record:
@@ -254,12 +247,11 @@ class Coordinator:
                     unfinished.pop((number, member), None)
                     rollout = make_rollout(sample, response, verdict, self.params)
                     if self.buffer.add(number, member, rollout):
-                        settle(number)
+                        unwritten |= self._settle(number)
                 case Failed(number, member):
                     unfinished.pop((number, member), None)
                     self.buffer.fail(number, member)
-                    if number in self.buffer:
-                        settle(number)
+                    unwritten |= self._settle(number)
                 case LeftOut(number, reason):
                     if unwritten.pop(number, None) is None:
                         self._leave_out(number, Reason(reason))
@@ -272,6 +264,17 @@ class Coordinator:
         for number, reason in unwritten.items():
             self._write(LeftOut(number, reason.value))
         return taken
+
+    def _settle(self, number: int) -> dict[int, Reason]:
+        """Counts a group of the journal that may be complete now; why it was left out, where it was."""
+        if number not in self.buffer or not self.buffer.is_complete(number):
+            return {}
+        self._note_complete(number, now=0.0)
+        reason = self.buffer.reason_to_leave_out(number)
+        if reason is None:
+            return {}
+        self._leave_out(number, reason)
+        return {number: reason}
 
     def _check_draw(self, issued: Issued, draw: ProblemDraw) -> None:
         """The journal lies in a folder that is named after the work, so another problem means a damaged project."""
