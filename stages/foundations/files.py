@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -72,10 +73,16 @@ def _sync_tree(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder last through a power cut: syncing a file keeps its bytes, not its name."""
+    """Makes the names in a folder last through a power cut: syncing a file keeps its bytes, not its name.
+
+    Nothing happens on a file system that cannot sync folders (some network ones).
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
 
