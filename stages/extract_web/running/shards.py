@@ -1,8 +1,8 @@
 """Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
 
-A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
-parameters and of the code of this package and of its workers, so that a run that was killed goes on with the shards
-that are missing, with either engine.
+A shard's candidates, drops and metrics are kept in the work folder. Their names hold the hash of the shard, of the
+parameters, of this package's code and of the stage's fingerprint. A run that was killed continues with the shards that
+are missing, with either engine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stages.engines.pieces import are_whole, seal
 from stages.engines.workers import pool
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.running.shard_processes import ShardLimits, ShardTask, run_in_processes
+from stages.foundations.attempt import code_digest
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
@@ -135,7 +136,7 @@ def _common_key(params: ExtractWebParams) -> str:
     values = params.model_dump(exclude={"engine", "method"})
     folders = (Path(__file__).parents[1], Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
-    return stable_hash([values, code])
+    return stable_hash([values, code, code_digest("extract_web")])
 
 
 def _task(shard: Path, work: Path, key: str) -> ShardTask:
