@@ -38,7 +38,7 @@ from pipelines.runtime.process_group import run_in_group, terminated_as_interrup
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, read_yaml
-from stages.observe.command import run_stage
+from stages.observe.command import run_command, run_unchanged
 
 
 def main() -> None:
@@ -49,7 +49,9 @@ def main() -> None:
         print(shown(launch, stage))
         return
     with terminated_as_interrupt():
-        sys.exit(run(launch, stage))
+        if launch.is_here:
+            run(launch, stage)  # becomes the stage, which compares its inputs itself
+        run_unchanged(lambda: sys.exit(run(launch, stage)))
 
 
 def launch_of(stage: Sequence[str]) -> LaunchParams:
@@ -128,4 +130,4 @@ def _parameter_file(stage: Sequence[str]) -> Path:
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_command(main)

@@ -21,8 +21,8 @@ from typing import Any
 
 from pipelines.runtime.git import git
 from pipelines.runtime.process_group import environment
-from stages.code.fingerprints import Memory, fingerprint
 from stages.foundations.errors import UserError
+from stages.foundations.fingerprints import Memory, fingerprint
 from stages.foundations.hashing import stable_hash
 from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml

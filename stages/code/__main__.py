@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.code.fingerprints import ABOUT, Memory, fingerprint, stage_names, what_stages_say
 from stages.foundations.files import write_json
+from stages.foundations.fingerprints import Memory, stage_fingerprint, stage_names
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import read_definitions, require_names
@@ -36,10 +36,7 @@ def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None
     """Writes one file per stage of the project at `root`; DVC has emptied the folder before."""
     memory: Memory = {}
     for name in stage_names(root):
-        hashed = fingerprint(root, f"stages.{name}.__main__", params, memory)
-        if ABOUT in hashed:
-            hashed |= what_stages_say(root, params, memory)
-        write_json(out / f"{name}.json", hashed)
+        write_json(out / f"{name}.json", stage_fingerprint(root, name, params, memory))
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def attempt_at(
     """Hashes the inputs and makes the folder `state/scratch/<stage>-<first 16 digits of the hash>` if it is absent."""
     digests = {name: _digest(Path(path)) for name, path in inputs.items()}
     identity = {"stage": stage, "policy": policy, "round": round, "seed": seed, "params": dict(params)}
-    stage_hash = stable_hash({**identity, "inputs": digests, "code": _code_digest(stage)})
+    stage_hash = stable_hash({**identity, "inputs": digests, "code": code_digest(stage)})
     scratch = state_folder() / "scratch" / f"{stage}-{stage_hash[:16]}"
     scratch.mkdir(parents=True, exist_ok=True)
     return Attempt(stage, params, inputs, seed, policy, round, digests, stage_hash, scratch)
@@ -70,6 +70,7 @@ def _digest(path: Path) -> str:
     return dvc_md5(path)
 
 
-def _code_digest(stage: str) -> str:
+def code_digest(stage: str) -> str:
+    """Hash of the stage's fingerprint in data/code; "" where there is none, as in a run by hand in another folder."""
     fingerprint = Path("data/code") / f"{stage}.json"
     return dvc_md5(fingerprint) if fingerprint.exists() else ""

@@ -24,10 +24,26 @@ class StrictParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The parameter file as a mapping; UserError when it is missing or not YAML."""
+_HELD: dict[Path, str] = {}
+"""Text of the files that `hold` has read."""
+
+
+def hold(path: Path) -> None:
+    """Makes this process read the file as it is now, whatever is written to it later.
+
+    A stage reads its sections one after another. An edit between two reads must not mix two versions.
+    """
+    _HELD[path.resolve()] = path.read_text(encoding="utf-8")
+
+
+def read_yaml(path: Path, is_held: bool = True) -> dict[str, Any]:
+    """The parameter file as a mapping; UserError when it is missing or not YAML.
+
+    With `is_held=False` what is on the disk, also after `hold`.
+    """
+    held = _HELD.get(path.resolve()) if is_held else None
     try:
-        content = load_yaml(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8") if held is None else held)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist: `retrace use laptop` writes one from a recipe") from None
     except yaml.YAMLError as error:
@@ -71,8 +87,8 @@ def chosen(section: str, params: Model) -> Model:
             case TorchTrainerParams():
                 from stages.engines.trainers.torch_trainer import TorchTrainer
 
-    Says to stages/code that the class chooses: of such a `match`, fingerprints cover the case of the kind that the
-    parameter file has. So what one kind alone runs is imported inside its case.
+    Tells stages/foundations/fingerprints.py that the class chooses: of such a `match`, fingerprints cover the case of
+    the kind that the parameter file has. So what one kind alone runs is imported inside its case.
     """
     return params
 

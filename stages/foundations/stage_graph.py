@@ -43,6 +43,8 @@ class GraphStage:
     """What `foreach` gave it; "" for a plain stage."""
     reads: tuple[str, ...]
     """Top-level sections of the parameter file."""
+    params: tuple[str, ...]
+    """Dotted names of the values that DVC compares: `seed`, `rl_rounds.rl_1`."""
     deps: tuple[str, ...]
     outs: tuple[str, ...]
     """Metric files and curves among them."""
@@ -193,6 +195,7 @@ def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> 
         name=name,
         item=key,
         reads=_reads(definition),
+        params=filled(body.get("params") or []),
         deps=filled(_paths(body.get("deps"))),
         outs=filled(_outs(body)),
         metrics=filled([path for path in _outs(body) if path.startswith(METRICS)]),

@@ -22,6 +22,7 @@ from stages.engines.devices import pick_device
 from stages.engines.generators.generator import Generator
 from stages.engines.generators.generator_folders import load_generator
 from stages.engines.images.shards import SHARD, image_row, pixels_of, read_shards, write_shard
+from stages.engines.pieces import are_whole, seal
 from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
@@ -94,11 +95,12 @@ def draw_pieces(
     starts = range(0, len(wanted), params.images_per_shard)
     pieces = [scratch / SHARD.format(number) for number in range(len(starts))]
     for number, start in enumerate(progress(starts, label=f"generate {name}", unit="pieces")):
-        if pieces[number].exists():  # of a killed run: a shard is written beside its place, so it is whole
+        if are_whole(pieces[number]):
             continue
         with run.phase("draw"):
             piece = wanted[start : start + params.images_per_shard]
             write_shard(_drawn(piece, params, own, name, generator), scratch, number)
+            seal(pieces[number])
         run.log({"progress/images": start + len(piece)}, step=number)
     return pieces
 

@@ -1,4 +1,4 @@
-"""The shell of every stage command: exit codes, and dying with DVC.
+"""The shell of every stage command: exit codes, dying with DVC, and no success after an edit of what it runs with.
 
 Exit codes: 0 done; 2 the user's mistake (a flag, a parameter, a missing file), told in one sentence; 1 anything else.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stages.foundations.errors import UserError
 from stages.foundations.gpu_failures import gpu_failure
-from stages.observe.lifetime import die_with_dvc
+from stages.observe.lifetime import DVC_STAGE, die_with_dvc
 
 # Threads that wait by spinning take the core from whoever they wait for: with another job beside it on two cores, sft
 # took 5 times the CPU time (107 s instead of 20 s). Read when torch loads, which is after this module. It saves
@@ -24,6 +24,30 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def run_stage(main: Callable[[], None]) -> None:
+    """`run_command` for a stage: inside `dvc repro` it fails when its inputs change while it runs.
+
+    Only the main process compares (stages/observe/unchanged.py), not the other ranks.
+    """
+    run_command(lambda: run_unchanged(main))
+
+
+def run_unchanged(main: Callable[[], None]) -> None:
+    """Runs `main`. Inside `dvc repro`, UserError when the stage's parameters, code or dependencies change meanwhile."""
+    address = os.environ.get(DVC_STAGE)
+    if not address or os.environ.get("RANK", "0") != "0":
+        main()
+        return
+    from stages.observe.unchanged import unchanged_inputs  # here: set-up runs before pydantic is installed
+
+    with unchanged_inputs(address):
+        try:
+            main()
+        except SystemExit as end:
+            if end.code:
+                raise
+
+
+def run_command(main: Callable[[], None]) -> None:
     """Runs `main` and exits with the code of the table above."""
     atexit.register(skip_last_collection)
     die_with_dvc()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas
 
+from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
@@ -66,7 +67,7 @@ def run_respond(paths: Namespace) -> None:
         run.summary(metrics)
         write_table(responses, paths.responses, RESPONSE)
         write_metrics(paths.metrics, metrics)
-        for piece in _pieces(attempt.scratch):
+        for piece in attempt.scratch.glob("responses-*"):
             piece.unlink()
         shutil.rmtree(attempt.pieces, ignore_errors=True)
 
@@ -87,23 +88,20 @@ def respond(
     Drawn by all ranks together; None except on rank 0.
     """
     starts = range(0, len(problems), params.problems_at_once)
+    places = [scratch / f"responses-{number:06d}.parquet" for number in range(len(starts))]
     for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
-        place = scratch / f"responses-{number:06d}.parquet"
-        if share.ranks.broadcast(place.exists()):
+        if share.ranks.broadcast(share.ranks.rank == 0 and are_whole(places[number])):
             continue
         piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
         with run.phase("sample"):
             rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer)
         if share.ranks.rank == 0:
-            write_table(rows, place, RESPONSE)
+            write_table(rows, places[number], RESPONSE)
+            seal(places[number])
         run.log({"progress/problems": start + len(piece)}, step=number)
     if share.ranks.rank != 0:
         return None
-    return pandas.concat([read_table(place, RESPONSE) for place in _pieces(scratch)], ignore_index=True)
-
-
-def _pieces(scratch: Path) -> list[Path]:
-    return sorted(scratch.glob("responses-*.parquet"))
+    return pandas.concat([read_table(place, RESPONSE) for place in places], ignore_index=True)
 
 
 def _respond_to(

@@ -15,7 +15,7 @@ from stages.engines.replicas.messages import Orders, Report
 from stages.engines.samplers.protocol import Load
 from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
-from stages.rl_round.rollouts.records import Rollout
+from stages.rl_round.rollouts.scoring import make_rollout
 from stages.rl_round.schedule.records import Record, record_from_json, record_to_json
 
 
@@ -131,7 +131,7 @@ class Schedule:
         judged = {}
         for name, sample in samples.items():
             verdict = Verdict.CORRECT if self.is_right(name) else Verdict.WRONG
-            judged[name] = Rollout(sample, "", verdict, 1.0)
+            judged[name] = make_rollout(sample, "", verdict, self.coordinator.params)
         self.coordinator.write_judged(judged)
         self.coordinator.judged(judged, self.now)
         for number in self.coordinator.window.ready_groups():

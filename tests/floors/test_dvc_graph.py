@@ -8,7 +8,7 @@ import yaml
 
 from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.launching.resources import LAUNCHER
-from stages.code.fingerprints import stage_names
+from stages.foundations.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
 from stages.foundations.stage_graph import optional_sections, stages_of
 

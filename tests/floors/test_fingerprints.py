@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
-from stages.code.fingerprints import ABOUT, fingerprint, import_closure, read_source, stage_names
+from stages.foundations.fingerprints import ABOUT, fingerprint, import_closure, read_source, stage_names
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import networkx
 import pytest
 
-from stages.code.fingerprints import imported_names
+from stages.foundations.fingerprints import imported_names
 
 PROJECT = Path(__file__).resolve().parents[2]
 LEVELS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.code.fingerprints import OBSERVERS
+from stages.foundations.fingerprints import OBSERVERS
 from stages.observe import command, lifetime, progress, quick_imports, tracking
 
 PROJECT = Path(__file__).resolve().parents[2]

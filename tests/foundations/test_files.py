@@ -1,6 +1,10 @@
 """Files and folders are whole or absent."""
 
+import errno
 import json
+import os
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +23,39 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path):
         (folder / "other").write_text("new")
     assert [file.name for file in target.iterdir()] == ["other"]
     assert [file.name for file in tmp_path.iterdir()] == ["policy"]
+
+
+def test_names_of_files_and_folders_are_synced_after_they_are_put_there(tmp_path, monkeypatch):
+    """As strace would show it: the folder that holds the new name, and not before the name is there."""
+    synced = []
+
+    def note(handle, fsync=os.fsync):
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        synced.append((path, sorted(file.name for file in path.iterdir()) if path.is_dir() else None))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_text_atomically(tmp_path / "file", "text")
+    assert synced[-1] == (tmp_path, ["file"])
+    with replace_folder(tmp_path / "folder") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "weights").write_text("new")
+    assert synced[-1] == (tmp_path, ["file", "folder"])
+    assert {path.name for path, _ in synced} >= {"inner", "weights", folder.name}
+
+
+@pytest.mark.parametrize(
+    ("code", "is_raised"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_a_file_system_that_cannot_sync_folders_is_no_error(code, is_raised, tmp_path, monkeypatch):
+    def refuse(handle):
+        if Path(os.readlink(f"/proc/self/fd/{handle}")).is_dir():
+            raise OSError(code, "no")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="no") if is_raised else nullcontext():
+        write_text_atomically(tmp_path / "file", "text")
+    assert (tmp_path / "file").read_text() == "text"
 
 
 def test_json_is_sorted_and_finite(tmp_path):

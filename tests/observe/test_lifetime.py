@@ -26,10 +26,11 @@ BEHIND_A_LAUNCHER = (
 
 
 @pytest.mark.parametrize("start", [DIRECTLY, BEHIND_A_SHELL, BEHIND_A_LAUNCHER])
-def test_a_stage_dies_with_dvc(start):
+def test_a_stage_dies_with_dvc(start, tmp_path):
     """The outer process stands for DVC: it sets DVC_STAGE for what it starts."""
     dvc = f"import os, subprocess, sys; stage = {STAGE!r}; environment = os.environ | {{'DVC_STAGE': 'sft'}}; {start}"
-    with subprocess.Popen([sys.executable, "-c", dvc], stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", dvc]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         pid = int(process.stdout.readline())
         process.send_signal(signal.SIGKILL)
         process.wait()

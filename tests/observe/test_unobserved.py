@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.code.fingerprints import fingerprint, read_source
+from stages.foundations.fingerprints import fingerprint, read_source
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
 from stages.rl_round.__main__ import main as run_rl_round

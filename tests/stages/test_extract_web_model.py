@@ -19,6 +19,7 @@ from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
+from tests.engines.test_pieces import flip
 from tests.fakes.taught_extractor import COPIED, INVENTED, PROMPT, SAID, write_taught_extractor
 
 TORCH = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
@@ -155,7 +156,8 @@ def test_what_a_model_found_needs_the_confidence_that_is_asked_for(taught, tmp_p
     assert metrics["rows/kept"] == 2, "the labelled page, and the one whose rows are kept aside"
 
 
-def test_a_run_that_was_killed_goes_on_after_its_last_piece(taught, tmp_path, state, monkeypatch):
+@pytest.mark.parametrize("damage", [None, flip])
+def test_a_run_that_was_killed_goes_on_after_its_last_piece(damage, taught, tmp_path, state, monkeypatch):
     whole = run_stage(tmp_path, policy_section(taught))
     assert not list((tmp_path / "state").rglob("model-*.json"))
     asked = []
@@ -170,9 +172,12 @@ def test_a_run_that_was_killed_goes_on_after_its_last_piece(taught, tmp_path, st
     monkeypatch.setattr(policy.PolicyExtractor, "ask", ask_once)
     with pytest.raises(KeyboardInterrupt):
         run_stage(tmp_path, policy_section(taught))
-    assert len(list((tmp_path / "state").rglob("model-*.json"))) == 1
+    [piece] = (tmp_path / "state").rglob("model-*.json")
+    if damage:
+        damage(piece)
     assert run_stage(tmp_path, policy_section(taught)) == whole
-    assert asked == [2, 2, 2, 1]
+    assert asked == ([2, 2, 2, 2, 1] if damage else [2, 2, 2, 1])
+    assert not list((tmp_path / "state").rglob("model-*"))
 
 
 def test_shards_are_read_again_too(taught, tmp_path, state):

@@ -6,6 +6,7 @@ import mmap
 import os
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pyarrow
@@ -18,10 +19,12 @@ from stages.extract_web.params import ExtractWebParams, LocalEngine
 from stages.extract_web.running.shard_processes import ShardLimits
 from stages.extract_web.running.shards import extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
 from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
+from tests.engines.test_pieces import cut, flip, lose
 
 PARAMS = ExtractWebParams(
     method={"kind": "rules"},
@@ -72,6 +75,30 @@ def test_shards_give_the_rows_in_order_and_are_reused(folder, tmp_path):
     write_table(pages(50, 1), folder / "0.parquet", PAGE)
     changed = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
     assert [result.is_reused for result in changed] == [False, True, True]
+
+
+@pytest.mark.parametrize("damage", [lose, flip, cut])
+@pytest.mark.parametrize("name", ["candidates", "dropped", "metrics"])
+def test_a_damaged_file_of_a_shard_is_made_again(damage, name, folder, tmp_path):
+    work = tmp_path / "work"
+    whole = extract_shards(find_shards(folder), work, PARAMS)
+    kept = {file.name: file.read_bytes() for file in work.iterdir()}
+    [file] = work.glob("1-*.json") if name == "metrics" else work.glob(f"1-*.{name}.parquet")
+    damage(file)
+    again = extract_shards(find_shards(folder), work, PARAMS)
+    assert [result.is_reused for result in again] == [True, False, True]
+    assert [result.metrics for result in again] == [result.metrics for result in whole]
+    assert {file.name: file.read_bytes() for file in work.iterdir()} == kept
+
+
+def test_other_code_reads_every_shard_again(folder, tmp_path, monkeypatch):
+    """Also code outside this package, as a table's schema: the stage's fingerprint has it."""
+    monkeypatch.chdir(tmp_path)
+    for text in ("{}", '{"stages/foundations/tables/candidate.py": "other"}'):
+        write_text_atomically(Path("data/code/extract_web.json"), text)
+        results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
+        assert not any(result.is_reused for result in results)
+    assert all(result.is_reused for result in extract_shards(find_shards(folder), tmp_path / "work", PARAMS))
 
 
 def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_path):

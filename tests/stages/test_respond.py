@@ -5,10 +5,12 @@ import json
 import pytest
 
 from stages.foundations.params import read_yaml
+from stages.foundations.scratch import state_folder
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table
 from stages.respond import stage
 from stages.respond.__main__ import main
+from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import write_params
 
 
@@ -41,7 +43,8 @@ def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path)
     assert metrics["tokens/sampled"] == frame["response_tokens"].sum()
 
 
-def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(taught, tmp_path, monkeypatch):
+@pytest.mark.parametrize("damage", [None, lose, flip, cut])
+def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, tmp_path, monkeypatch):
     main(flags(taught, tmp_path / "straight"))
     real, calls = stage._respond_to, []
 
@@ -54,8 +57,11 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(taught, tmp_path
     monkeypatch.setattr(stage, "_respond_to", breaks_at_the_second_piece)
     with pytest.raises(KeyboardInterrupt):
         main(flags(taught, tmp_path / "cut"))
+    if damage:
+        [piece] = state_folder().glob("scratch/respond-*/responses-000000.parquet")
+        damage(piece)
     main(flags(taught, tmp_path / "cut"))
-    assert calls == [4, 2, 2]
+    assert calls == ([4, 2, 4, 2] if damage else [4, 2, 2])
     straight, cut = (tmp_path / name / "responses.parquet" for name in ("straight", "cut"))
     assert straight.read_bytes() == cut.read_bytes()
 

@@ -62,7 +62,8 @@ class Checkpoints:
     def keep_last(self, hashes: Mapping[str, str] = MappingProxyType({}), ranks: Ranks = ALONE) -> None:
         """Seals the last checkpoint with the hashes of its files and removes the others; collective.
 
-        `hashes` are those of the files that this rank has written and hashed; rank 0 reads the rest.
+        `hashes` are those of the files that this rank has written and hashed; rank 0 reads the rest. A file elsewhere
+        that belongs to the checkpoint is named by its path from the checkpoint's folder (`../rollouts/...`).
         """
         known = {name: digest for own in ranks.gather_to_first(dict(hashes)) for name, digest in own.items()}
         if ranks.rank == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
@@ -112,11 +113,12 @@ def judged_responses(
             rows, of_rows = problems[start : start + at_once], names[start : start + at_once]
             asked = stable_hash([dataclasses.asdict(drawing), list(of_rows)])
             place = attempt.pieces / f"judged-{asked[:16]}.json"
-            piece = ranks.broadcast(_read(place) if ranks.rank == 0 and place.exists() else None)
+            piece = ranks.broadcast(_read(place) if ranks.rank == 0 and are_whole(place) else None)
             if piece is None:
                 piece = share.everywhere(judge(share.of(rows), share.of(of_rows)), len(rows))
                 if ranks.rank == 0:
                     write_json(place, [[dataclasses.asdict(one) for one in of_row] for of_row in piece])
+                    seal(place)
             judged += piece
     _refuse_failures(judged, attempt.stage, verifier_params)
     return judged

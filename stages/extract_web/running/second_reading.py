@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
+from stages.engines.pieces import are_whole, seal
 from stages.engines.samplers.params import SamplerParams
 from stages.extract_web.asking.candidates import model_candidates
 from stages.extract_web.asking.windows import SHOWN, page_windows, request
@@ -65,10 +66,11 @@ def read_again(
         extractor: Extractor | None = None
         for number, piece in enumerate(pieces):
             place = scratch / f"model-{number:06d}.json"
-            if not place.exists():
+            if not are_whole(place):
                 if extractor is None:
                     extractor = open_extractor.enter_context(closing(_extractor(method, sampler)))
                 write_json(place, _ask(piece, known, method, extractor, limits, params.engine.processes))
+                seal(place)
             said = json.loads(place.read_text())
             counts.update(said["counts"])
             for row in said["rows"]:

@@ -33,6 +33,11 @@ class ShardTask:
     dropped: Path
     metrics: Path
 
+    @property
+    def made(self) -> tuple[Path, ...]:
+        """The files."""
+        return self.candidates, self.dropped, self.metrics
+
 
 @dataclass(frozen=True, slots=True)
 class ShardLimits:

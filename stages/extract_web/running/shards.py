@@ -1,8 +1,8 @@
 """Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
 
-A shard's candidates, drops and metrics stand in the work folder under a name that holds the hash of the shard, of the
-parameters and of the code of this package and of its workers, so that a run that was killed goes on with the shards
-that are missing, with either engine.
+A shard's candidates, drops and metrics are kept in the work folder. Their names hold the hash of the shard, of the
+parameters, of this package's code and of the stage's fingerprint. A run that was killed continues with the shards that
+are missing, with either engine.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from stages.engines.pieces import are_whole, seal
 from stages.engines.workers import pool
 from stages.extract_web.params import ExtractWebParams, LocalEngine, RayEngine
 from stages.extract_web.running.shard_processes import ShardLimits, ShardTask, run_in_processes
+from stages.foundations.attempt import code_digest
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import stable_hash
@@ -76,7 +78,7 @@ def extract_shards(
             done[index] = _failed(_task(shard, work, ""), "it is no file")
             continue
         task = _task(shard, work, stable_hash([sha256_of(shard), common])[:16])
-        finished = _finished(task, is_reused=True)
+        finished = _finished(task, is_reused=True) if are_whole(*task.made) else None
         if finished:
             done[index] = finished
         else:
@@ -139,7 +141,7 @@ def _common_key(params: ExtractWebParams) -> str:
     values = params.model_dump(exclude={"engine", "method"})
     folders = (Path(__file__).parents[1], Path(pool.__file__).parent)
     code = [sha256_of(source) for folder in folders for source in sorted(folder.rglob("*.py"))]
-    return stable_hash([values, code])
+    return stable_hash([values, code, code_digest("extract_web")])
 
 
 def _task(shard: Path, work: Path, key: str) -> ShardTask:
@@ -149,7 +151,7 @@ def _task(shard: Path, work: Path, key: str) -> ShardTask:
 
 
 def _finished(task: ShardTask, is_reused: bool) -> ShardResult | None:
-    if not all(path.is_file() for path in (task.metrics, task.candidates, task.dropped)):
+    if not all(path.is_file() for path in task.made):
         return None
     metrics = json.loads(task.metrics.read_text())
     return ShardResult(task.shard.name, task.candidates, task.dropped, metrics, is_reused=is_reused)
@@ -161,6 +163,7 @@ def _outcome(task: ShardTask, failure: str) -> ShardResult:
         return _failed(
             task, failure or "its tables are not there: does every node of Ray see the same folder?"
         )
+    seal(*task.made)
     return finished
 
 

@@ -50,7 +50,7 @@ def run_extract_web(paths: Namespace) -> None:
         write_table(extracted.drops, paths.dropped, DROPPED)
         write_metrics(paths.metrics, extracted.counts, {paths.headline: {"kept": "candidates/all"}})
         tracked.summary(extracted.counts)
-    for piece in attempt.scratch.glob("model-*.json"):
+    for piece in attempt.scratch.glob("model-*"):
         piece.unlink()
 
 

@@ -222,9 +222,12 @@ class Coordinator:
     def restore(self, records: Iterable[Record]) -> list[StepBatch]:
         """Goes on from a journal: the batches of the steps that were taken, in order.
 
-        Trajectories that had not ended wait for a replica, behind the tokens that were journalled.
+        Trajectories that had not ended wait for a replica, behind the tokens that were journalled. Groups are left out
+        in the order in which they were completed, as before the kill; their records may come later in the journal.
         """
         taken: list[StepBatch] = []
+        unwritten: dict[int, Reason] = {}
+        """Groups that were left out and whose record has not come."""
         unfinished: dict[Name, Flight] = {}
         for record in records:
             match record:
@@ -244,23 +247,34 @@ class Coordinator:
                     unfinished.pop((number, member), None)
                     rollout = make_rollout(sample, response, verdict, self.params)
                     if self.buffer.add(number, member, rollout):
-                        self._note_complete(number, now=0.0)
+                        unwritten |= self._settle(number)
                 case Failed(number, member):
                     unfinished.pop((number, member), None)
                     self.buffer.fail(number, member)
-                    self._note_complete(number, now=0.0)
+                    unwritten |= self._settle(number)
                 case LeftOut(number, reason):
-                    self._leave_out(number, Reason(reason))
+                    if unwritten.pop(number, None) is None:
+                        self._leave_out(number, Reason(reason))
                 case Trained(step, _, numbers):
                     taken.append(self._take(step - 1, numbers, ()))
         self.pool.waiting |= {
             name: flight for name, flight in unfinished.items() if self.buffer.is_open(*name)
         }
         # A kill may have come between a group's last member and the word that it was left out.
-        for number in [number for number in self.buffer.numbers() if self.buffer.is_complete(number)]:
-            if self.buffer.reason_to_leave_out(number):
-                self._decide(number)
+        for number, reason in unwritten.items():
+            self._write(LeftOut(number, reason.value))
         return taken
+
+    def _settle(self, number: int) -> dict[int, Reason]:
+        """Counts a group of the journal that may be complete now; why it was left out, where it was."""
+        if number not in self.buffer or not self.buffer.is_complete(number):
+            return {}
+        self._note_complete(number, now=0.0)
+        reason = self.buffer.reason_to_leave_out(number)
+        if reason is None:
+            return {}
+        self._leave_out(number, reason)
+        return {number: reason}
 
     def _check_draw(self, issued: Issued, draw: ProblemDraw) -> None:
         """The journal lies in a folder that is named after the work, so another problem means a damaged project."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages.engines.pieces import seal
 from stages.engines.relays.chain import Arrived
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
 from stages.engines.replicas.messages import Report
@@ -201,6 +202,12 @@ class Hub:
     def _note_trained(self, trained: Trained) -> None:
         parts, now = self._parts, time.time()
         self._is_training = None
+        if trained.step != len(parts.curve) or trained.step not in parts.batches:
+            raise UserError(
+                f"{parts.name}: the last checkpoint is of step {trained.step + 1}, and the journal "
+                f"{parts.journal.folder} ends after step {len(parts.curve)}: its end was lost. Put it back, or remove "
+                f"the folder {parts.journal.folder.parent} to start the round again"
+            )
         taken = parts.batches[trained.step]
         busy = trained.train_seconds + trained.publish_seconds + trained.checkpoint_seconds
         self._timeline.span("trainer", self._trainer_idle, self._trainer_free_since, trained.ended_at - busy)
@@ -220,6 +227,7 @@ class Hub:
             for step in [step for step in parts.batches if step <= trained.step]:
                 del parts.batches[step]
             self._timeline.write(parts.timeline_path)
+            seal(parts.timeline_path)
 
     def _step_numbers(self, trained: Trained, taken: StepBatch) -> dict[str, float]:
         core, now = self._coordinator, time.time()

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
+from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.relays.chain import RelayChain
 from stages.engines.replicas.fleet import Fleet
 from stages.engines.replicas.placement import gpus_each, spec_of
@@ -84,7 +85,8 @@ def _run_from(journal: Journal, log: RolloutLog, task: RoundTask, loop: Asynchro
         else:
             # An attempt that was killed while it cleared up, its outputs written: its checkpoints are of no journal.
             _clear_but_journal(scratch, log)
-        log.resume(len(curve))
+        log.restore(one.batch for one in taken[: len(curve)])
+        are_whole(scratch / TIMELINE)  # removes one that a disk has damaged: the timeline then starts here
         timeline = Timeline.resumed(scratch / TIMELINE, time.time())
         is_cluster = "RAY_ADDRESS" in os.environ
         chain = stack.enter_context(
@@ -127,13 +129,14 @@ def _run_from(journal: Journal, log: RolloutLog, task: RoundTask, loop: Asynchro
         with replace_folder(task.paths.out) as folder:
             trainers.save_model(folder)
         timeline.write(scratch / TIMELINE)
+        seal(scratch / TIMELINE)
         write_outputs(task, log, curve, known | round_totals(curve), scratch / TIMELINE)
 
 
 def _clear_but_journal(scratch: Path, log: RolloutLog) -> None:
     Checkpoints(scratch).clear()
     log.clear()
-    (scratch / TIMELINE).unlink(missing_ok=True)
+    remove_piece(scratch / TIMELINE)
 
 
 def _with_selected_problems(task: RoundTask, verifier: RoundVerifier) -> tuple[RoundTask, dict[str, float]]:

@@ -10,6 +10,7 @@ from stages.engines.trainers.protocol import Trainer, replace_folder_together
 from stages.foundations.files import write_json
 from stages.observe.progress import say
 from stages.rl_round.loop.batch_source import BatchSource
+from stages.rl_round.loop.round_log import RoundLog
 from stages.rl_round.loop.weight_sync import WeightSync
 
 
@@ -25,16 +26,24 @@ class RoundState:
 
 
 def save_state(
-    checkpoints: Checkpoints, state: RoundState, trainer: Trainer, source: BatchSource, weights: WeightSync
+    checkpoints: Checkpoints,
+    state: RoundState,
+    trainer: Trainer,
+    source: BatchSource,
+    weights: WeightSync,
+    log: RoundLog,
 ) -> None:
-    """Writes a checkpoint that `load_state` continues from bit for bit; collective."""
+    """Writes a checkpoint that `load_state` continues from bit for bit; collective.
+
+    Its manifest lists the files of the log as well, so it counts only while they are what was written.
+    """
     with replace_folder_together(trainer, checkpoints.folder(state.step)) as folder:
         hashes = trainer.save_checkpoint(folder)
         source.save(folder)
         weights.save(folder)
         if trainer.rank == 0:
             write_json(folder / "round.json", asdict(state))
-    checkpoints.keep_last(hashes, trainer)
+    checkpoints.keep_last({**hashes, **log.kept()}, trainer)
 
 
 def load_state(

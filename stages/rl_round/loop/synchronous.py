@@ -54,6 +54,6 @@ def run_synchronous_round(
 
         if state.step % context.params.checkpoint_every_steps == 0 and state.step < context.round.steps:
             with run.phase("checkpoint"):
-                save_state(checkpoints, state, trainer, source, weights)
+                save_state(checkpoints, state, trainer, source, weights, log)
     log.finish(state.step, source.leftover())
     return state

@@ -7,13 +7,13 @@ the two agree stands in every row of the curve.
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack, split_by_tokens
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
@@ -112,7 +112,7 @@ def open_judge(
     judge = build_judge(params, sections["sampler"], sections["prompt"], policy, seed)
     with CheckedJudge(judge, rules) as checked:
         yield checked, evaluate_judge(judge, answers, *seed_parts)
-    shutil.rmtree(scratch / TAUGHT, ignore_errors=True)
+    remove_piece(scratch / TAUGHT)
 
 
 def build_judge(
@@ -159,7 +159,7 @@ def taught_judge(
 ) -> Path:
     """The folder of the policy that was taught to judge, under `scratch`; a run that goes on finds it there."""
     folder = scratch / TAUGHT
-    if folder.exists():
+    if are_whole(folder):
         return folder
     adamw = AdamwParams(
         kind="adamw", learning_rate=teaching.learning_rate, beta1=0.9, beta2=0.95, weight_decay=0.0
@@ -175,6 +175,7 @@ def taught_judge(
             trainer.update(batches, lambda found, _, count=tokens: (-found.logprobs.sum() / count, {}), 1.0)
         with replace_folder(folder) as beside:
             trainer.save_model(beside)
+        seal(folder)
     return folder
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stages.algorithms.answers.verdicts import Verdict
+from stages.engines.pieces import are_whole, remove_piece, seal
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.observe.progress import progress
@@ -23,6 +24,8 @@ from stages.rl_round.rollouts.sampling import ProblemDraw
 
 PROBLEMS_AT_ONCE = 128
 """Problems of a piece; at most this many are sampled again after a kill."""
+PIECE = "pass_counts-{}.json"
+"""File in the scratch folder with the counts of the problems from a number on."""
 UPPER_ENDS = {"to_25": 0.25, "to_50": 0.5, "to_75": 0.75, "below_100": 1.0}
 
 
@@ -52,17 +55,20 @@ def count_passes(
     Collective; rank 0 has the counts.
     """
     ranks = drawing.share.ranks
-    file = scratch / "pass_counts.json"
-    counts = [PassCount(*pair) for pair in json.loads(file.read_text())] if file.exists() else []
-    starts = range(ranks.broadcast(len(counts)), len(problems), PROBLEMS_AT_ONCE)
+    counts: list[PassCount] = []
+    starts = range(0, len(problems), PROBLEMS_AT_ONCE)
     study = params.study and params.study.model_copy(update={"rollout_distributions": None})  # verdicts only
     params = params.model_copy(update={"study": study})
     for start in progress(starts, label=f"{seed_parts[-1]}: pass rates", unit="pieces"):
-        piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
-        groups = drawing.draw(piece, params, *seed_parts, "pass_rates", group_size=samples)
+        place = scratch / PIECE.format(start)
+        if not ranks.broadcast(ranks.rank == 0 and are_whole(place)):
+            piece = [ProblemDraw(problem, 0) for problem in problems[start : start + PROBLEMS_AT_ONCE]]
+            groups = drawing.draw(piece, params, *seed_parts, "pass_rates", group_size=samples)
+            if ranks.rank == 0:
+                write_json(place, [[count.correct, count.decided] for count in map(_count, groups)])
+                seal(place)
         if ranks.rank == 0:
-            counts += [_count(group) for group in groups]
-            write_json(file, [[count.correct, count.decided] for count in counts])
+            counts += [PassCount(*pair) for pair in json.loads(place.read_bytes())]
     return counts
 
 
@@ -73,7 +79,8 @@ def _count(group: Group) -> PassCount:
 
 def forget_passes(scratch: Path) -> None:
     """Removes what `count_passes` keeps: the outputs are written."""
-    (scratch / "pass_counts.json").unlink(missing_ok=True)
+    for file in scratch.glob(PIECE.format("*")):
+        remove_piece(file)
 
 
 def select_by_pass_rate(

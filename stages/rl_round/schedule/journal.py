@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.files import sync_folder
 from stages.observe.progress import say
 
 MARKER = b"\xffRJ1"
@@ -137,6 +138,7 @@ class Journal:
         os.fsync(self._file)
         os.close(self._file)
         self._file = None
+        sync_folder(self.folder)
 
 
 def _frame(payload: bytes) -> bytes:

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import sys
 
 import pytest
@@ -15,6 +16,7 @@ from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
 from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
+from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.rollouts import prompt_selection
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
@@ -253,6 +255,50 @@ JUDGED = {
 def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypatch):
     params = write_params(tmp_path / "params.yaml", choice)
     main(rl_flags(taught, params, tmp_path / "undisturbed"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        kill_after_three_steps(patch)
+        main(rl_flags(taught, params, tmp_path / "resumed"))
+    monkeypatch.setattr(prompt_selection, "ProblemDraw", None)  # pass rates are not sampled again
+    main(rl_flags(taught, params, tmp_path / "resumed"))
+    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
+        assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name
+
+
+def lose_rollouts(pieces):
+    (pieces / "000000002.parquet").unlink()
+
+
+def lose_step(pieces):
+    for name in ("000000001.parquet", "000000001.json"):
+        (pieces / name).unlink()
+
+
+def flip_bit(pieces):
+    content = bytearray((pieces / "000000001.parquet").read_bytes())
+    content[len(content) // 2] ^= 1
+    (pieces / "000000001.parquet").write_bytes(bytes(content))
+
+
+def change_value(pieces):
+    """As a flipped bit does that Parquet itself does not notice."""
+    frame = read_table(pieces / "000000002.parquet", ROLLOUT)
+    frame["reward"] += 1
+    write_table(frame, pieces / "000000002.parquet", ROLLOUT)
+
+
+def cut_fates(pieces):
+    content = (pieces / "000000002.json").read_bytes()
+    (pieces / "000000002.json").write_bytes(content[: len(content) // 2])
+
+
+def swap_steps(pieces):
+    first, second = pieces / "000000001.parquet", pieces / "000000002.parquet"
+    content = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(content)
+
+
+def kill_after_three_steps(monkeypatch):
     update = training_step.update_policy
 
     def killed(samples, params, tokens, scale, trainer, *seed_parts):
@@ -261,13 +307,50 @@ def test_a_round_goes_on_from_its_checkpoint(choice, taught, tmp_path, monkeypat
         return update(samples, params, tokens, scale, trainer, *seed_parts)
 
     monkeypatch.setattr(training_step, "update_policy", killed)
-    with pytest.raises(KeyboardInterrupt):
-        main(rl_flags(taught, params, tmp_path / "resumed"))
-    monkeypatch.setattr(training_step, "update_policy", update)
-    monkeypatch.setattr(prompt_selection, "ProblemDraw", None)  # pass rates are not sampled again
-    main(rl_flags(taught, params, tmp_path / "resumed"))
-    for name in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
-        assert dvc_md5(tmp_path / "undisturbed" / name) == dvc_md5(tmp_path / "resumed" / name), name
+
+
+def test_a_damaged_piece_of_the_rollouts_changes_no_result(taught, tmp_path, monkeypatch, capfd):
+    """The round starts again from a checkpoint that is whole: with one checkpoint kept, from the beginning."""
+    params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 5})
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
+    main(rl_flags(taught, params, tmp_path / "undisturbed"))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        kill_after_three_steps(patch)
+        main(rl_flags(taught, params, tmp_path / "killed"))
+    capfd.readouterr()
+    for damage in (None, lose_rollouts, lose_step, flip_bit, change_value, cut_fates, swap_steps):
+        name = damage.__name__ if damage else "none"
+        monkeypatch.setenv("RETRACE_STATE", str(tmp_path / name / "state"))
+        shutil.copytree(tmp_path / "state", tmp_path / name / "state")
+        [pieces] = (tmp_path / name).glob("state/scratch/rl_round-*/rollouts")
+        if damage:
+            damage(pieces)
+        main(rl_flags(taught, params, tmp_path / name / "out"))
+        for output in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.csv", "rl_1.json"):
+            resumed = dvc_md5(tmp_path / name / "out" / output)
+            assert resumed == dvc_md5(tmp_path / "undisturbed" / output), (name, output)
+        said = capfd.readouterr().err
+        assert ("is not used" in said, "going on from step 2" in said) == (bool(damage), not damage), name
+
+
+def test_a_piece_of_the_rollouts_that_is_lost_before_the_end_is_an_error(taught, tmp_path, monkeypatch):
+    params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 3})
+    monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
+    finish = RolloutLog.finish
+
+    def lose(log, *arguments):
+        finish(log, *arguments)
+        (log.folder / "000000003.parquet").unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutLog, "finish", lose)
+        with pytest.raises(UserError, match=r"000000003\.parquet is missing or has changed"):
+            main(rl_flags(taught, params, tmp_path / "out"))
+    assert not (tmp_path / "out/rl_1.json").exists()
+    main(rl_flags(taught, params, tmp_path / "out"))
+    main(rl_flags(taught, params, tmp_path / "undisturbed"))
+    for output in ("rl_1", "rl_1.parquet", "schedules/rl_1", "rl_1.json"):
+        assert dvc_md5(tmp_path / "out" / output) == dvc_md5(tmp_path / "undisturbed" / output), output
 
 
 def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tmp_path, monkeypatch):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from stages.foundations.params import load_section
 from stages.rl_round.asynchronous.coordinator import Coordinator
+from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.params.loop import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
@@ -148,6 +150,24 @@ def test_a_killed_hub_goes_on_from_its_journal(seed):
     assert [one.step for one in second.trained] == list(range(STEPS))
     drawn_again = [one for one in written[marker:] if type(one).__name__ == "Finished"]
     assert finished.isdisjoint((one.group, one.member) for one in drawn_again)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rollouts_and_fates_are_written_again_from_the_journal(seed, tmp_path):
+    """Bit for bit: what lies beside the journal needs no protection of its own."""
+    written = []
+    run = schedule(coordinator(2, written=written), seed, death_rate=0.02, keep=1)
+    run.run()
+    taken = coordinator(2, written=written).restore(through_json(written))
+    logs = []
+    for name, batches in (("live", run.trained), ("restored", taken)):
+        log = RolloutLog(SimpleNamespace(scratch=tmp_path / name, run=None))
+        log.restore(one.batch for one in batches)
+        logs.append(log)
+    assert logs[0].kept() == logs[1].kept() and len(logs[0].kept()) == 2 * STEPS
+    assert len(logs[1].frame()) == sum(
+        len(group.rollouts) for one in taken for group in one.batch.groups
+    ) + sum(len(group.rollouts) for one in taken for group in one.batch.left_out)
 
 
 def test_a_policy_that_gives_no_signal_still_ends_the_round():

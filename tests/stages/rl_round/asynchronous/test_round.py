@@ -104,6 +104,14 @@ def check_round(taught, folder, window=2):
     return json.loads((folder / "out/rl_1.json").read_text())
 
 
+def damage_pieces(folder):
+    """Loses the first step's rollouts, and cuts the last step's fates: the journal has both."""
+    tables = sorted(folder.glob("state/scratch/rl_round-*/rollouts/*.parquet"))
+    tables[0].unlink()
+    fates = tables[-1].with_suffix(".json")
+    fates.write_bytes(fates.read_bytes()[:-9])
+
+
 def check_nothing_is_left(process):
     pid, deadline = process.pid, time.monotonic() + 60
     while list(Path("/dev/shm").glob(f"retrace-{pid}.*")):
@@ -146,6 +154,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process.kill()
     process.communicate()
     check_nothing_is_left(process)
+    damage_pieces(tmp_path)
     process = start(taught, params, tmp_path)
     wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process)
     process.kill()

@@ -13,6 +13,7 @@ from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.loop.batch_source import SampledBatches
 from stages.rl_round.loop.replayed import NoWeightSync
 from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
+from stages.rl_round.loop.round_log import SilentLog
 from stages.rl_round.rollouts.dynamic_sampling import DrawState
 from stages.rl_round.rollouts.records import Group, Rollout
 from tests.fakes.tiny_policy import write_tiny_policy
@@ -35,7 +36,7 @@ def test_surplus_groups_come_back_with_their_versions_and_distributions(tmp_path
     source, weights = SampledBatches(context, None), NoWeightSync()
     source.state = DrawState(8, 0.5, groups)
     state = RoundState(2, 2, [{"step": 1.0}])
-    save_state(Checkpoints(tmp_path), state, trainer, source, weights)
+    save_state(Checkpoints(tmp_path), state, trainer, source, weights, SilentLog())
     again = SampledBatches(context, None)
     assert load_state(Checkpoints(tmp_path), trainer, again, weights) == state
     assert again.state == source.state

@@ -19,10 +19,12 @@ from stages.rl_round.rollouts import prompt_selection
 from stages.rl_round.rollouts.prompt_selection import (
     PassCount,
     count_passes,
+    forget_passes,
     select_by_pass_rate,
     selection_metrics,
 )
 from stages.rl_round.rollouts.records import Group, Problem, Rollout
+from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 
 PROBLEMS = [Problem(str(number), [1], "1") for number in range(6)]
@@ -90,6 +92,13 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
     assert {seed for _, _, seed in asked} == {(0, "rl_1", "pass_rates")} and asked[0][1] == 3
     count()
     assert len(asked) == 3
+    for damage in (lose, flip, cut):
+        [piece] = tmp_path.glob("pass_counts-0.json")
+        damage(piece)
+        assert count() == [PassCount(1, 2)] * 6 and asked.pop()[0] == ["0", "1", "2", "3"]
+    assert len(asked) == 3
+    forget_passes(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["second"]
 
 
 def test_a_round_draws_from_the_selected_problems_only(taught, tmp_path):

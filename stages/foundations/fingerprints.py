@@ -64,6 +64,15 @@ Memory = dict[Path, Source]
 """Sources read so far, shared by the fingerprints of all stages: each file is parsed once."""
 
 
+def stage_fingerprint(root: Path, stage: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
+    """What data/code/<stage>.json holds: the files that the stage may import, and what it learns about other stages.
+
+    `params` is the whole parameter file. UserError when a source does not parse.
+    """
+    hashes = fingerprint(root, f"stages.{stage}.__main__", params, memory)
+    return hashes | what_stages_say(root, params, memory) if ABOUT in hashes else hashes
+
+
 def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
     """`{path under root: sha256}` of all that `module` imports; files without a statement are left out.
 

@@ -1,0 +1,178 @@
+"""Inside `dvc repro`, a stage may succeed only if DVC will record what the stage ran with.
+
+DVC reads params.yaml and hashes the dependencies of a stage after its command has ended. It takes
+data/code/<stage>.json for the code. So an edit during the run would be recorded, and shared by the run cache, with the
+result of what was there before. DVC records nothing for a stage that fails. The outputs that it has already written
+cannot pass for good ones: DVC compares them with the hashes in dvc.lock, and removes them before it runs the stage
+again.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.errors import UserError
+from stages.foundations.fingerprints import Memory, read_source, stage_fingerprint
+from stages.foundations.params import hold, read_yaml
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+
+PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore")
+FINGERPRINTS = "data/code/"
+MOST_NAMED = 5
+
+Signature = tuple[int, int, int]
+"""Inode, size and time of the last change: writing the old content back changes it too."""
+
+
+@contextmanager
+def unchanged_inputs(address: str) -> Iterator[None]:
+    """Compares the stage's parameters, code and dependencies after the block with those before it.
+
+    `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as it was at its start. A
+    module that is imported in the block must be the one that the fingerprint covers.
+    UserError before the block when the code is not that of data/code/<stage>.json, and after it when a parameter that
+    dvc.yaml lists for the stage, a source or a dependency has changed. It names what changed.
+    Nothing is compared where the working folder has no dvc.yaml.
+    """
+    if not GRAPH.exists():
+        yield
+        return
+    hold(PARAMS)
+    params = read_yaml(PARAMS)
+    stage = _stage_at(address, params)
+    files = _signatures(stage.deps)
+    with _unchanged_code(stage, params):
+        yield
+    changed = _changed_values(stage.params, params, read_yaml(PARAMS, is_held=False))
+    changed += _differences(files, _signatures(stage.deps))
+    if changed:
+        raise UserError(
+            f"{address} ran with other inputs than are there now, so its result is not recorded. Changed while it ran: "
+            f"{_listed(changed)}. Run `dvc repro` again"
+        )
+
+
+def _stage_at(address: str, params: Mapping[str, Any]) -> GraphStage:
+    name = address.rpartition(":")[2]  # of `../dvc.yaml:sft`, as DVC says in another working folder
+    for stage in stages_of(read_definitions(GRAPH), params):
+        if stage.address == name:
+            return stage
+    raise UserError(f"params.yaml and dvc.yaml no longer have the stage {name}: run `dvc repro` again")
+
+
+@contextmanager
+def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[None]:
+    """Nothing is compared for a stage that does not depend on a fingerprint, as `code`."""
+    recorded = next((dep for dep in stage.deps if dep.startswith(FINGERPRINTS)), None)
+    if recorded is None:
+        yield
+        return
+    memory: Memory = {}
+    name = Path(recorded).stem
+    known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must show
+    before = stage_fingerprint(PROJECT, name, params, memory)
+    changed = _differences(json.loads(Path(recorded).read_text(encoding="utf-8")), before)
+    if changed:
+        raise UserError(
+            f"code has changed since stage `code` ran: {_listed(changed)}. Run `dvc repro` again, and "
+            "`dvc repro --force code` first if it says the same"
+        )
+    guard = _UnchangedModules(memory, known)
+    sys.meta_path.insert(0, guard)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(guard)
+    now = _signatures(map(str, memory))
+    untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
+    changed = _differences(before, stage_fingerprint(PROJECT, name, params, untouched))
+    if changed:
+        raise UserError(
+            f"code has changed while {stage.address} ran, so its result is not recorded: {_listed(changed)}. Run "
+            "`dvc repro` again"
+        )
+
+
+class _UnchangedModules(importlib.abc.MetaPathFinder):
+    """Finds no module. Raises UserError for one whose source has changed since the fingerprint was computed.
+
+    So an edit that is put back before the stage ends is seen as well.
+    """
+
+    def __init__(self, memory: Memory, known: Mapping[str, Signature]) -> None:
+        self._memory, self._known = memory, known
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        if name.partition(".")[0] != "stages":
+            return
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        file = Path(spec.origin).resolve() if spec and spec.origin else None
+        if file not in self._memory or _signatures([str(file)]) == {str(file): self._known[str(file)]}:
+            return
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        if read_source(file, package).sha256 != self._memory[file].sha256:
+            raise UserError(f"code has changed since this stage started: {file}. Run `dvc repro` again")
+
+
+def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
+    """Of each file, and of each file in a folder, except those that .dvcignore names."""
+    ignored = [line.rstrip("/") for line in IGNORED.read_text().split("\n")] if IGNORED.exists() else []
+    patterns = [line for line in ignored if line and not line.startswith("#")]
+    found = {}
+    for path in paths:
+        folders = (
+            os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [os.path.basename(path)])]
+        )
+        for folder, subfolders, names in folders:
+            subfolders[:] = [name for name in subfolders if not _matches(name, patterns)]
+            for name in names:
+                file = os.path.join(folder, name)
+                if not _matches(name, patterns) and os.path.exists(file):
+                    told = os.stat(file)
+                    found[file] = (told.st_ino, told.st_size, told.st_mtime_ns)
+    return found
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
+
+
+def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+
+
+def _changed_values(names: Iterable[str], before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    return [change for name in names for change in _changes(name, _value(before, name), _value(after, name))]
+
+
+def _changes(name: str, before: Any, after: Any) -> list[str]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        keys = dict.fromkeys([*before, *after])
+        return [one for key in keys for one in _changes(f"{name}.{key}", before.get(key), after.get(key))]
+    return [] if before == after else [f"`{name}` in params.yaml (was {_short(before)}, is {_short(after)})"]
+
+
+def _value(params: Any, name: str) -> Any:
+    for part in name.split("."):
+        params = params.get(part) if isinstance(params, Mapping) else None
+    return params
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,293 @@
+"""What is edited while a stage runs: real DVC runs a tiny stage, which waits in its middle for the edit."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.fakes.miniature import dvc, environment, stages_run
+
+PROJECT = Path(__file__).resolve().parents[2]
+PARAMS = {"toy": {"first": 1, "second": 2}, "rounds": {"one": {"value": 3}, "two": {"value": 4}}, "other": 5}
+GRAPH = {
+    "code": {
+        "cmd": "python -m stages.code --params params.yaml --out data/code",
+        "deps": ["params.yaml", "stages"],
+        "outs": ["data/code"],
+    },
+    "table": {"cmd": "mkdir -p data/in && echo 6 > data/in/table", "outs": ["data/in"]},
+    "toy": {
+        "foreach": "${rounds}",
+        "do": {
+            "cmd": "python -m stages.toy --params params.yaml --round ${key} --in data/in --out data/${key}",
+            "deps": ["data/code/toy.json", "data/in"],
+            "params": ["toy", "rounds.${key}"],
+            "outs": ["data/${key}"],
+        },
+    },
+    "page": {
+        "cmd": "python -m stages.page --params params.yaml --out data/page",
+        "deps": ["data/code/page.json", "params.yaml"],
+        "outs": ["data/page"],
+    },
+}
+WAIT = """
+    Path("started").touch()
+    while not Path("go").exists():
+        time.sleep(0.01)
+"""
+TOY = f"""
+import time
+from pathlib import Path
+from stages.foundations.params import load_value
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+from stages.toy import early
+
+
+def main():
+    paths = parse_paths("toy", None, "", ["in"], ["out"], ["round"])
+    read = [load_value(paths.params, "toy.first"), (getattr(paths, "in") / "table").read_text().strip()]{WAIT}
+    try:
+        from stages.toy import late
+    finally:
+        Path("imported").touch()
+        while not Path("end").exists():
+            time.sleep(0.01)
+    read += [load_value(paths.params, "toy.second"), load_value(paths.params, f"rounds.{{paths.round}}.value")]
+    word = (Path(__file__).parent / "word.txt").read_text()
+    paths.out.write_text(" ".join(map(str, [*read, early.VALUE, late.VALUE, word])))
+
+
+if __name__ == "__main__":
+    run_stage(main)
+"""
+PAGE = f"""
+import time
+from pathlib import Path
+from stages.foundations.params import read_yaml
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+
+
+def main():
+    paths = parse_paths("page", None, "", [], ["out"]){WAIT}
+    paths.out.write_text(paths.params.read_text())
+
+
+if __name__ == "__main__":
+    run_stage(main)
+"""
+SOURCES = {
+    "__init__.py": "",
+    "toy/__init__.py": "",
+    "toy/__main__.py": TOY,
+    "toy/early.py": "VALUE = 7\n",
+    "toy/late.py": "VALUE = 8  # a remark\n",
+    "toy/word.txt": "nine",
+    "page/__init__.py": "",
+    "page/__main__.py": PAGE,
+}
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """The project after the stages `code` and `table`."""
+    folder = tmp_path_factory.mktemp("first")
+    for name in ("foundations", "observe", "code"):
+        ignored = shutil.ignore_patterns("__pycache__", "graph.yaml")
+        shutil.copytree(PROJECT / "stages" / name, folder / "stages" / name, ignore=ignored)
+    for name, text in SOURCES.items():
+        (folder / "stages" / name).parent.mkdir(exist_ok=True)
+        (folder / "stages" / name).write_text(text)
+    (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": GRAPH}))
+    (folder / "params.yaml").write_text(yaml.safe_dump(PARAMS))
+    shutil.copy2(PROJECT / ".dvcignore", folder / ".dvcignore")
+    (folder / ".dvc").mkdir()
+    (folder / ".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    dvc(folder, "repro", "code", "table")
+    return folder
+
+
+@pytest.fixture
+def project(first, tmp_path):
+    return shutil.copytree(first, tmp_path / "project")
+
+
+def run_with_edit(project, target, edit):
+    """Exit code and output of `dvc repro` of one stage, which waits until `edit` has been called."""
+    for name in ("started", "go", "imported", "end"):
+        (project / name).unlink(missing_ok=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(
+        ["dvc", "repro", "--single-item", target], cwd=project, env=environment(), **pipes
+    ) as process:
+        while not (project / "started").exists():
+            assert process.poll() is None, process.stdout.read()
+            time.sleep(0.01)
+        edit(project)
+        for name in ("go", "end"):
+            (project / name).touch()
+        printed, _ = process.communicate()
+    return process.returncode, printed
+
+
+def recorded(project):
+    lock = project / "dvc.lock"
+    return yaml.safe_load(lock.read_text())["stages"] if lock.exists() else {}
+
+
+def replaced(name, old, new):
+    def edit(project):
+        text = (project / name).read_text()
+        assert old in text
+        (project / name).write_text(text.replace(old, new))
+
+    return edit
+
+
+def and_back(name, old, new):
+    """An edit that is put back when the stage has imported its last module."""
+
+    def edit(project):
+        replaced(name, old, new)(project)
+        (project / "go").touch()
+        while not (project / "imported").exists():
+            time.sleep(0.01)
+        replaced(name, new, old)(project)
+
+    return edit
+
+
+def expected(project):
+    """What toy@one gives with what is on the disk."""
+    params = yaml.safe_load((project / "params.yaml").read_text())
+    toy, value = params["toy"], params["rounds"]["one"]["value"]
+    early, late = ((project / f"stages/toy/{name}.py").read_text().split()[2] for name in ("early", "late"))
+    word = (project / "stages/toy/word.txt").read_text()
+    return f"{toy['first']} 6 {toy['second']} {value} {early} {late} {word}"
+
+
+SEEN = {
+    "a section that it lists": (
+        replaced("params.yaml", "first: 1", "first: 11"),
+        "`toy.first` in params.yaml",
+    ),
+    "a value that it reads later": (replaced("params.yaml", "second: 2", "second: 22"), "`toy.second`"),
+    "the item of its round": (replaced("params.yaml", "value: 3", "value: 33"), "`rounds.one.value`"),
+    "a key more": (replaced("params.yaml", "first: 1", "first: 1\n  third: 3"), "`toy.third`"),
+    "its section removed": (replaced("params.yaml", "toy:", "toys:"), "`toy`"),
+    "no YAML": (replaced("params.yaml", "toy:", "toy: ["), "not valid YAML"),
+    "a module that it has imported": (replaced("stages/toy/early.py", "7", "77"), "stages/toy/early.py"),
+    "a module that it imports later": (replaced("stages/toy/late.py", "8", "88"), "stages/toy/late.py"),
+    "a module that is put back": (and_back("stages/toy/late.py", "8", "88"), "late.py"),
+    "a template": (replaced("stages/toy/word.txt", "nine", "ten"), "stages/toy/word.txt"),
+    "an input table": (replaced("data/in/table", "6", "66"), "data/in/table"),
+    "an input table that is put back": (and_back("data/in/table", "6", "66"), "data/in/table"),
+    "a file more in an input folder": (lambda project: (project / "data/in/more").touch(), "data/in/more"),
+    "an input that is removed": (lambda project: (project / "data/in/table").unlink(), "data/in/table"),
+}
+
+
+@pytest.mark.parametrize("change", SEEN)
+def test_a_stage_fails_when_its_inputs_change_while_it_runs(project, change):
+    edit, named = SEEN[change]
+    code, printed = run_with_edit(project, "toy@one", edit)
+    assert code != 0 and named in printed, printed
+    assert "toy@one" not in recorded(project)
+
+
+@pytest.mark.parametrize(
+    "change", ["a value that it reads later", "a module that it imports later", "an input table"]
+)
+def test_the_next_runs_give_what_is_there_then(project, change):
+    """Also out of the run cache, and also after the edit is taken back."""
+    kept = {
+        name: (project / name).read_text() for name in ("params.yaml", "stages/toy/late.py", "data/in/table")
+    }
+    code, printed = run_with_edit(project, "toy@one", SEEN[change][0])
+    assert code != 0, printed
+    for texts in ({}, kept):
+        for name, text in texts.items():
+            (project / name).write_text(text)
+        dvc(project, "repro", "toy@one")
+        assert (project / "data/one").read_text() == expected(project)
+    (project / "dvc.lock").unlink()
+    shutil.rmtree(project / "data")
+    assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
+    assert (project / "data/one").read_text() == expected(project)
+
+
+def edit_something_else(project):
+    replaced("params.yaml", "other: 5", "other: 55")(project)
+    replaced("params.yaml", "value: 4", "value: 44")(project)  # of another round
+    replaced("stages/toy/late.py", "a remark", "another")(project)
+    replaced("stages/observe/command.py", "import gc", "import gc\nADDED = 1")(project)
+    replaced("stages/page/__main__.py", "import time", "import time, os")(project)  # another stage
+
+
+def test_a_stage_succeeds_when_something_else_changes(project):
+    code, printed = run_with_edit(project, "toy@one", edit_something_else)
+    assert code == 0 and "toy@one" in recorded(project), printed
+    assert (project / "data/one").read_text() == expected(project)
+    assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
+
+
+def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):
+    code, printed = run_with_edit(project, "page", replaced("params.yaml", "other: 5", "other: 55"))
+    assert code != 0 and "Changed while it ran: params.yaml" in printed and "page" not in recorded(project)
+
+
+def test_a_stage_does_not_start_with_other_code_than_stage_code_saw(project):
+    """As when a branch is checked out between two stages, and the first one back after the second."""
+    replaced("stages/toy/early.py", "7", "77")(project)
+    for name in ("go", "end"):
+        (project / name).touch()
+    printed = dvc(project, "repro", "--single-item", "toy@one", check=False)
+    assert "code has changed since stage `code` ran: stages/toy/early.py" in printed
+    assert not (project / "started").exists() and "toy@one" not in recorded(project)
+    assert stages_run(dvc(project, "repro", "toy@one")) == ["code", "toy@one"]
+    assert (project / "data/one").read_text() == expected(project)
+
+
+@pytest.mark.parametrize("edit", [replaced("params.yaml", "other: 5", "other: 55"), SEEN["a template"][0]])
+def test_stage_code_fails_when_what_it_reads_changes(project, edit):
+    main = project / "stages/code/__main__.py"
+    text = main.read_text()
+    assert text.count("    write_fingerprints(PROJECT") == 1
+    waiting = text.replace(
+        "    write_fingerprints(PROJECT", f"    import time{WAIT}    write_fingerprints(PROJECT"
+    )
+    main.write_text(waiting)
+    code, printed = run_with_edit(project, "code", edit)
+    assert code != 0 and "Changed while it ran" in printed, printed
+    assert stages_run(dvc(project, "repro", "code")) == ["code"]
+
+
+def test_by_hand_nothing_is_compared(project):
+    replaced("stages/toy/early.py", "7", "77")(project)
+    for name in ("go", "end"):
+        (project / name).touch()
+    flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
+    command = [sys.executable, "-m", "stages.toy", *flags]
+    subprocess.run(command, cwd=project, env=environment(), check=True)
+    assert (project / "data/one").read_text() == expected(project)
+
+
+def test_other_ranks_compare_nothing(project):
+    (project / "data/code/toy.json").write_text(json.dumps({"stages/toy/early.py": "another"}))
+    for name in ("go", "end"):
+        (project / name).touch()
+    flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
+    command = [sys.executable, "-m", "stages.toy", *flags]
+
+    def run(rank):
+        env = environment() | {"DVC_STAGE": "toy@one", "RANK": rank}
+        return subprocess.run(command, cwd=project, env=env, check=False).returncode
+
+    assert (run("0"), run("1")) == (2, 0)
