@@ -164,6 +164,10 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
         _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
         for side in (gold, prediction)
     )
+    if _SEVERAL_CHOICES.fullmatch(gold) or _SEVERAL_CHOICES.fullmatch(prediction):
+        sides = _letters_of(gold), _letters_of(prediction)
+        if sides[0] and sides[1] and min(map(len, sides)) > 1 and " or " not in prediction:
+            return _opinion(sides[0] == sides[1], "choices")
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
         return _compare_text_of_choice(gold, prediction, allowed)
@@ -184,6 +188,12 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else None
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _letters_of(text: str) -> set[str]:
+    """The choices that `A, C`, `A and C` or `AC` are; empty for what is none."""
+    is_run = re.fullmatch("A?B?C?D?E?F?G?H?I?J?", text) is not None
+    return set(re.findall("[A-J]", text)) if is_run or _SEVERAL_CHOICES.fullmatch(text) else set()
 
 
 def _compare_text_of_choice(gold: str, prediction: str, allowed: Leniency) -> Decision | None:

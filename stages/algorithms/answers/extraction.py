@@ -51,7 +51,7 @@ _ANOTHER_ANSWER = re.compile(
     re.IGNORECASE,
 )
 """Before a marker: `the earlier answer is` marks none."""
-_STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
+_STRONG_MARKER = re.compile(r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
