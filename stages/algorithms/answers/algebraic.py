@@ -22,7 +22,7 @@ from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.noncommuting import may_not_commute
 from stages.algorithms.answers.normalisation import clean, one_spelling
 from stages.algorithms.answers.quantities import conversion, read_quantities
-from stages.algorithms.answers.shapes import Several, shape_of, without_quantity
+from stages.algorithms.answers.shapes import Several, shape_of, with_letters_of, without_quantity
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
 
@@ -66,6 +66,8 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
             trees = list(map(_in_radians, trees))
         if trees[0].head != "relation" and not symbols_of(trees[0]):
             trees[1] = without_quantity(trees[1])
+        else:
+            trees = list(with_letters_of(*trees))
         if trees[0] != trees[1] and any(map(is_explosive, trees)):
             return Verdict.UNPARSED, "too_large_to_compute"
         if not holds(trees[1]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from stages.algorithms.answers.algebraic import algebraic_verdict, read
 from stages.algorithms.answers.equivalence import Decision, exact_verdict, is_choice
@@ -65,10 +66,9 @@ def decide(
     """
     if found.text is None:
         return Outcome(Verdict.UNPARSED, None, "extraction", found.rule)
-    gold_found = extract_gold(gold)
+    gold_found, found = _gold(gold), _bare(found)
     if gold_found.text is None:
         return Outcome(Verdict.UNPARSED, found.text, "extraction", f"gold_{gold_found.rule}")
-    gold_found, found = (replace(side, text=_bare(side)) for side in (gold_found, found))
     decision = exact_verdict(gold_found.text, found.text, allowed)
     if decision is not None and (decision[0] is Verdict.CORRECT or allowed.tolerance is None):
         return Outcome(decision[0], found.text, "exact", decision[1])
@@ -91,9 +91,18 @@ def decide(
     return _question(answers, found.text)
 
 
-def _bare(side: Extraction) -> str:
-    text = without_style(side.text or "")
-    return without_wording(text) if side.is_delimited else text
+@lru_cache(maxsize=4096)
+def _gold(gold: str) -> Extraction:
+    """Cached: a group of responses shares its gold answer."""
+    return _bare(extract_gold(gold))
+
+
+def _bare(side: Extraction) -> Extraction:
+    """The answer without what only changes its looks, and in a box without the words that lead to it."""
+    if side.text is None or ("\\" not in side.text and side.text[:1] != "{" and side.text[-1:] not in "✓✔"):
+        return side
+    text = without_style(side.text)
+    return replace(side, text=without_wording(text) if side.is_delimited else text)
 
 
 def _question(answers: list[str], text: str) -> Outcome | Question:

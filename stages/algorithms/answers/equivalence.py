@@ -34,6 +34,7 @@ _OTHER_CHOICE = re.compile(r"\b[B-J]\b|\bA\b(?! [a-z])|\bor\b|\band\b")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 _PLAIN_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.']*[A-Za-z]")
 _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)?){1,9}")
+_LETTERS = frozenset("ABCDEFGHIJ")
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
@@ -56,7 +57,11 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
         return Verdict.UNPARSED, "empty"
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
         return Verdict.CORRECT, "same_text"
-    if _NO_SOLUTION.fullmatch(gold_text) and _NO_SOLUTION.fullmatch(prediction_text):
+    if (
+        not gold_text[-1].isdigit()
+        and _NO_SOLUTION.fullmatch(gold_text)
+        and _NO_SOLUTION.fullmatch(prediction_text)
+    ):
         return Verdict.CORRECT, "no_solution"
     return (
         _compare_numbers(gold_text, prediction_text, allowed)
@@ -164,6 +169,12 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
         _LOWER_CHOICE.sub(lambda found: f"({found[1].upper()})", _CHOICE_WORD.sub("", side))
         for side in (gold, prediction)
     )
+    if gold.lstrip("(")[:1] in _LETTERS and (
+        _SEVERAL_CHOICES.fullmatch(gold) or _SEVERAL_CHOICES.fullmatch(prediction)
+    ):
+        sides = _letters_of(gold), _letters_of(prediction)
+        if sides[0] and sides[1] and min(map(len, sides)) > 1 and " or " not in prediction:
+            return _opinion(sides[0] == sides[1], "choices")
     gold_choice = _CHOICE.fullmatch(gold)
     if gold_choice is None:
         return _compare_text_of_choice(gold, prediction, allowed)
@@ -184,6 +195,12 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
     if letter == gold_letter:
         return (Verdict.CORRECT, "choice") if same_text else None
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
+
+
+def _letters_of(text: str) -> set[str]:
+    """The choices that `A, C`, `A and C` or `AC` are; empty for what is none."""
+    is_run = re.fullmatch("A?B?C?D?E?F?G?H?I?J?", text) is not None
+    return set(re.findall("[A-J]", text)) if is_run or _SEVERAL_CHOICES.fullmatch(text) else set()
 
 
 def _compare_text_of_choice(gold: str, prediction: str, allowed: Leniency) -> Decision | None:

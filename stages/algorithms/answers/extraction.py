@@ -51,7 +51,7 @@ _ANOTHER_ANSWER = re.compile(
     re.IGNORECASE,
 )
 """Before a marker: `the earlier answer is` marks none."""
-_STRONG_MARKER = re.compile(r"####|\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
+_STRONG_MARKER = re.compile(r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
@@ -69,7 +69,7 @@ _NEW_STATEMENT = re.compile(
 )
 """What makes the next box a correction or a conclusion, not one more of a list."""
 _THOUGHT_TAGS = ("<think>", "</think>")
-_COMMENT_LINE = re.compile(r"^[ \t]{0,20}%.*$", re.MULTILINE)
+_COMMENT_LINE = re.compile(r"^ ?%.*$", re.MULTILINE)
 _DENIED_BEFORE = re.compile(
     r"(?:\b(?:not|never|cannot|can't|isn't|wasn't|aren't)(?: (?:be|equal|to|the|answer|is|just|really)){0,4}"
     r"|\b(?:rul(?:e|es|ed|ing) out|(?:exclude|reject|discard|eliminate)s?d?)(?: (?:the|answer|value|option)){0,3}"
@@ -93,6 +93,7 @@ _TAKEN_BACK = re.compile(
     r"|\bI made (?:a mistake|an error)\b|\b(?:it|that|this|answer) should (?:have been|be)\b",
     re.IGNORECASE,
 )
+_FEWEST_WORDS = 8
 _NEXT_WORDS = 160
 """Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
@@ -130,14 +131,13 @@ class Extraction:
 def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTERS) -> Extraction:
     """The final answer of `response`, which may be a whole response or a bare answer. Linear in its length."""
     visible = _visible(response)
-    if not visible.strip() and response.strip():
+    if visible is not response and not visible.strip() and response.strip():
         return Extraction(None, "unfinished_thought" if "<think>" in response else "empty")
     conclusion = _ENDLESS.sub("\\1…", visible)
-    outside = _outside_fences(conclusion)
-    for text in dict.fromkeys((outside, conclusion)):
-        delimited = _extract_tagged(text) or _extract_boxed(text)
-        if delimited is not None:
-            return delimited
+    delimited = _extract_delimited(_outside_fences(conclusion)) if "```" in conclusion else None
+    delimited = delimited or _extract_delimited(conclusion)
+    if delimited is not None:
+        return delimited
     tail = conclusion[-_TAIL_CHARACTERS:].rstrip()
     last_line = tail[tail.rfind("\n") + 1 :]
     if last_line.startswith("A:"):
@@ -168,8 +168,14 @@ def is_prose(text: str) -> bool:
     return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
 
 
+def _extract_delimited(text: str) -> Extraction | None:
+    return _extract_tagged(text) or _extract_boxed(text)
+
+
 def _visible(response: str) -> str:
     """The response without its thoughts and comments; all of it where one closed thought is all there is."""
+    if "<" not in response and "%" not in response:
+        return response
     text = response
     if "think>" in text:
         opening, closing = _THOUGHT_TAGS
@@ -180,7 +186,7 @@ def _visible(response: str) -> str:
             text = response
     if "<!--" in text:
         text = _without_spans(text, "<!--", "-->")
-    return _COMMENT_LINE.sub("", text) if "%" in text else text
+    return _COMMENT_LINE.sub("", text) if "\n%" in text or "\n %" in text or text[:1] == "%" else text
 
 
 def _without_spans(text: str, opening: str, closing: str) -> str:
@@ -239,6 +245,8 @@ def _extract_boxed(text: str) -> Extraction | None:
 
 def _is_taken_back(text: str, end: int) -> bool:
     following = text[end : end + _NEXT_WORDS]
+    if len(following) < _FEWEST_WORDS:
+        return False
     return _DENIED_AFTER.match(following) is not None or _TAKEN_BACK.search(following) is not None
 
 

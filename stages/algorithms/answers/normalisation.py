@@ -40,7 +40,15 @@ _CHARACTERS = str.maketrans(
         "∜": r"\sqrt[4] ",
         "∅": r"\emptyset ",
         "’": "'",
+        "\u200b": "",
+        "\ufeff": "",
+        "．": ".",
+        "，": ",",
+        "＝": "=",
+        "（": "(",
+        "）": ")",
     }
+    | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0) for digit in range(10)}
 )
 _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), replacement)
@@ -51,6 +59,7 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\[,;: ]", " "),
         (r"(?<!\\)\\!", ""),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
         (r"\\(?:leq|leqslant)(?![a-zA-Z])", r"\\le"),
         (r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge"),
         (r"\\neq(?![a-zA-Z])", r"\\ne"),
@@ -61,6 +70,7 @@ _STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
     )
 )
+_DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname|bold)\s?\{([^{}]*)\}"
 )
@@ -82,7 +92,7 @@ def clean(answer: str) -> str:
 def one_spelling(answer: str) -> str:
     r"""As `clean`, but with its text commands: `2\text{ m}` differs from `2m`, where m is a variable."""
     text = " ".join(answer.translate(_CHARACTERS).split())
-    text = _without_delimiters(text)
+    text = _DOLLARS.sub(r"\\$", _without_delimiters(text)) if text[:2] == "US" else _without_delimiters(text)
     if "\\" in text or "{" in text:
         for pattern, replacement in _STEPS:
             text = pattern.sub(replacement, text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 STERLING = "british pounds"
@@ -105,6 +106,10 @@ _COUNTS = {
     "billion": 10**9,
     "trillion": 10**12,
 }
+_COUNTS |= {f"{name}s": value for name, value in _COUNTS.items()}
+_MAGNITUDES = frozenset(["M", "k", "K", "bn", "mn", "ten", "score", "gros"])
+"""Letters and words (as `_singular` leaves them) that may multiply a value: beside a gold answer without a unit they
+make another one of it."""
 _LOOSE = frozenset(
     ["of", "the", "a", "an", "long", "wide", "tall", "high", "deep", "away", "apart", "old", "total", "each"]
 )
@@ -290,6 +295,10 @@ def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
     body = body.strip().rstrip("\\, ")
     top, _, bottom = _ALIASES.get(name, name).partition(" per ")
     dimension, factor = "", Fraction(1)
+    factors = top.split(" ")
+    if len(factors) > 1 and not bottom and not power and all(word in _UNITS for word in factors):
+        dimensions, ones = zip(*(_UNITS[word] for word in factors), strict=True)
+        return Quantity(body, name, " ".join(sorted(dimensions)), prod(ones, start=Fraction(1)), count)
     if top in _UNITS and (not bottom or bottom in _UNITS):
         dimension, one = _UNITS[top]
         factor = one ** (int(power[1:]) if power else 1)
@@ -310,9 +319,18 @@ def _singular(word: str) -> str:
     return lower.removesuffix("s") if len(lower) > 3 else lower
 
 
+def _is_other_prefix(gold: str, prediction: str) -> bool:
+    """True for mW beside MW, kb beside kB: short units that differ in case where it counts."""
+    if gold == prediction or gold.lower() != prediction.lower() or len(gold) > 3:
+        return False
+    return (gold[0] != prediction[0] and gold[0] in "mMpP") or gold[-1] + prediction[-1] in ("bB", "Bb")
+
+
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
     counts = Fraction(prediction.count, gold.count)
+    if _is_other_prefix(gold.unit, prediction.unit) or (not gold.unit and prediction.unit in _MAGNITUDES):
+        return None
     if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (
         gold.unit,
         prediction.unit,

@@ -72,7 +72,9 @@ _CHOICE = re.compile(
 """A letter in brackets, or one that ends its clause behind words that lead to it: not that of B12, B-tree, D major."""
 
 
-_WORDING = re.compile(r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$.a-zA-Z])")
+_WORDING = re.compile(
+    r"\\(?:text|textbf|textrm|mathrm|mbox) ?\{([^{}]{1,60})\}[\s~]*(?=[-0-9\\(\[$a-zA-Z]|\.[0-9])"
+)
 _SHORT_LABEL = re.compile(r"[A-Za-z]{3,20}(?: [a-z]{2,20}){0,2} ?[:=]")
 
 
@@ -84,7 +86,7 @@ def without_wording(answer: str) -> str:
     words = " ".join(found[1].split())
     is_label = _SHORT_LABEL.fullmatch(words) is not None and not _operates(words.lower())
     is_lead = _LEADING.fullmatch(words.lower()) is not None
-    return answer[found.end() :] if words and (is_label or is_lead) else answer
+    return answer[found.end() :] if len(words) > 2 and (is_label or is_lead) else answer
 
 
 def is_sentence(found: Extraction) -> bool:

@@ -221,7 +221,7 @@ def _is_name_part(node: Node) -> bool:
 
 
 def without_quantity(node: Node) -> Node:
-    r"""What an equation says of a quantity with several letters or of a function: 5 of `m+n = 5` and `f'(2) = 5`.
+    r"""What an equation says of a sum of letters or of a function: 5 of `m+n = 5` and `f'(2) = 5`.
 
     For a gold answer without letters; `2x = 10` is to be solved, and stays.
     """
@@ -237,7 +237,7 @@ def _is_quantity(node: Node) -> bool:
     if node.head == "operator":
         return bool(symbols_of(node.parts[-1]))
     if node.head == "add":
-        return len(symbols_of(node)) > 1 and all(map(symbols_of, node.parts))
+        return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:
         return False
     function = (
@@ -273,4 +273,40 @@ def _with_sign(node: Node, sign: str) -> Node:
         flipped = {"+": "-", "-": "+"}[sign] if kind == "mp" else sign
         return signed(flipped, _with_sign(inner, sign))
     parts = tuple(_with_sign(part, sign) if isinstance(part, Node) else part for part in node.parts)
+    return Node(node.head, parts)
+
+
+def with_letters_of(gold: Node, prediction: Node) -> tuple[Node, Node]:
+    r"""Both with the gold answer's letter for any whole number (`k \in \mathbb{Z}`) and for a constant (`+ C`)."""
+    sides = [_without_whole_domain(node) for node in (gold, prediction)]
+    trees, domains = zip(*sides, strict=True)
+    names = [symbols_of(tree) for tree in trees]
+    ours, theirs = names[0] - names[1], names[1] - names[0]
+    if len(ours) != 1 or len(theirs) != 1:
+        return (trees[0], trees[1]) if not ours and not theirs else (gold, prediction)
+    [own], [other] = ours, theirs
+    is_whole_number = len(names[0]) == 1 and {own, other} & {*domains} and len(own) == len(other) == 1
+    is_constant = all(
+        tree.head == "add" and Node("symbol", (name,)) in tree.parts and name in ("C", "c", "K", "k")
+        for tree, name in zip(trees, (own, other), strict=True)
+    )
+    if is_whole_number or is_constant:
+        return trees[0], _renamed(trees[1], other, own)
+    return gold, prediction
+
+
+def _without_whole_domain(node: Node) -> tuple[Node, str]:
+    """The answer without `k in Z` after it, and k."""
+    if node.head != "list" or len(node.parts) != 2 or node.parts[1].head != "relation":
+        return node, ""
+    items, signs = node.parts[1].parts
+    if signs != ("in",) or items[0].head != "symbol" or items[1] != Node("number_set", ("Z",)):
+        return node, ""
+    return node.first, items[0].first
+
+
+def _renamed(node: Node, name: str, new: str) -> Node:
+    if node.head == "symbol":
+        return Node("symbol", (new,)) if node.first == name else node
+    parts = tuple(_renamed(part, name, new) if isinstance(part, Node) else part for part in node.parts)
     return Node(node.head, parts)
