@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from stages.engines.devices import pick_device
+from stages.engines.policies.forward_probe import check_training_forward
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
 from stages.engines.policies.policy_folders import DTYPES, load_policy, model_without_weights, save_policy
-from stages.engines.policies.statistics import PolicyStatistics, policy_statistics, refuse_scaled_logits
+from stages.engines.policies.statistics import PolicyStatistics, policy_statistics
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.policies.varlen_attention import use_varlen_attention
 from stages.engines.trainers.model import TrainedModel
@@ -26,18 +27,19 @@ def language_model(
     """The policy of a folder in float32, with gradient checkpointing and compiled layers where `params` asks for them.
 
     It is saved as a policy folder again, with its tokenizer. UserError when the folder is not a policy, or one whose
-    logits are not head times hidden state.
+    log-probs training would compute wrongly: see `forward_probe`. With many ranks, rank 0 measures for all.
     """
     if _gets_weights_from_rank_0(params):
         model = model_without_weights(policy_folder, DTYPES[params.dtype])
         tokenizer = load_tokenizer(policy_folder)
     else:
         model, tokenizer = load_policy(policy_folder, torch.float32)
-    refuse_scaled_logits(model)
-    if params.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
     device = pick_device(getattr(params, "device", "auto"))
     use_varlen_attention(model, device, DTYPES[params.dtype])
+    if _is_rank_0():
+        check_training_forward(model, policy_folder, device)
+    if params.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     if params.compile == "body":
         model.base_model.compile(dynamic=True, fullgraph=True)
 
@@ -52,7 +54,11 @@ def language_model(
 def _gets_weights_from_rank_0(params: TorchTrainerParams | DeepspeedTrainerParams) -> bool:
     """A node holds the weights of a policy that is spread once, and not once for each of its ranks."""
     is_spread = isinstance(params, DeepspeedTrainerParams) and params.zero_stage == 3
-    return is_spread and os.environ.get("RANK", "0") != "0"
+    return is_spread and not _is_rank_0()
+
+
+def _is_rank_0() -> bool:
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _pair_cost(model: PreTrainedModel) -> float:

@@ -80,18 +80,6 @@ class ResponseBatch:
         own = {name: moved(value) for name, value in vars(self).items() if name != "fields"}
         return ResponseBatch(**own, fields={name: moved(value) for name, value in self.fields.items()})
 
-    def attention_mask(self, dtype: torch.dtype) -> Tensor | None:
-        """Additive mask [rows, 1, row tokens, row tokens], or None where plain causal attention is right.
-
-        Right padding needs no mask: nothing that counts comes after it.
-        """
-        if self.segment_ids is None:
-            return None
-        same = self.segment_ids[:, :, None] == self.segment_ids[:, None, :]
-        causal = torch.ones(same.shape[1:], dtype=torch.bool, device=same.device).tril()
-        mask = torch.zeros(same.shape, dtype=dtype, device=same.device)
-        return mask.masked_fill_(~(same & causal), torch.finfo(dtype).min)[:, None]
-
 
 def pack(
     sequences: Sequence[TokenSequence],

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.initialization import no_init_weights
 
+from stages.engines.policies.forward_probe import check_training_forward
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
 
@@ -44,7 +45,14 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
     _check_weights(model, loading, folder)
+    _keep_attention_caps(model)
     return model
+
+
+def _keep_attention_caps(model: PreTrainedModel) -> None:
+    """Has a model that caps its attention scores (Gemma 2) attend in plain operations: `sdpa` ignores the cap."""
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None):
+        model.config._attn_implementation = "eager"
 
 
 def _check_weights(model: PreTrainedModel, loading: Mapping[str, Iterable[Any]], folder: Path) -> None:
@@ -86,6 +94,7 @@ def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             config, dtype=dtype, trust_remote_code=False, attn_implementation="sdpa"
         )
     model.tie_weights()
+    _keep_attention_caps(model)
     return model
 
 
@@ -107,8 +116,12 @@ def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreT
 
 
 def count_policy(folder: Path) -> dict[str, int]:
-    """Sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads."""
+    """Sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads.
+
+    UserError also where training would compute other log-probs than transformers, before stages wait for it.
+    """
     model, tokenizer = load_policy(folder, torch.float32)
+    check_training_forward(model, folder, model.device)
     return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
 
 

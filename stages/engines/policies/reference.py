@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.policy_folders import DTYPES, load_policy
-from stages.engines.policies.statistics import policy_statistics, refuse_scaled_logits
+from stages.engines.policies.statistics import policy_statistics
 from stages.engines.policies.varlen_attention import use_varlen_attention
 
 
@@ -18,7 +18,6 @@ class ReferencePolicy:
     """The policy of a folder, as it was when the round began."""
 
     def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
-        refuse_scaled_logits(model)
         self.device = device
         self.model = model.to(device).eval().requires_grad_(False)
 

@@ -12,7 +12,6 @@ from stages.algorithms.token_statistics import TokenStatistics, token_statistics
 from stages.algorithms.trust_region_masking import exact_divergences
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.varlen_attention import uses_varlen_attention
-from stages.foundations.errors import UserError
 
 CHUNK_TOKENS = 4096
 """Tokens whose logits exist at once: 4,096 x 151,936 in float32 is 2.5 GB, and small vocabularies lose nothing."""
@@ -25,16 +24,6 @@ class PolicyStatistics(TokenStatistics):
 
     divergence: Tensor | None = None
     """KL(rollout || policy) at each token, float64, no gradient; None where the distributions are not kept."""
-
-
-def refuse_scaled_logits(model: PreTrainedModel) -> None:
-    """UserError for models whose logits are not hidden states times the head (soft caps, logit scales)."""
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
-        if getattr(model.config, name, None) not in (None, 1, 1.0):
-            raise UserError(
-                f"the policy's config sets {name}: its logits are not head times hidden state, "
-                "which training relies on; choose a policy without it"
-            )
 
 
 def policy_statistics(
@@ -77,10 +66,11 @@ def _hidden_states(model: PreTrainedModel, batch: ResponseBatch) -> Tensor:
         places = torch.zeros(batch.row_ids.numel(), dtype=torch.long, device=hidden.device)
         places[batch.row_places] = torch.arange(len(batch.row_places), device=hidden.device)
         return hidden[0].index_select(0, places[sources])
+    # The model makes its masks from the positions: each starts anew, and a sliding window stays one. A mask of ours
+    # would take the place of all its masks. Right padding needs none: nothing that counts comes after it.
     hidden = model.base_model(
         input_ids=batch.row_ids,
         position_ids=None if batch.segment_ids is None else batch.position_ids,
-        attention_mask=batch.attention_mask(model.dtype),
         use_cache=False,
     ).last_hidden_state
     return hidden.flatten(0, 1).index_select(0, sources)

@@ -24,8 +24,11 @@ KNOWS_GROUPS = "enable_gqa" in _PARAMETERS
 
 
 def use_varlen_attention(model: PreTrainedModel, device: torch.device, dtype: torch.dtype) -> None:
-    """Has a model that computes in 16 bits on a GPU attend so; any other keeps what it has."""
-    if device.type == "cuda" and dtype.itemsize == 2:
+    """Has a model with torch's usual attention (`sdpa`) that computes in 16 bits on a GPU attend so.
+
+    Any other keeps what it has.
+    """
+    if device.type == "cuda" and dtype.itemsize == 2 and model.config._attn_implementation == "sdpa":
         model.config._attn_implementation = NAME
 
 
@@ -43,19 +46,22 @@ def attend(
     scaling: float,
     ends: Tensor,
     longest: int,
+    sliding_window: int | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Causal attention in each sequence. `query` [1, heads, tokens, head size], `key` and `value` of as many heads or
-    fewer; `ends` [sequences + 1], int32: where each begins and the last ends; `longest` in tokens.
+    fewer; `ends` [sequences + 1], int32: where each begins and the last ends; `longest` in tokens. With a
+    `sliding_window` a token sees that many tokens, itself included.
 
-    Returns [1, tokens, heads, head size]. On a CPU, which has no such kernel, one sequence after the other.
+    Returns [1, tokens, heads, head size]. The kernel takes 16-bit numbers on a GPU; otherwise one sequence follows the
+    other.
     """
     queries, keys, values = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     has_groups = query.shape[1] != key.shape[1]
-    if query.device.type == "cuda":
+    if query.device.type == "cuda" and query.dtype.itemsize == 2:
         from torch.nn.attention.varlen import varlen_attn
 
-        # A window without a right side is causal.
+        # A window without a right side is causal; its left side does not count the token itself.
         mixed = varlen_attn(
             queries,
             keys,
@@ -65,21 +71,26 @@ def attend(
             longest,
             longest,
             scale=scaling,
-            window_size=(-1, 0),
+            window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
             enable_gqa=has_groups,
         )
         return mixed[None], None
     sizes = ends.diff().tolist()
     parts = zip(*(part.split(sizes) for part in (queries, keys, values)), strict=True)
-    mixed = [
-        F.scaled_dot_product_attention(
+    mixed = []
+    for size, of_one in zip(sizes, parts, strict=True):
+        mask = None
+        if sliding_window is not None and size > sliding_window:
+            seen = torch.ones(size, size, dtype=torch.bool, device=query.device)
+            mask = seen.tril().triu(1 - sliding_window)
+        one = F.scaled_dot_product_attention(
             *(part.transpose(0, 1)[None] for part in of_one),
-            is_causal=True,
+            attn_mask=mask,
+            is_causal=mask is None,
             scale=scaling,
             enable_gqa=has_groups,
-        )[0].transpose(0, 1)
-        for of_one in parts
-    ]
+        )
+        mixed.append(one[0].transpose(0, 1))
     return torch.cat(mixed)[None], None
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from stages.foundations.errors import UserError
@@ -55,6 +55,7 @@ class _Layer:
     out_bias: Tensor | None
     gate_up: Tensor
     down: Tensor
+    activation: nn.Module
     norm: _Norm
     norm_after: _Norm
     query_norm: _Norm | None
@@ -82,7 +83,7 @@ class Decoder:
             for layer in self.body.layers
         ]
         self.norm = _Norm(self.body.norm.weight, config.rms_norm_eps)
-        self._turns = self._turns_of(0)
+        self._turns = self._turns_of(1)
 
     def turns(self, positions: int) -> tuple[Tensor, Tensor]:
         """Factors of queries and of keys [at least `positions`, head size / 2], complex.
@@ -123,10 +124,10 @@ class Decoder:
         if layer.out_bias is not None:
             states += layer.out_bias
         gate, up = F.linear(layer.norm_after(states), layer.gate_up).chunk(2, dim=-1)
-        return states.addmm_(F.silu(gate).mul_(up), layer.down.t())
+        return states.addmm_(layer.activation(gate).mul_(up), layer.down.t())
 
 
-def _fuse(layer: torch.nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: float) -> _Layer:
+def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: float) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     if any(projection.bias is not None for projection in (mlp.gate_proj, mlp.up_proj, mlp.down_proj)):
         raise UserError(
@@ -150,6 +151,7 @@ def _fuse(layer: torch.nn.Module, heads: int, kv_heads: int, head_size: int, eps
         out_bias=attention.o_proj.bias,
         gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
         down=mlp.down_proj.weight,
+        activation=mlp.act_fn,
         norm=_Norm(layer.input_layernorm.weight, epsilon),
         norm_after=_Norm(layer.post_attention_layernorm.weight, epsilon),
         query_norm=_Norm(attention.q_norm.weight[pairs], epsilon) if has_norms else None,

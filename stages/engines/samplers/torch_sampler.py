@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from stages.engines.devices import pick_device, tell_slow_bfloat16
+from stages.engines.policies.forward_probe import check_sampler_forward
 from stages.engines.policies.policy_folders import DTYPES, load_policy
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import Mismatch, StaleWeights, TorchSamplerParams
@@ -65,8 +66,9 @@ class TorchSampler:
     def from_folder(
         cls, params: TorchSamplerParams, policy_folder: Path, mismatch: Mismatch | None = None
     ) -> TorchSampler:
-        """A sampler of the policy in `policy_folder`."""
+        """A sampler of the policy in `policy_folder`; UserError when it would draw from other probabilities."""
         model, tokenizer = load_policy(policy_folder, DTYPES[params.dtype])
+        check_sampler_forward(model, policy_folder, pick_device(params.device), read_logprobs)
         return cls(params, model, tokenizer.eos_token_id, mismatch)
 
     def stream(
@@ -107,20 +109,11 @@ class TorchSampler:
             return 1
         return min(self.params.threads, MOST_LANES, max(1, self.params.max_sequences // samples_per_prompt))
 
-    @torch.inference_mode()
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
         """Log-probs of given responses, one at a time; see the protocol."""
-        decoder = Decoder(self.model)
-        found: list[list[float]] = []
-        for prompt, response in zip(prompts, responses, strict=True):
-            ids = torch.tensor([*prompt, *response], device=self.device)
-            reading = PromptReading(decoder, 1, len(ids) - 1)
-            hidden = decoder.hidden(ids[:-1], reading.attend)[len(prompt) - 1 :]
-            logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
-            found.append(logprobs.gather(-1, ids[len(prompt) :, None])[:, 0].tolist())
-        return found
+        return read_logprobs(self.model, prompts, responses)
 
     def load_weights(self, named_tensors: Iterable[tuple[str, Tensor]], policy_version: int) -> None:
         """Copies the weights, with the mismatch if there is one; KeyError names a weight that the policy does not have.
@@ -162,6 +155,22 @@ class TorchSampler:
     def close(self) -> None:
         """Frees the model."""
         del self.model, self.weights, self.past
+
+
+@torch.inference_mode()
+def read_logprobs(
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+) -> list[list[float]]:
+    """Log-probs of given responses by the sampler's forward pass, one at a time."""
+    decoder = Decoder(model)
+    found: list[list[float]] = []
+    for prompt, response in zip(prompts, responses, strict=True):
+        ids = torch.tensor([*prompt, *response], device=decoder.device)
+        reading = PromptReading(decoder, 1, len(ids) - 1)
+        hidden = decoder.hidden(ids[:-1], reading.attend)[len(prompt) - 1 :]
+        logprobs = torch.log_softmax(decoder.logits(hidden), dim=-1)
+        found.append(logprobs.gather(-1, ids[len(prompt) :, None])[:, 0].tolist())
+    return found
 
 
 def _equal_prompts(trajectories: Sequence[Trajectory]) -> list[list[int]]:

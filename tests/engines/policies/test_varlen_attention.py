@@ -67,7 +67,7 @@ def test_the_body_is_one_graph(attention):
     model = tiny_model().train()
     model.gradient_checkpointing_enable({"use_reentrant": False})
     batch = pack(SEQUENCES, row_tokens=12)
-    arguments = {"attention_mask": batch.attention_mask(model.dtype), "position_ids": batch.position_ids}
+    arguments = {"position_ids": batch.position_ids}
     if attention == NAME:
         model.to("cuda", torch.bfloat16)
         batch = batch.to(torch.device("cuda"))

@@ -258,9 +258,7 @@ def pruning_choice(trainer, outside):
     trained = prepare_samples(one_group(), params(), 0, 512, trainer)
     (batch,) = make_micro_batches(trained, params(), 512, trainer)
     model = trainer.model.module
-    logits = model(
-        batch.row_ids, position_ids=batch.position_ids, attention_mask=batch.attention_mask(model.dtype)
-    )
+    logits = model(batch.row_ids, position_ids=batch.position_ids, use_cache=False)
     rows = logits.logits.detach().flatten(0, 1)[batch.source]
     for threshold in (-4.0, -3.0, -2.5, -2.0, -1.5, -1.0):
         logprobs, is_outside = pruned_logprobs(rows, batch.response_ids, threshold)

@@ -1,0 +1,238 @@
+"""Compares the forward passes of this project with transformers' on the loaded policy, before a stage relies on them.
+
+Training packs sequences, takes logits as head times hidden state, and may replace the attention; the torch sampler has
+a decoder of its own. An architecture that needs more than these represent would train or sample with other
+probabilities, and nothing would fail. So they are measured: no list of architectures could be complete.
+
+The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. Everything computes
+in float32, whatever the policy trains or samples in, so that a difference means another function and not rounding.
+
+Cost: about `SHORT_TOKENS` + `LONG_TOKENS` tokens through each forward pass, and more where the config says that
+attention or positions change with the length; see `MOST_TOKENS` and `MOST_WORK`. No random number is drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.statistics import policy_statistics
+from stages.foundations.errors import UserError
+from stages.observe.progress import say
+
+SHORT_TOKENS, LONG_TOKENS = 16, 64
+"""Tokens of the two sequences."""
+BEYOND_TOKENS = 32
+"""How far the long sequence reaches beyond a sliding window or the original positions, where the config has them."""
+COMPARED_TOKENS = 64
+"""Last tokens of a sequence whose log-probs are compared: the whole vocabulary's exist for them."""
+MOST_TOKENS = 4096 + BEYOND_TOKENS
+"""Plain attention holds a square of the long sequence's tokens for each head."""
+MOST_WORK = {"cpu": 2e11, "cuda": 4e13}
+"""Parameters times tokens of the long sequence: a few seconds of 8 CPU cores, or of one large GPU."""
+TOLERANCE = math.sqrt(torch.finfo(torch.float32).eps)
+"""Largest difference of a log-prob, in standard deviations of the logits: sums in another order may cost half of
+float32's digits. Over 45 small models right forward passes differed by at most 7e-6, wrong ones by 1e-3 or more."""
+AMPLIFIED_LOGITS = 10.0
+"""Least standard deviation of the logits at which the head is compared: a cap leaves small logits as they are."""
+
+ReadLogProbs = Callable[
+    [PreTrainedModel, Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]
+]
+"""(model, prompts, responses) -> log-probs of each response's tokens."""
+
+
+def check_training_forward(model: PreTrainedModel, folder: Path, device: torch.device) -> None:
+    """UserError where training would take other log-probs than transformers' for the policy of `folder`.
+
+    Compared are rows with one sequence each, a row with both, and the head at large logits. It computes on `device`
+    where the weights fit there, and leaves the model as it was.
+    """
+    remedy = "Train a policy whose forward pass is represented, such as Llama or Qwen3"
+    with _probing(model, folder, device, "training", remedy) as sequences:
+        long, short = sequences
+        expected, spread = _reference(model, sequences)
+        apart, packed = (_trained(model, sequences, tokens) for tokens in (None, long.tokens + short.tokens))
+        gaps = {
+            "rows with one sequence each": (_gap(apart, expected), spread),
+            "a row with both sequences": (_gap(packed, expected), spread),
+            "large logits, as head times hidden state": _head_gap(model, short),
+        }
+        _refuse(model, folder, "training", gaps, sequences, remedy)
+
+
+def check_sampler_forward(
+    model: PreTrainedModel, folder: Path, device: torch.device, logprobs: ReadLogProbs
+) -> None:
+    """UserError where a sampler, whose forward pass is `logprobs`, would draw from other probabilities."""
+    remedy = "Set `sampler.kind: vllm`"
+    with _probing(model, folder, device, "the torch sampler", remedy) as sequences:
+        # The long sequence first: what a sampler keeps of it must not be used for the short one.
+        prompts, responses = [one.prompt for one in sequences], [one.response for one in sequences]
+        sampled = [torch.tensor(row) for row in logprobs(model, prompts, responses)]
+        expected, spread = _reference(model, sequences)
+        gaps = {"given responses": (_gap(sampled, expected), spread)}
+        _refuse(model, folder, "the torch sampler", gaps, sequences, remedy)
+
+
+def probe_sequences(model: PreTrainedModel) -> tuple[TokenSequence, TokenSequence]:
+    """A long and a short sequence of fixed, scattered token ids.
+
+    The long one passes every length at which the config says that attention or positions change, as far as
+    `MOST_TOKENS`, `MOST_WORK` and the positions that the policy knows allow; a line says where they do not.
+    """
+    config = model.config.get_text_config()
+    kinds = _nested(config.to_dict(), "rope_type")
+    known = getattr(config, "max_position_embeddings", None) or MOST_TOKENS
+    changes = _nested(config.to_dict(), "sliding_window") + _nested(config.to_dict(), "attention_chunk_size")
+    if "longrope" in kinds or "dynamic" in kinds:
+        changes += _nested(config.to_dict(), "original_max_position_embeddings") or [known]
+    if "dynamic" in kinds:  # it takes any length
+        known = max(known, max(changes) + BEYOND_TOKENS)
+    wanted = min(max([LONG_TOKENS, *(change + BEYOND_TOKENS for change in changes if change < known)]), known)
+    work = int(MOST_WORK[model.device.type] / model.num_parameters())
+    length = max(min(wanted, MOST_TOKENS, work), min(SHORT_TOKENS, known))
+    if any(length <= change < wanted for change in changes):
+        say(
+            f"the policy's attention changes after {max(change for change in changes if change < wanted)} tokens; "
+            f"only {length} tokens were compared with transformers"
+        )
+    ids = [(7919 * place + 104_729) % config.vocab_size for place in range(length + SHORT_TOKENS)]
+    long, short = ids[:length], ids[length : length + min(SHORT_TOKENS, known)]
+    cut = max(1, length - COMPARED_TOKENS)
+    return TokenSequence(long[:cut], long[cut:]), TokenSequence(short[:1], short[1:])
+
+
+def _nested(config: Any, name: str) -> list[Any]:
+    """What `name` is set to anywhere in a config, unless it is None."""
+    if not isinstance(config, dict):
+        return []
+    found = [config[name]] if config.get(name) is not None else []
+    return found + [value for part in config.values() for value in _nested(part, name)]
+
+
+@contextmanager
+def _probing(
+    model: PreTrainedModel, folder: Path, device: torch.device, user: str, remedy: str
+) -> Iterator[tuple[TokenSequence, TokenSequence]]:
+    """The probe's sequences, and meanwhile the model's weights on `device` (where they fit) and in float32.
+
+    Buffers keep their dtypes: a family that has some in 32 bits would not get them back from 16. UserError where a
+    forward pass fails: one that is not made for this family's arguments.
+    """
+    place, dtypes = model.device, [(weight, weight.dtype) for weight in model.parameters()]
+    with torch.no_grad():
+        if _fits(model, device):
+            model.to(device)
+        for weight, _ in dtypes:
+            weight.data = weight.data.float()
+        try:
+            yield probe_sequences(model)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"{user} cannot represent {_name(model)} of {folder}: its forward pass fails ({error}). {remedy}"
+            ) from error
+        finally:
+            for weight, dtype in dtypes:
+                weight.data = weight.data.to(dtype)
+            model.to(place)
+
+
+def _fits(model: PreTrainedModel, device: torch.device) -> bool:
+    """Whether the weights in float32 leave half of a GPU's free memory for attention and logits."""
+    return device.type != "cuda" or 8 * model.num_parameters() < torch.cuda.mem_get_info(device)[0]
+
+
+def _name(model: PreTrainedModel) -> str:
+    return f"{type(model).__name__} ({model.config.model_type})"
+
+
+@contextmanager
+def _plain_attention(model: PreTrainedModel) -> Iterator[None]:
+    usual = model.config._attn_implementation
+    model.config._attn_implementation = "eager"
+    try:
+        yield
+    finally:
+        model.config._attn_implementation = usual
+
+
+def _logits(model: PreTrainedModel, sequence: TokenSequence) -> Tensor:
+    """transformers' logits [tokens, vocabulary] behind each token of the sequence."""
+    ids = torch.tensor([[*sequence.prompt, *sequence.response]], device=model.device)
+    with _plain_attention(model):
+        return model(input_ids=ids, use_cache=False).logits[0].float()
+
+
+def _reference(model: PreTrainedModel, sequences: Sequence[TokenSequence]) -> tuple[list[Tensor], float]:
+    """transformers' log-probs of each response's tokens, and the standard deviation of its logits."""
+    logprobs, spread = [], 0.0
+    for one in sequences:
+        logits = _logits(model, one)[len(one.prompt) - 1 : -1]
+        spread = max(spread, float(logits.std()))
+        ids = torch.tensor(list(one.response), device=logits.device)
+        logprobs.append(logits.log_softmax(-1).gather(-1, ids[:, None])[:, 0])
+    return logprobs, spread
+
+
+def _trained(
+    model: PreTrainedModel, sequences: Sequence[TokenSequence], row_tokens: int | None
+) -> list[Tensor]:
+    batch = pack(sequences, row_tokens=row_tokens).to(model.device)
+    logprobs = policy_statistics(model, batch).logprobs
+    return [row[: len(one.response)] for row, one in zip(logprobs, sequences, strict=True)]
+
+
+def _gap(logprobs: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference; NaN where one is NaN."""
+    return float((torch.cat(list(logprobs)).cpu() - torch.cat(list(expected)).cpu()).abs().max())
+
+
+def _head_gap(model: PreTrainedModel, sequence: TokenSequence) -> tuple[float, float]:
+    """How far what transformers makes of hidden states is from head times hidden state, at large logits.
+
+    Also the standard deviation of these logits.
+    """
+    head, spread = model.get_output_embeddings(), float(_logits(model, sequence).std())
+    factor = max(1.0, AMPLIFIED_LOGITS / max(spread, 1e-12))
+    amplified: list[Tensor] = []
+
+    def amplify(_: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        amplified.append(inputs[0] * factor)
+        return (amplified[-1],)
+
+    with head.register_forward_pre_hook(amplify):
+        logits = _logits(model, sequence)
+    plain = F.linear(amplified[0][0], head.weight)
+    return float((logits.log_softmax(-1) - plain.log_softmax(-1)).abs().max()), float(plain.std())
+
+
+def _refuse(
+    model: PreTrainedModel,
+    folder: Path,
+    user: str,
+    gaps: dict[str, tuple[float, float]],
+    sequences: Sequence[TokenSequence],
+    remedy: str,
+) -> None:
+    """UserError for a gap, given with the spread of its logits, that is more than rounding; NaN is no agreement."""
+    wrong = [
+        f"{gap:.2g} in {way} (allowed: {TOLERANCE * spread:.1g})"
+        for way, (gap, spread) in gaps.items()
+        if not gap <= TOLERANCE * spread
+    ]
+    if wrong:
+        lengths = " and ".join(str(sequence.tokens) for sequence in sequences)
+        raise UserError(
+            f"{user} cannot represent {_name(model)} of {folder}. On sequences of {lengths} tokens its log-probs "
+            f"differ from transformers' by these nats: {'; '.join(wrong)}. {remedy}"
+        )
