@@ -2,6 +2,7 @@
 
 Four rules, each of which a recipe can leave out (None or false):
 - exact: equal after `normalise_problem`;
+  (the other three do not see how the letters of formulas are named)
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
 - templates: numbers and names abstracted, wording compared (stages/algorithms/problem_templates.py).
@@ -9,7 +10,8 @@ Deviations:
 1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
    have than" stand in problems that have nothing else in common.
 2. What MinHash proposes is decided on the exact Jaccard similarity, so that the result is not an estimate.
-3. `same_numbers`: two texts of one template with other numbers are two problems, if the recipe says so.
+3. `same_numbers`: two texts of one template with other numbers, signs or decisive words are two problems, if the
+   recipe says so.
 4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
 Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
 """
@@ -23,8 +25,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.algorithms.decisive_words import decisive
 from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
-from stages.algorithms.problem_text import normalise_problem, problem_words, word_runs
+from stages.algorithms.problem_text import (
+    normalise_problem,
+    problem_words,
+    renamed_again,
+    renamed_words,
+    word_runs,
+)
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
 # weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
@@ -35,7 +44,12 @@ MOST_COMMON_NGRAM = 200
 MOST_CANDIDATES = 2_000
 """Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_DRAWING = re.compile(
+    r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}",
+    re.DOTALL,
+)
+_CAPITALS = re.compile(r"\b[A-Z]{5,}\b")
+"""A word that a problem is about (`the letters of RADII`): shorter ones name points."""
 MOST_PAIRS = 50
 """Pairs kept of one benchmark problem."""
 
@@ -65,7 +79,7 @@ class NearDuplicateRule:
     permutations: int
     """Hash functions of MinHash: more of them miss fewer pairs close to the threshold (datasketch: 128)."""
     same_numbers: bool
-    """Only texts that hold the same numbers, each as often, are near-duplicates."""
+    """Only texts with the same numbers, formulas and decisive words (`decisive_words.py`) are near-duplicates."""
 
     def __post_init__(self) -> None:
         _require(self.shingle_words >= 1, "shingle_words must be at least 1")
@@ -153,7 +167,7 @@ class Contamination:
         if self._rules.exact and words and (same := self._exact.get(" ".join(words))) is not None:
             found[same] = ("exact", 1.0)
         if self._rules.ngrams:
-            for index, shared in self._shared_ngrams(words, self._rules.ngrams):
+            for index, shared in self._shared_ngrams(problem, self._rules.ngrams):
                 found.setdefault(index, ("ngrams", shared))
         if self._near:
             for index, similarity in self._near.find(problem):
@@ -168,8 +182,8 @@ class Contamination:
             for own in self._problems[index]
         ]
 
-    def _shared_ngrams(self, words: Sequence[str], rule: NgramRule) -> list[tuple[int, float]]:
-        ngrams = word_runs(words, rule.words)
+    def _shared_ngrams(self, problem: str, rule: NgramRule) -> list[tuple[int, float]]:
+        ngrams = _ngrams(problem, rule.words)
         shared = Counter(index for ngram in ngrams for index in self._ngrams.get(ngram, ()))
         shares = ((index, n / min(len(ngrams), self._ngram_counts[index])) for index, n in shared.items())
         return [(index, share) for index, share in shares if share >= rule.shared_fraction]
@@ -200,11 +214,20 @@ def _ngram_index(texts: Sequence[str], rule: NgramRule | None) -> tuple[dict[str
     index: dict[str, list[int]] = defaultdict(list)
     counts = []
     for number, text in enumerate(texts):
-        ngrams = word_runs(problem_words(text), rule.words) if rule else set()
+        ngrams = _ngrams(text, rule.words) if rule else set()
         counts.append(len(ngrams))
         for ngram in ngrams:
             index[ngram].append(number)
     return {ngram: own for ngram, own in index.items() if len(own) <= MOST_COMMON_NGRAM}, counts
+
+
+def _ngrams(text: str, length: int) -> set[str]:
+    """The word n-grams, in each of which letters are named anew: what stands before does not matter.
+
+    Drawings are left out: with other letters, the code of one right triangle is that of another.
+    """
+    words = renamed_words(_DRAWING.sub(" ", text))
+    return {renamed_again(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
 class NearDuplicates:
@@ -236,9 +259,11 @@ class NearDuplicates:
         return sorted(similar, key=lambda pair: (-pair[1], pair[0]))
 
     def _read(self, text: str) -> tuple[frozenset[str], Counter[str]]:
-        words = problem_words(text)
+        words = renamed_words(text)
         shingles = word_runs(words, min(self._rule.shingle_words, max(1, len(words))))
-        return frozenset(shingles), Counter(word for word in words if _NUMBER.fullmatch(word))
+        if not self._rule.same_numbers:
+            return frozenset(shingles), Counter()
+        return frozenset(shingles), decisive(words) + Counter(_CAPITALS.findall(text))
 
     def _min_hash(self, shingles: frozenset[str], numbers: Counter[str]) -> Any:
         from datasketch import MinHash
@@ -247,7 +272,7 @@ class NearDuplicates:
         if shingles:
             sketch.update_batch([shingle.encode() for shingle in shingles])
         if self._rule.same_numbers:
-            # Other buckets for other numbers, or texts of one template would all propose each other
+            # Other buckets for other numbers and formulas, or texts of one template would all propose each other
             written = " ".join(sorted(numbers.elements())).encode()
             sketch.hashvalues = sketch.hashvalues ^ int.from_bytes(
                 hashlib.sha256(written).digest()[:4], "big"

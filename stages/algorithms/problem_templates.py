@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from stages.algorithms.problem_quantities import CARDINALS, quantities, without_ordinal_endings
-from stages.algorithms.problem_text import problem_words
+from stages.algorithms.problem_text import fold_lookalikes, problem_words, renamed_words
 
 FEWEST_TEMPLATE_WORDS = 8
 """Words, numbers and names not counted, that a text needs to be compared word for word."""
@@ -108,19 +108,12 @@ class Template:
 @lru_cache(maxsize=16384)
 def read_template(text: str) -> Template:
     """The template of a problem. A capitalised word counts as a name when it also stands so inside a sentence."""
+    text = fold_lookalikes(text)
     names = {name.casefold() for name in _INSIDE_SENTENCE.findall(text)} - set(_LOWER.findall(text))
     names &= {name.casefold() for name in _NAME.findall(text)}
-    words, stems = [], set()
-    for word in problem_words(text):
-        bare = word.removesuffix("'s")
-        if word[0].isdigit() or word in _NUMBER_WORDS:
-            words.append("#")
-        elif bare in names:
-            words.append("@")
-        else:
-            words.append(word)
-            if len(bare) > 1 and bare not in _FUNCTION_WORDS:
-                stems.add(_stem(bare))
+    words = [_abstract(word, names) for word in renamed_words(text)]
+    kept = (word.removesuffix("'s") for word in problem_words(text) if len(_abstract(word, names)) > 1)
+    stems = {_stem(word) for word in kept if len(word) > 1 and word not in _FUNCTION_WORDS}
     is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
     counted = quantities(problem_words(without_ordinal_endings(text)))
     nouns = (
@@ -132,6 +125,13 @@ def read_template(text: str) -> Template:
         frozenset(one.value for one in counted),
         frozenset((value, noun) for value, noun in nouns if noun),
     )
+
+
+def _abstract(word: str, names: set[str]) -> str:
+    """`#` for a number, `@` for a name, and any other word itself."""
+    if word[0].isdigit() or word in _NUMBER_WORDS:
+        return "#"
+    return "@" if word.removesuffix("'s") in names else word
 
 
 def _tells(word: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from stages.foundations.funnel import Funnel
 from stages.foundations.seeds import derive_seed
 
 Row = dict[str, Any]
+_PICTURE = re.compile(
+    r"!\[[^\]\[]*\]\([^()]*\)|\\includegraphics(?:\[[^\]\[]*\])?\{[^{}]*\}|<img\b[^<>]*>", re.IGNORECASE
+)
 _TEXTS = ("problem_id", "source", "problem", "answer", "licence")
 
 
@@ -121,7 +125,7 @@ def drop_unusable(rows: Sequence[Row], max_problem_characters: int, funnel: Funn
     for row in rows:
         if len(row["problem"]) > max_problem_characters:
             funnel.drop(row, "problem_too_long", f"{len(row['problem'])} characters")
-        elif not normalise_problem(row["problem"]):
+        elif not normalise_problem(_PICTURE.sub(" ", row["problem"])):
             funnel.drop(row, "no_problem")
         elif answer_kind(row["answer"]) is None:
             funnel.drop(row, "no_answer")

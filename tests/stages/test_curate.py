@@ -19,7 +19,7 @@ def test_every_reason_once(tmp_path):
             ("Compute 5+5", "11"),  # the same problem, another answer: neither can be trusted
             ("Compute 2+2.", "4"),  # stands in the benchmark
             ("Compute 3+3.", " "),
-            ("?!", "7"),
+            ("?! ![a figure](pictures/a.png)", "7"),
             ("Compute " + "1+" * 150 + "1.", "151"),
             ("What colour?", "dark red"),
             ("Expand (x+1)^2.", "x^2+2x+1"),

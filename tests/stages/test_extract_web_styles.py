@@ -142,3 +142,71 @@ def test_numbers_alone_are_no_exercises_on_a_page_without_solutions():
     versions = "".join(f"<h2>2.{n}.0</h2><p>Find files faster.</p>" for n in (3, 2, 1))
     assert pairs(versions) == []
     assert len(pairs(versions + "<h4>Solution</h4><p>None.</p>")) == 3
+
+
+QUIZ = (
+    "## Question 1\nWhich metal melts first?\n\n- A: tin\n- B: iron\n\nAnswer: A\n\n"
+    "## Question 2\nWhich one rusts?\n\n- A: gold\n- B: iron\n\nAnswer: B\n"
+)
+
+
+def test_a_is_an_option_or_a_point_where_b_follows_and_an_answer_elsewhere():
+    assert pairs(QUIZ, "markdown") == [
+        ("Which metal melts first?\n- A: tin\n- B: iron", "A"),
+        ("Which one rusts?\n- A: gold\n- B: iron", "B"),
+    ]
+    points = (
+        "### Problem 1\nA square has the corners\n\nA: (1,1), B: (4,1). Find its area.\n\n### Solution\n$9$"
+    )
+    assert pairs(points, "markdown") == [
+        ("A square has the corners\nA: (1,1), B: (4,1). Find its area.", "$9$")
+    ]
+    assert pairs("Q: What is 2+3?\n\nA: 5\n\nQ: And 3+3?\n\nA: 6", "markdown") == [
+        ("What is 2+3?", "5"),
+        ("And 3+3?", "6"),
+    ]
+
+
+def test_numbered_headings_are_exercises_where_toggles_answer_them():
+    one = "### {}. What does it print?\n\n```\n{}\n```\n\n- A: 1\n- B: 2\n\n"
+    one += "<details><summary><b>Answer</b></summary>\n\n#### Answer: B\n\nIt adds.\n\n</details>\n\n"
+    found = pairs(one.format(1, "1+1") + one.format(2, "3-1"), "markdown")
+    assert found == [
+        (f"What does it print?\n```\n{code}\n```\n- A: 1\n- B: 2", "B\nIt adds.") for code in ("1+1", "3-1")
+    ]
+    chapters = "# 1. Sums\n\nText on sums.\n\n# 2. Products\n\nText on products.\n\n### Answer\n\n7\n"
+    assert all(solution is None or "Text" not in solution for _, solution in pairs(chapters, "markdown"))
+
+
+def test_a_question_in_a_summary_hides_its_answer():
+    page = "<p>Quiz</p>" + "".join(
+        f"<details><summary>Question {n}: What is {n}+2?</summary><p>It is {n + 2}.</p></details>"
+        for n in (1, 2)
+    )
+    assert pairs(page) == [("What is 1+2?", "It is 3."), ("What is 2+2?", "It is 4.")]
+
+
+def test_optional_arguments_and_blanks_of_exam_papers():
+    source = r"""\begin{questions}
+\question[$**$] Find $a$ with $2a=6$. \begin{solution}[60 mm] It is $3$. \end{solution}
+\question[4] Solve $x+2=9$. \begin{solutionorlines}[\stretch{1}] $x=7$ \end{solutionorlines}
+\question The capital of Italy is \fillin[Rome][2in]. \begin{solution} Rome \end{solution}
+\end{questions}"""
+    assert pairs(source, "latex") == [
+        ("Find $a$ with $2a=6$.", "It is $3$."),
+        ("Solve $x+2=9$.", "$x=7$"),
+        ("The capital of Italy is ____ .", "Rome"),
+    ]
+
+
+def test_of_several_solutions_in_one_box_the_first_counts_and_a_hint_is_none():
+    box = (
+        "::: challenge\n\nHow much is 2+2?\n\n{}:::: solution\n4\n::::\n\n:::: solution\nFour.\n::::\n\n:::\n"
+    )
+    assert pairs(box.format(""), "markdown") == [("How much is 2+2?", "4")]
+    hint = ":::: solution\n\n## Hint\n\nCount.\n::::\n\n"
+    assert pairs(box.format(hint), "markdown") == [("How much is 2+2?", "4")]
+    several = (
+        "::: box\n\nFirst one?\n\n:::: solution\n1\n::::\n\nSecond one?\n\n:::: solution\n2\n::::\n\n:::\n"
+    )
+    assert ("First one?\nSecond one?", "1") not in pairs(several, "markdown")

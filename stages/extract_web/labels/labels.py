@@ -8,6 +8,7 @@ the page's end, a list that is merely numbered) is decided in page_labels.py.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -78,6 +79,9 @@ HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
 _DECORATION = " ¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
 _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
+_FIRST_OPTION = re.compile(r"\W*A\s*[:：]")
+_SECOND_OPTION = re.compile(r"\W*B\s*[:：]")
+_OPTIONS_IN_LINE = re.compile(r"\W*A\s*[:：].*?(?:^|[\s,;)|])B\s*[:：]", re.DOTALL)
 _BARE_NUMBER = re.compile(
     r"[(\[]?(?P<number>\d{1,4}(?:[.-]\d{1,3}){0,2})[.):\]]*(?:\s*(?:\*+|★|\$\\star\$))?"
 )
@@ -174,6 +178,13 @@ def _bare_number(text: str) -> Label | None:
     return Label(Part.PROBLEM, "", found["number"]) if found else None
 
 
+def is_first_option(text: str, following: Sequence[str]) -> bool:
+    """True for the choice or point `A: ...` of a list: `B: ...` stands in the same block or begins one soon after."""
+    if not _FIRST_OPTION.match(text):
+        return False
+    return bool(_OPTIONS_IN_LINE.match(text)) or any(map(_SECOND_OPTION.match, following))
+
+
 def is_whole_label(text: str) -> bool:
     """True for a text that is nothing but a label."""
     return bool(text) and _whole_label(text) is not None
@@ -183,6 +194,12 @@ def is_toggle_label(text: str) -> bool:
     """True for the words of a link or button that opens a solution, an answer or a hint."""
     label = _whole_label(text) if text else None
     return label is not None and label.part is not Part.PROBLEM
+
+
+def is_aside_label(text: str) -> bool:
+    """True for a text that labels a hint or a discussion and nothing else."""
+    label = _whole_label(text) if text else None
+    return label is not None and label.part is Part.ASIDE
 
 
 def is_solution_label(text: str) -> bool:

@@ -94,6 +94,16 @@ def _digits(number: str) -> tuple[int, ...] | None:
     return tuple(map(int, found)) or None
 
 
+def numbered_headings(page: Page) -> list[Numbered]:
+    """Headings that begin with a number and ask or tell something: those of chapters do so too."""
+    found = []
+    for index, block in enumerate(page.blocks):
+        number, rest = strip_number(block.text) if block.kind == "heading" else ("", "")
+        if number and rest:
+            found.append(Numbered(index, number, rest, ("heading", block.level)))
+    return found
+
+
 def numbered_blocks(page: Page, start: int, end: int) -> list[Numbered]:
     """Blocks from `start` to `end` that begin with a number."""
     found = (leading_number(page.blocks[index], index) for index in range(start, end))

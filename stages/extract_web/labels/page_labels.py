@@ -12,13 +12,21 @@ from dataclasses import replace
 
 from stages.extract_web.labels.blocks import Mark, Page
 from stages.extract_web.labels.instructions import instruction_blocks
-from stages.extract_web.labels.labels import Label, Part, find_label
-from stages.extract_web.labels.numbering import Numbered, numbered_blocks, runs, strip_number
+from stages.extract_web.labels.labels import Label, Part, find_label, is_first_option
+from stages.extract_web.labels.numbering import (
+    Numbered,
+    numbered_blocks,
+    numbered_headings,
+    runs,
+    strip_number,
+)
 
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
 MIN_SOLVED_SHARE = 0.25
+OPTION_BLOCKS = 2
+"""Blocks after the first option in which the second one begins: an option may have a line of code."""
 NEAR = 3
 """Blocks from a container's beginning in which another of its kind is the same one."""
 
@@ -26,8 +34,10 @@ NEAR = 3
 def page_labels(page: Page) -> list[Label | None]:
     """One entry for each block: the label that it is or begins with, or None."""
     labels = [find_label(block) for block in page.blocks]
+    _drop_options(page, labels)
     if page.marks:
         _add_marks(page, labels)
+    _add_hidden_answers(page, labels)
     if any(label and label.part in SOLVES for label in labels):
         _add_numbered_run(page, labels)
     elif not page.quoted:
@@ -35,6 +45,25 @@ def page_labels(page: Page) -> list[Label | None]:
     for index in instruction_blocks(page, labels):
         labels[index] = Label(Part.BOUNDARY, "", "")
     return labels
+
+
+def _drop_options(page: Page, labels: list[Label | None]) -> None:
+    """`A:` is the first of several options or points, not the label of an answer, where `B:` follows."""
+    for index, label in enumerate(labels):
+        if label and label.part is Part.ANSWER:
+            following = [block.text for block in page.blocks[index + 1 : index + 1 + OPTION_BLOCKS]]
+            if is_first_option(page.blocks[index].text, following):
+                labels[index] = None
+
+
+def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
+    """What a question in a `summary` hides is its answer, where nothing hidden has a label."""
+    for index, (block, label) in enumerate(zip(page.blocks, labels, strict=True)):
+        if block.kind != "toggle" or not label or label.part is not Part.PROBLEM or not label.rest:
+            continue
+        end = page.box(index, len(page.blocks))  # of the `details` that begins with it
+        if end and not any(labels[index + 1 : end]):
+            labels[index + 1] = Label(Part.SOLUTION, page.blocks[index + 1].text, "", end=end, rule="markup")
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
@@ -84,7 +113,8 @@ def _add_numbered_run(page: Page, labels: list[Label | None]) -> None:
     ]
     if any(label and label.part is Part.PROBLEM for label in labels):
         return
-    free = [one for one in numbered_blocks(page, 0, len(page.blocks)) if labels[one.index] is None]
+    numbered = [*numbered_blocks(page, 0, len(page.blocks)), *numbered_headings(page)]
+    free = [one for one in numbered if labels[one.index] is None]
     longest = sorted((run for run in runs(free, is_gapless=True) if len(run) > 1), key=len, reverse=True)
     for run in longest[:MAX_RUNS]:
         places = [one.index for one in run]

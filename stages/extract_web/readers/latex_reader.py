@@ -30,11 +30,15 @@ _EVENT = re.compile(
 _PROBLEM = re.compile(
     r"(?:[a-z]{0,2}(?:exercise|example|exmp|problem|question)|exer|ex|prob|prb|ques|practice)\*?", re.I
 )
-_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionorbox|explanation)\*?", re.I)
+_SOLUTION = re.compile(r"(?:[a-z]{0,2}(?:solution|soln|sol)|solutionor[a-z]+|explanation)\*?", re.I)
 _ANSWER = re.compile(r"(?:answer|ans)\*?", re.I)
 _ASIDE = re.compile(r"hints?\*?", re.I)
 _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Za-z]+\*?|[\s{}\[\]~]+")
-_OPENS = re.compile(r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?|\n\s*\n")
+_OPENS = re.compile(
+    r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?(?:\[[^\[\]\n]{0,80}\])?|\n\s*\n"
+)
+_OPTION = re.compile(r"\[[^\[\]\n]{0,80}\]")
+"""An optional argument right after `\\begin{solution}`: a title, points, or room on paper."""
 MAX_EVENTS = 200_000
 MIN_STATED_CHARACTERS = 20
 """An environment's argument at least so long is the problem, a shorter one its title."""
@@ -152,8 +156,9 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
                 open_ones.append((event["name"], event.start(), event.end()))
             elif open_ones and open_ones[-1][0] == event["name"]:
                 name, start, inner = open_ones.pop()
+                part = named.get(name) or _part_of(name)
                 found.append(
-                    _Piece(named.get(name) or _part_of(name), start, inner, event.start(), event.end())
+                    _Piece(part, start, _after_option(source, part, inner), event.start(), event.end())
                 )
     found.sort(key=lambda piece: (piece.start, -piece.end))
     kept: list[_Piece] = []
@@ -163,6 +168,12 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
             kept.append(piece)
             last[piece.part] = piece.end
     return kept
+
+
+def _after_option(source: str, part: str, inner: int) -> int:
+    """The place after an optional argument at `inner`; that of an exercise may be its text, and is read later."""
+    option = _OPTION.match(source, inner) if part != "problem" else None
+    return option.end() if option else inner
 
 
 def _command(

@@ -31,6 +31,8 @@ _ENVIRONMENT = re.compile(
 )
 _UNIT = re.compile(r"\\unit(?:frac)?\s*\[([^\]]{0,80})\]\s*\{([^{}]{0,80})\}(?:\s*\{([^{}]{0,80})\})?")
 """A number in brackets and its unit, a fraction or not."""
+_BLANK = re.compile(r"\\(?:fillin|blank|blankline)\b\*?(?:\s*\[[^\[\]]{0,200}\])*")
+"""A blank to fill in, with what belongs into it and its width."""
 _FOOTNOTE = re.compile(r"\\(?:footnotemark|footnote)\b")
 _COMMAND = re.compile(r"\\([A-Za-z]+)\*?\s*")
 _SIGNS = {
@@ -79,7 +81,7 @@ def braced(source: str, start: int, ends: dict[int, int]) -> tuple[int, int] | N
 
 def plain(latex: str) -> str:
     """The text with formulas between dollar signs, one line a paragraph or item."""
-    latex = _without_drawings(latex)
+    latex = _BLANK.sub(" ____ ", _without_drawings(latex))
     latex = _UNIT.sub(lambda unit: f"{unit[1]} {'/'.join(filter(None, unit.groups()[1:]))}", latex)
     pieces, last = [], 0
     for formula in MATH.finditer(latex):

@@ -8,11 +8,10 @@ container with text and one solution in it is an exercise, whatever its name.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stages.extract_web.labels.labels import is_solution_label
+from stages.extract_web.labels.labels import is_aside_label, is_solution_label
 from stages.extract_web.pairing.exercises import Exercise
 from stages.extract_web.readers.markup import part_of_words, tokens
 from stages.extract_web.readers.text_reader import read_text
@@ -68,10 +67,13 @@ def read_marked_text(content: str) -> list[Exercise]:
             box.content.append(line)
             box.has_text |= bool(line.strip())
     boxes = list(_inner(page))
-    parts = Counter(id(box.outer) for box in boxes if box.part and box.part != "aside")
     for box in boxes:
-        if box.part in _SOLVES and box.outer and parts[id(box.outer)] == 1 and _asks(box.outer):
-            box.outer.part = "problem"
+        if box.part in _SOLVES and is_aside_label(_heading(box)):
+            box.part = "aside"
+    around = {id(box.outer): box.outer for box in boxes if box.part in _SOLVES and box.outer}
+    for box in around.values():  # each once: it may hold thousands of solutions
+        if _ends_in_solutions(box) and _asks(box):
+            box.part = "problem"
     if not any(box.part in _SOLVES for box in boxes):
         return []
     return _paired([box for box in boxes if box.part])
@@ -89,6 +91,23 @@ def _part_around(box: _Box) -> _Box:
     while not box.part and box.outer:
         box = box.outer
     return box
+
+
+def _heading(box: _Box) -> str:
+    """The text of the heading that a container begins with; Carpentries write `::: solution` and `## Hint`."""
+    first = next((line for line in box.content if isinstance(line, str) and line.strip()), "")
+    return first.strip(" #") if _HEADING.match(first) else ""
+
+
+def _ends_in_solutions(box: _Box) -> bool:
+    """True for a container in which only solutions, answers and hints come after the text: there is one exercise."""
+    parts = [
+        one.part if isinstance(one, _Box) else "text"
+        for one in box.content
+        if isinstance(one, _Box) or one.strip()
+    ]
+    first = next((place for place, part in enumerate(parts) if part in _SOLVES), len(parts))
+    return "problem" not in parts and {*parts[first:]} <= {*_SOLVES, "aside"}
 
 
 def _asks(box: _Box) -> bool:
