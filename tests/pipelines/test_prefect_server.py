@@ -129,7 +129,8 @@ def test_no_run_chooses_its_command_environment_or_folder():
 
     found = asyncio.run(made())
     assert found.command.split()[1:] == ["-m", "prefect.engine"] and found.working_dir == PROJECT
-    assert "LD_PRELOAD" not in found.env and found.env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
+    assert found.env.get("LD_PRELOAD") == os.environ.get("LD_PRELOAD")
+    assert found.env.get("PYTHONPATH") == os.environ.get("PYTHONPATH")
 
 
 def test_the_login_belongs_to_one_address_and_to_one_reader(tmp_path):

@@ -89,7 +89,9 @@ _DENIED_AFTER = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:that|this|it|which|(?:the|my) (?:answer|result))(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
     + _WRONG
-    + r"|\b(?:that|this|it) (?:isn't|wasn't) (?:right|correct)|\bactually,? no\b|\bscratch that\b|\bI was wrong\b"
+    # "It is impossible for a sum to ...": this "it" announces a clause and is no box.
+    + r"(?!\s+(?:for|to|that|since|because)\b)"
+    r"|\b(?:that|this|it) (?:isn't|wasn't) (?:right|correct)|\bactually,? no\b|\bscratch that\b|\bI was wrong\b"
     r"|\bI made (?:a mistake|an error)\b|\b(?:it|that|this|answer) should (?:have been|be)\b",
     re.IGNORECASE,
 )

@@ -148,6 +148,8 @@ def test_a_box_that_is_denied_or_taken_back_is_no_answer(response):
         r"It is not 41 but \boxed{42}.",
         r"The answer is \boxed{42}. Wait, let me check: 6*7=42. Yes, that is right.",
         r"\boxed{41} is wrong. It is \boxed{42}.",
+        r"our answer is $\boxed{42}.$ Note: the maximum is $7,$ since it is impossible for a sum to include others.",
+        r"So \boxed{42}, and it is not possible to do better.",
     ],
 )
 def test_a_box_beside_other_denials_is_the_answer(response):

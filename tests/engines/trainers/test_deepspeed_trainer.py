@@ -217,13 +217,14 @@ def test_weights_that_zero_3_spreads_are_whole_only_where_they_are_used(
         moved.append(sum(weight.numel() for weight in module.parameters()))
         return move(module, *where, **how)
 
-    monkeypatch.setattr(torch.nn.Module, "to", counted)
     policy = write_tiny_policy(tmp_path, tie=tie, hidden=416, layers=1)
     batches = micro_batches(3)
     expected = TorchTrainer(TORCH, ADAMW, MAX_NORM, language_model(policy, TORCH))
     params = deepspeed_params(3).model_copy(update={"gradient_checkpointing": gradient_checkpointing})
-    trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, language_model(policy, params))
-    assert not any(moved[1:]), "the reference is moved whole; no GPU ever holds all that is spread"
+    model = language_model(policy, params)  # probed whole, where a device has room for it
+    monkeypatch.setattr(torch.nn.Module, "to", counted)
+    trainer = DeepspeedTrainer(params, ADAMW, MAX_NORM, model)
+    assert not any(moved), "the reference is moved whole; no GPU ever holds all that is spread"
     head = trainer.model.module.get_output_embeddings().weight
     assert head.numel() == 0 < head.ds_numel
     theirs, ours = expected.evaluate(batches[4]), trainer.evaluate(batches[4])
