@@ -108,7 +108,7 @@ def named(recipe: str) -> str:
 def run_stages(
     root: Path, hours_per_stage: float, targets: tuple[str, ...] = (), env: Mapping[str, str] | None = None
 ) -> Done:
-    """Brings all stages up to date, or `targets` and what they depend on. Each stage that has to run is a task.
+    """Brings the graph up to date, or only `targets` and the stages before them. A stage that runs is a task.
 
     UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
     results are pulled where it has them, and pushed at the end. MLflow is updated after a failure, and at the

@@ -1,4 +1,4 @@
-"""What `make repro` shows: what it will do, one line for each stage that ran, and why it failed.
+"""What `make repro` prints: a forecast, one line for each stage that ran, and the output of a stage that failed.
 
 The console reads the output of `dvc repro` line by line. A stage begins with DVC's "Running stage" and ends with DVC's
 next message; the lines between are the stage's. All lines are kept in state/repro.log.
@@ -145,6 +145,7 @@ class Console:
         if _WARNING.search(line):
             stage.warning = line
             stage.warnings[line] = stage.warnings.get(line, 0) + 1
+        # Python's warnings and ours go on in indented lines: without them the remedy would be lost.
         elif line.startswith(" ") and stage.warning:
             count, stage.warning = stage.warnings.pop(stage.warning), f"{stage.warning}\n{line}"
             stage.warnings[stage.warning] = stage.warnings.get(stage.warning, 0) + count
@@ -160,7 +161,7 @@ class Console:
         seconds = self._clock() - stage.started
         self._ran += 1
         if stage.name not in self._quiet:
-            if not stage.is_resumed:
+            if not stage.is_resumed:  # else the next forecast would promise the rest of a stage as its whole
                 self._seconds[stage.name] = seconds
             name = f"{self._place()} {stage.name:<{self._width}}"
             headline = ", ".join(_headline(self._root, self._stages[stage.name]))

@@ -162,6 +162,7 @@ def _has_changed(
     if {file["path"] for file in files} != {*stage.deps, *stage.outs}:
         return True
     values = recorded.get("params", {}).get("params.yaml", {})
+    # Sizes, not hashes, of data and weights: DVC hashes them next, and a forecast must not take as long again.
     return any(_at(params, key) != value for key, value in values.items()) or any(
         _differs(root / file["path"], file) for file in files
     )

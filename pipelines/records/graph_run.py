@@ -1,7 +1,7 @@
 """One MLflow run for each run of the graph: all parameters, the scores and the gain on one line of MLflow's table.
 
-The stage runs that made it are its children. A record in `state/graph_runs/` holds what its MLflow run holds, so that
-`retrace mirror` can make it again:
+The runs of its stages are its child runs. A record in `state/graph_runs/` has the same content, so that
+`retrace mirror` can rebuild the MLflow run:
 
     {"key": "...", "ms": 1795597252116, "name": "laptop rl.group_size=8 s1", "lock_hashes": ["..."],
      "params": {"rl.group_size": "8"}, "metrics": {"score": 0.94}, "tags": {"kind": "graph_run"},
@@ -126,7 +126,7 @@ def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
 
 
 def experiment_places(root: Path, tell: Callable[[str], object] = str) -> Iterator[Place]:
-    """DVC's experiments, oldest first; one whose `dvc.lock` cannot be read is told and left out."""
+    """DVC's experiments, oldest first. One whose `dvc.lock` cannot be read is left out, with a warning."""
     listed = git_bytes(root, "for-each-ref", "--sort=creatordate", "--format=%(refname)", "refs/exps") or b""
     for reference in listed.decode().split():
         try:
@@ -153,7 +153,7 @@ def keep_record(place: Place, state: Path) -> dict[str, Any] | None:
 
 
 def kept_records(state: Path, tell: Callable[[str], object] = str) -> list[dict[str, Any]]:
-    """All records, oldest first; a broken one is told and left out."""
+    """All records, oldest first. A broken one is left out, with a warning."""
     records = []
     for file in sorted((state / "graph_runs").glob("*.json")):
         try:
