@@ -45,11 +45,14 @@ def main() -> None:
         if code:
             sys.exit(code)
         push_after_run(PROJECT)
-    result = read_result(PROJECT)
-    if result:
-        record_graph_run(PROJECT)
-        lines = summarize(result, time.monotonic() - started, changes_from_recipe(PROJECT))
-        print("\n" + "\n".join(lines))
+    record_graph_run(PROJECT)
+    show_result(PROJECT, time.monotonic() - started)
+
+
+def show_result(root: Path, seconds: float) -> None:
+    """Prints what the run of the graph achieved in its wall time; nothing where no report was made."""
+    if result := read_result(root):
+        print("\n" + "\n".join(summarize(result, seconds, changes_from_recipe(root))))
 
 
 def run_graph(lock: int, is_verbose: bool) -> int:

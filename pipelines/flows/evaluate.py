@@ -14,9 +14,9 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.flows.reproduce import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
 from pipelines.flows.stage_page import best_scores, metric_tables
 from pipelines.flows.stage_task import failed
+from pipelines.flows.whole_graph import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
 from pipelines.graph.params_lock import recipe_in_use
 from stages.foundations.about import about
 from stages.foundations.errors import UserError

@@ -2,6 +2,10 @@
 
 It is made from `dvc.lock` and small files in a few milliseconds, beside DVC, which then decides. A stage that is
 expected to run may not: its input can come out as before, or DVC's run cache can have its outputs.
+
+What has not run here has the time and size of a measured run, where the recipe's authors kept one:
+
+    python -m pipelines.graph.forecast MACHINE     # keeps the run of this project as the figures of its recipe
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,10 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.graph.result import changes_from_recipe, seconds_in_words
+from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.yaml_text import load_yaml
+from stages.observe.command import run_stage
+from stages.observe.progress import say
 from stages.observe.stage_timings import latest_runs
 from stages.observe.tracking import recipe_name
 
@@ -30,6 +39,8 @@ MOST_CHANGES = 4
 """Changes to the recipe that are shown, each with both values."""
 TIMES = "state/stage_seconds.json"
 """Recipe -> stage -> seconds of its last run, with DVC's work on its files."""
+MEASURED = "pipelines/recipes/measured.json"
+"""Recipe -> `machine` in words, and `stages`: name -> `seconds` and `bytes` of outputs, of one whole run."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,9 @@ class Forecast:
     bytes: int
     """Of the outputs that the running stages wrote the last time."""
     without_size: tuple[str, ...]
+    recipe: str = ""
+    measured_on: str = ""
+    """The machine of the recipe's measured run, where times of it are among `seconds`."""
 
 
 def recipe_lines(root: Path) -> list[str]:
@@ -72,9 +86,11 @@ def forecast_lines(forecast: Forecast, root: Path) -> list[str]:
     kinds = Counter(name.partition("@")[0] for name in forecast.running)
     named = ", ".join(f"{kind} ({count})" if count > 1 else kind for kind, count in kinds.items())
     free = f"{_size(shutil.disk_usage(root).free)} free"
+    seconds = f"about {seconds_in_words(forecast.seconds)}"
+    seconds += f", measured on {forecast.measured_on}" if forecast.measured_on else ""
     return [
         f"stages  up to {len(forecast.running)} of {forecast.stages}: {named}",
-        f"time    {_known(forecast, forecast.without_time, f'about {seconds_in_words(forecast.seconds)}')}",
+        f"time    {_known(forecast, forecast.without_time, seconds)}",
         f"disk    {_known(forecast, forecast.without_size, f'about {_size(forecast.bytes)} of results')}, {free}",
     ]
 
@@ -96,9 +112,16 @@ def make_forecast(root: Path) -> Forecast:
         if not more:
             break
         running |= more
-    times = _known_seconds(root)
+    recipe = _recipe(root)
+    measured = _read(root / MEASURED).get(recipe, {})
+    of_run = measured.get("stages", {})
     names = tuple(stage.address for stage in waiting if stage.address in running)
-    sizes = {name: _written_bytes(lock.get(name)) for name in names}
+    known_here = _known_seconds(root, recipe)
+    times = {name: one["seconds"] for name, one in of_run.items()} | known_here
+    sizes = {
+        name: _written_bytes(lock[name]) if name in lock else of_run.get(name, {}).get("bytes")
+        for name in names
+    }
     return Forecast(
         len(stages),
         names,
@@ -106,6 +129,8 @@ def make_forecast(root: Path) -> Forecast:
         tuple(name for name in names if name not in times),
         sum(size or 0 for size in sizes.values()),
         tuple(name for name, size in sizes.items() if size is None),
+        recipe,
+        measured["machine"] if any(name in of_run and name not in known_here for name in names) else "",
     )
 
 
@@ -128,9 +153,8 @@ def remember_seconds(root: Path, seconds: Mapping[str, float]) -> None:
     write_text_atomically(root / TIMES, json.dumps(known, indent=1) + "\n")
 
 
-def _known_seconds(root: Path) -> dict[str, float]:
-    """Seconds by stage of the recipe in use: what earlier runs of the graph took, else what the ledger has."""
-    recipe = _recipe(root)
+def _known_seconds(root: Path, recipe: str) -> dict[str, float]:
+    """Seconds by stage of the recipe: what earlier runs of the graph here took, else what the ledger has."""
     ledger = {
         line["name"]: float(line["seconds"])
         for line in latest_runs(root / "state" / "ledger.jsonl")
@@ -183,8 +207,8 @@ def _differs(path: Path, recorded: Mapping[str, Any]) -> bool:
     return path.is_file() and path.stat().st_size != recorded.get("size")
 
 
-def _written_bytes(recorded: Mapping[str, Any] | None) -> int | None:
-    return sum(out.get("size", 0) for out in recorded.get("outs", ())) if recorded else None
+def _written_bytes(recorded: Mapping[str, Any]) -> int:
+    return sum(out.get("size", 0) for out in recorded.get("outs", ()))
 
 
 def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
@@ -192,7 +216,7 @@ def _known(forecast: Forecast, unknown: tuple[str, ...], known: str) -> str:
     if not unknown:
         return known
     if len(unknown) == len(forecast.running):
-        return "not known before the first run"
+        return f"not known before the first run; `retrace plan {forecast.recipe}` estimates it"
     return (
         f"{known}, not known yet for {', '.join(unknown) if len(unknown) < 4 else f'{len(unknown)} stages'}"
     )
@@ -204,3 +228,30 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB" if count < 10 else f"{count:.0f} GB"
+
+
+def keep_as_measured(root: Path, machine: str) -> Path:
+    """Makes the finished run of a project the measured one of its recipe, and returns the file that says so.
+
+    UserError where params.yaml changes the recipe, or where the time of a stage of dvc.lock is not known.
+    """
+    recipe, stages = _recipe(root), _read(root / "dvc.lock").get("stages", {})
+    if not recipe or (changes := changes_from_recipe(root)):
+        raise UserError(
+            f"params.yaml is no unchanged recipe ({', '.join(changes) or 'no name'}): run `make repro` of one"
+        )
+    seconds = _known_seconds(root, recipe)
+    names = [stage.address for stage in graph_stages(root) if not writes_code(stage)]
+    if missing := [name for name in names if name not in stages or name not in seconds]:
+        raise UserError(f"no time is known for {', '.join(missing)}: let `make repro` run them here")
+    measured = _read(root / MEASURED)
+    measured[recipe] = {
+        "machine": machine,
+        "stages": {name: {"seconds": seconds[name], "bytes": _written_bytes(stages[name])} for name in names},
+    }
+    write_text_atomically(root / MEASURED, json.dumps(measured, indent=1, sort_keys=True) + "\n")
+    return root / MEASURED
+
+
+if __name__ == "__main__":
+    run_stage(lambda: say(str(keep_as_measured(PROJECT, " ".join(sys.argv[1:]) or "an unnamed machine"))))

@@ -10,6 +10,8 @@ from typing import Any
 
 from pipelines.graph.recipes import stages_left_out
 from pipelines.launching.resources import stage_gpus
+from stages.foundations.errors import UserError
+from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import METRICS, make_shared_folders
 
 
@@ -25,6 +27,16 @@ class DvcStage:
     def slug(self) -> str:
         """The name as the key of an artifact may be: lower case letters, digits and dashes."""
         return "".join(letter if letter.isalnum() else "-" for letter in self.name.lower())
+
+
+def project_folder(project: str) -> Path:
+    """The folder that a flow's parameter names, this project for none. UserError where no DVC project is."""
+    root = Path(project).absolute() if project else PROJECT
+    if not (root / "dvc.yaml").is_file():
+        raise UserError(
+            f"project {project!r} is no DVC project of this machine: {root / 'dvc.yaml'} is missing"
+        )
+    return root
 
 
 def stages_in_order(root: Path, targets: tuple[str, ...] = ()) -> list[DvcStage]:

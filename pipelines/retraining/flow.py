@@ -24,7 +24,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
 from pipelines.flows.choices import Policy, Recipe
-from pipelines.flows.reproduce import Hours, project_folder, run_stages
+from pipelines.flows.whole_graph import Hours, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.launching.resources import stage_hours

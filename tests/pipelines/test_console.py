@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 from pipelines.graph.console import Console
-from pipelines.graph.forecast import Forecast, forecast_lines, graph_stages, make_forecast, remember_seconds
+from pipelines.graph.forecast import (
+    Forecast,
+    forecast_lines,
+    graph_stages,
+    keep_as_measured,
+    make_forecast,
+    remember_seconds,
+)
 from stages.foundations.about import about
+from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.scratch import PROJECT
@@ -76,7 +85,11 @@ class Clock:
 def root(tmp_path: Path) -> Path:
     """A project in which the recipe `laptop` is in use and nothing has run."""
     (tmp_path / "pipelines").mkdir()
-    shutil.copytree(PROJECT / "pipelines" / "recipes", tmp_path / "pipelines" / "recipes")
+    shutil.copytree(
+        PROJECT / "pipelines" / "recipes",
+        tmp_path / "pipelines" / "recipes",
+        ignore=shutil.ignore_patterns("measured.json"),
+    )
     shutil.copy(PROJECT / "dvc.yaml", tmp_path / "dvc.yaml")
     shutil.copy(tmp_path / "pipelines" / "recipes" / "laptop.yaml", tmp_path / "params.yaml")
     (tmp_path / "state").mkdir()
@@ -272,10 +285,24 @@ def test_a_first_run_knows_neither_time_nor_disk(root: Path) -> None:
     forecast = make_forecast(root)
     assert len(forecast.running) == 23 and forecast.without_time == forecast.without_size == forecast.running
     _, time, disk = forecast_lines(forecast, root)
-    assert time == "time    not known before the first run" and disk.startswith(
-        "disk    not known before the first run, "
-    )
+    assert time == "time    not known before the first run; `retrace plan laptop` estimates it"
+    assert disk.startswith("disk    not known before the first run; ")
     assert forecast_lines(Forecast(24, (), 0.0, (), 0, ()), root) == []
+
+
+def test_a_first_run_has_the_figures_of_the_recipes_measured_run(finished: Path) -> None:
+    with pytest.raises(UserError, match="no time is known for base, collect@"):
+        keep_as_measured(finished, "two cores")
+    names = [stage.address for stage in graph_stages(finished) if stage.name != "code"]
+    remember_seconds(finished, dict.fromkeys(names, 10.0))
+    keep_as_measured(finished, "two cores")
+    (finished / "state" / "stage_seconds.json").unlink()
+    (finished / "dvc.lock").unlink()
+    lines = forecast_lines(make_forecast(finished), finished)
+    assert lines[1] == "time    about 3 min 50 s, measured on two cores"
+    assert re.match(r"disk    about \d+ bytes of results, ", lines[2])
+    remember_seconds(finished, dict.fromkeys(names, 1.0))
+    assert forecast_lines(make_forecast(finished), finished)[1] == "time    about 23 s"
 
 
 def test_every_stage_with_numbers_has_a_headline() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def task_runs(flow_run_id=None):
 
 @pytest.mark.slow
 def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_server, dvc_project):
-    from pipelines.flows.reproduce import reproduce
+    from pipelines.flows.whole_graph import reproduce
     from pipelines.graph.graph import stages_in_order
 
     names = [stage.name for stage in stages_in_order(dvc_project)]
@@ -92,8 +93,8 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
 
 @pytest.mark.slow
 def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, monkeypatch):
-    from pipelines.flows import reproduce as module
-    from pipelines.flows.reproduce import reproduce
+    from pipelines.flows import whole_graph as module
+    from pipelines.flows.whole_graph import reproduce
 
     mirrored = []
     monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
@@ -177,12 +178,16 @@ def test_a_folder_that_is_no_project_is_the_callers_mistake(prefect_server, tmp_
     assert "folder of a DVC project" in capsys.readouterr().out
 
 
-def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys):
+def test_a_server_that_does_not_answer_is_the_callers_mistake(capsys, monkeypatch):
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from pipelines.flows.reproduce import main
 
-    with temporary_settings(updates={PREFECT_API_URL: f"http://127.0.0.1:{unused_port()}/api"}):
+    address = f"http://127.0.0.1:{unused_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    with temporary_settings(
+        updates={PREFECT_API_URL: address}
+    ):  # this process has read the variables already
         assert main([]) == 2
     assert "no Prefect server answers at http://127.0.0.1:" in capsys.readouterr().err
 
@@ -204,11 +209,12 @@ def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("login", ["retrace:guess", None])
-def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, capsys, login):
-    from prefect.settings import PREFECT_API_AUTH_STRING, temporary_settings
+def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, capsys, monkeypatch, login):
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     from pipelines.flows.reproduce import main
 
+    monkeypatch.setenv("PREFECT_API_URL", PREFECT_API_URL.value())
     with temporary_settings(updates={PREFECT_API_AUTH_STRING: login}):
         assert main([]) == 2
     assert "refuses our login: set PREFECT_API_AUTH_STRING" in capsys.readouterr().err
@@ -216,8 +222,8 @@ def test_a_server_that_refuses_the_login_is_the_callers_mistake(prefect_server, 
 
 @pytest.mark.slow
 def test_a_failure_carries_the_last_lines_and_ends_the_flow(prefect_server, dvc_project):
-    from pipelines.flows.reproduce import reproduce
     from pipelines.flows.stage_task import StageFailed
+    from pipelines.flows.whole_graph import reproduce
 
     (dvc_project / "first.py").write_text("import sys; print('the cause'); sys.exit(1)")
     state = reproduce(project=str(dvc_project), return_state=True)
@@ -251,8 +257,28 @@ def test_a_flow_by_hand_that_fails_sends_its_last_lines_to_its_server(dvc_projec
 
 
 @pytest.mark.slow
+def test_by_hand_nothing_is_started_where_nothing_has_to_run(dvc_project, tmp_path):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    home = tmp_path / "prefect"
+
+    def by_hand():
+        command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
+        env = {**kept, "PREFECT_HOME": str(home)}
+        return subprocess.run(command, env=env, cwd=PROJECT, capture_output=True, text=True, timeout=180)
+
+    first = by_hand()
+    assert first.returncode == 0 and (dvc_project / "data/last.txt").exists() and home.exists(), first.stderr
+    shutil.rmtree(home)
+    again = by_hand()
+    assert again.returncode == 0 and "everything is up to date: " in again.stdout + again.stderr
+    assert not home.exists(), "Prefect was started"
+    (dvc_project / "data/last.txt").unlink()
+    assert by_hand().returncode == 0 and (dvc_project / "data/last.txt").exists()
+
+
+@pytest.mark.slow
 def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
-    from pipelines.flows.reproduce import reproduce
+    from pipelines.flows.whole_graph import reproduce
     from pipelines.runtime.process_group import TimedOut
 
     (dvc_project / "first.py").write_text(SLEEPER)

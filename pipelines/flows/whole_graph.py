@@ -1,0 +1,155 @@
+"""The Prefect flow `reproduce`: a task for each DVC stage that has to run, in graph order, with live logs.
+
+DVC decides what runs. The flow adds time limits, logs, GPUs and the end of child processes. `dvc repro` alone gives the
+same result. `make ui` offers the flow as a deployment with a form; pipelines/flows/reproduce.py runs it by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from pydantic import Field
+
+from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
+from pipelines.flows.result_page import Done, result_message, result_page, run_name
+from pipelines.flows.stage_page import UNCHANGED
+from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
+from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
+from pipelines.graph.params_lock import recipe_in_use
+from pipelines.graph.project_lock import project_lock
+from pipelines.graph.recipes import clear_strays
+from pipelines.graph.result import read_result
+from pipelines.graph.sharing import pull_before_run, push_after_run
+from pipelines.launching.resources import stage_hours
+from pipelines.mirroring.mirror import mirror
+from pipelines.records.graph_run import record_graph_run
+from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
+from pipelines.ui.temporary_server import server_in_use
+from stages.foundations.errors import UserError
+
+Hours = Annotated[float, Field(ge=0, le=24 * 30)]
+EXPECTED = (UserError, StageFailed, TimedOut)
+"""Errors whose message says what happened. Prefect would put a traceback into the log."""
+
+
+def run_name_of_form() -> str:
+    """The name of the run in progress, from its form."""
+    given = flow_run.parameters
+    try:
+        return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
+    except UserError:  # the flow itself reports it
+        return ""
+
+
+@flow(
+    name="reproduce",
+    flow_run_name=lambda: run_name_of_form() or "reproduce",
+    log_prints=False,
+    persist_result=False,
+)
+def reproduce(recipe: RecipeOrAsItIs = AS_IT_IS, hours_per_stage: Hours = 0.0, project: str = "") -> State:
+    """Bring every stage up to date, from raw data to the report. Unchanged stages are not run again.
+
+    Args:
+        recipe: Which recipe to take into use first: params.yaml becomes its copy. The first choice changes nothing.
+        hours_per_stage: A stage that runs longer is stopped, and the flow fails. 0 is what `launch.hours` says.
+        project: Folder of another DVC project on the worker's machine. Empty is this project.
+    """
+    logger = get_run_logger()
+    try:
+        root = project_folder(project)
+        with recipe_in_use(root, named(recipe), logger.info):
+            done = run_stages(root, hours_per_stage)
+            result = read_result(root)
+            page = result_page(root, result, done)
+    except EXPECTED as error:
+        logger.error("%s", error)
+        return failed(error)
+    create_markdown_artifact(page, key="result", description="What this run achieved")
+    for warning in result["warnings"] if result else ():
+        logger.warning("%s", warning)
+    return Completed(message=result_message(result, done))
+
+
+def named(recipe: str) -> str:
+    """The recipe that a form's choice names; "" for the first choice."""
+    return "" if recipe == AS_IT_IS else recipe
+
+
+def run_stages(
+    root: Path, hours_per_stage: float, targets: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+) -> Done:
+    """Brings the graph up to date, or only `targets` and the stages before them. A stage that runs is a task.
+
+    UserError before the first stage when params.yaml is wrong. The first failure raises. With a default DVC remote,
+    results are pulled where it has them, and pushed at the end. MLflow is updated after a failure, and at the
+    end when `dvc.lock` has changed. Faults of the remote or of MLflow are logged and do not fail the flow.
+    """
+    logger, started, before = get_run_logger(), time.monotonic(), _on_record(root)
+    tell = logger.info
+    clear_strays(root)
+    try:
+        flags, hours = pull_before_run(root, tell), stage_hours(root, hours_per_stage)
+        outcomes, left = {}, stages_in_order(root, targets)
+        while left:
+            with project_lock(root, tell):
+                count = count_unchanged(root, left, flags)
+            outcomes |= {stage.name: UNCHANGED for stage in left[:count]}
+            for stage in left[count : count + 1]:
+                task = bring_up_to_date.with_options(task_run_name=stage.name)
+                outcomes[stage.name] = task(str(root), stage, hours, env, flags, return_state=True).result()
+            left = left[count + 1 :]
+        push_after_run(root, tell)
+    except Exception:  # no interrupt: a person who presses Ctrl-C would have to wait
+        _mirror(root, tell)
+        raise
+    if _on_record(root) != before:
+        _mirror(root, tell)
+    # Also when nothing ran: `dvc repro` alone leaves no record.
+    done = Done(outcomes, time.monotonic() - started, record_graph_run(root, logger.warning))
+    tell(f"{done.told()}, {len(done.stages(UNCHANGED))} were up to date")
+    return done
+
+
+def _on_record(root: Path) -> bytes:
+    lock = root / "dvc.lock"
+    return lock.read_bytes() if lock.exists() else b""
+
+
+def _mirror(root: Path, tell: Callable[[str], None]) -> None:
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return
+    try:
+        report = mirror(root, root / "state")
+    except UserError as error:
+        tell(f"warning: {error}")
+        return
+    for line in [report.told(), *(f"warning: {problem}" for problem in report.problems)]:
+        tell(line)
+
+
+def run_by_hand(project: str) -> int:
+    """Runs the flow once; SIGTERM ends the stage with all its processes.
+
+    Returns 0 when all is done, 1 when a stage failed. UserError for a mistake of the caller, and KeyboardInterrupt.
+    """
+    try:
+        with terminated_as_interrupt(), server_in_use():
+            reproduce(project=project)
+    except (StageFailed, TimedOut) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
