@@ -57,8 +57,8 @@ class Step:
     inputs: tuple[Input, ...]
     raw: tuple[Mapping[str, Any], ...]
     """Where raw bytes came from, for the stages that bring them in; a generator has a kind and a seed."""
-    code_files: int | None
-    """Files in the fingerprint of its code; None where the fingerprint is no more at hand."""
+    definitions: int | None
+    """Of code in its fingerprint; None where the fingerprint is no more at hand."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,10 @@ def _step(entry: Entry, place: Place) -> Step:
     raw = tuple(_raw(entry))
     fingerprint = place.file(f"{CODE}{entry.stage}.json")
     is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
-    files = len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
-    return Step(entry, inputs, raw, files)
+    definitions = (
+        len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
+    )
+    return Step(entry, inputs, raw, definitions)
 
 
 def _is_stale(path: str, digest: str, makers: tuple[str, ...], place: Place) -> bool:

@@ -91,8 +91,8 @@ def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
     if len(params) > len(shown):
         lines.append(f"          and {len(params) - len(shown)} more: --params shows all")
     if entry.code:
-        files = f", {step.code_files} files" if step.code_files is not None else ""
-        lines.append(f"  code    {entry.code[:SHORT]}{files}{_told_commit(own)}")
+        reached = f", {step.definitions} definitions" if step.definitions is not None else ""
+        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_told_commit(own)}")
     lines.append(f"  run     {_told_run(own)}")
     return lines
 
@@ -156,7 +156,7 @@ def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
         "raw": [dict(one) for one in step.raw],
         "params": entry.params,
         "code_md5": entry.code,
-        "code_files": step.code_files,
+        "code_definitions": step.definitions,
         "commit": own.commit,
         "dirty": own.is_dirty,
         "mlflow_run": own.run_id,

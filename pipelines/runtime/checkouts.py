@@ -22,7 +22,7 @@ from typing import Any
 from pipelines.runtime.git import git
 from pipelines.runtime.process_group import environment
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, fingerprint
+from stages.foundations.fingerprints import Memory, stage_fingerprints
 from stages.foundations.hashing import stable_hash
 from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml
@@ -69,7 +69,7 @@ def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
 def code_files(
     code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """For each parameter file, the hash of every file that the stages run which the targets may need.
+    """For each parameter file, the hash of every definition that the stages run which the targets may need.
 
     That of `dvc.yaml` is of these stages alone.
     """
@@ -95,8 +95,8 @@ def code_files(
         found = []
         for own in params:
             files = {"dvc.yaml": stable_hash(needed)}
-            for module in modules:
-                files |= fingerprint(folder, f"stages.{module}.__main__", own, memory)
+            for stage, fingerprint in stage_fingerprints(folder, sorted(modules), own, memory).items():
+                files |= {f"{stage}: {name}": digest for name, digest in fingerprint.items()}
             found.append(files)
     return found
 

@@ -1,7 +1,7 @@
-"""Writes data/code/<stage>.json for every stage: the hash of each file of its import closure.
+"""Writes data/code/<stage>.json for every stage: the hash of each definition that it can reach.
 
 Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
-The parameters say which of several trainers, samplers, ... is run.
+The parameters say which of several trainers, samplers, ... is run (docs/fingerprints.md).
 
     python -m stages.code --params params.yaml --out data/code
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_json
-from stages.foundations.fingerprints import Memory, stage_fingerprint, stage_names
+from stages.foundations.fingerprints import stage_fingerprints, stage_names
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import read_definitions, require_names
@@ -34,9 +34,8 @@ def main(argv: list[str] | None = None) -> None:
 
 def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:
     """Writes one file per stage of the project at `root`; DVC has emptied the folder before."""
-    memory: Memory = {}
-    for name in stage_names(root):
-        write_json(out / f"{name}.json", stage_fingerprint(root, name, params, memory))
+    for name, fingerprint in stage_fingerprints(root, stage_names(root), params, {}).items():
+        write_json(out / f"{name}.json", fingerprint)
 
 
 if __name__ == "__main__":

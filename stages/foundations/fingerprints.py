@@ -1,11 +1,16 @@
-"""The static import closure of a module, as the parameters have it, and the hash of each file in it.
+"""The fingerprint of a stage's code: a hash of each definition that the stage can reach, with the parameters it has.
 
-What counts as an import: every `import` statement, inside functions too; the `__init__` of each package on the way;
-a string that is the dotted name of a module of the project (workers are started as `python -m stages.engines.x`).
-What does not: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is not the
-one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or what is
-absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
-What counts as a file: Python sources, and whatever else lies in their folders (page templates, word lists).
+A definition is what a module binds at its top level: a function, a class or a value. From `stages.<stage>.__main__` on,
+each definition reaches those whose names it uses. Where they stand counts for nothing: a definition may move to another
+file, and another definition beside it may change. `references` is the hash of who uses whom.
+
+What is followed: names, attributes of modules (`tables.PROBLEM`), imports inside functions, and a string that is the
+dotted name of a module of the project (workers are started as `python -m stages.engines.x`). What cannot be followed
+counts whole: a module that is passed on (`getattr(module, name)`), and one whose top level does more than define.
+What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
+not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
+what is absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
+Whatever else lies in the folder of a definition counts too (page templates, word lists).
 """
 
 from __future__ import annotations
@@ -13,8 +18,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +29,66 @@ from stages.foundations.stage_graph import read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 NO_CODE = {".py", ".pyc", ".md"}
-ABOUT = "stages/foundations/about.py"
-"""A stage with this file in its closure asks the stages of the graph about themselves while it runs."""
+ABOUT = ("stages.foundations.about", "about")
+"""A stage that reaches this function asks the stages of the graph about themselves while it runs."""
 OBSERVERS = "stages.observe"
 """The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
+ALL = "*"
+"""In place of a name: every definition of the module."""
+GUARD = "__main__"
+"""The definition that stands for what a module does as a program, behind `if __name__ == "__main__":`."""
+PLACES = {"__file__", "__name__", "__package__", "__spec__"}
+"""Names by which code learns where it stands: moving it changes what it does."""
+
+Address = tuple[str, str]
+"""Dotted name of a module, and the name of a definition in it."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What one statement at a module's top level says; of a module that counts whole, all its statements."""
+
+    syntax: str
+    """Hash of the syntax tree without positions, comments, bare strings and the project's own modules."""
+    names: frozenset[tuple[str, ...]]
+    """Names that it uses, with their attributes: `("tables", "PROBLEM")` for `tables.PROBLEM`."""
+    imports: Mapping[str, tuple[str, ...]]
+    """Names that imports inside it bind -> the dotted names of what they may be."""
+    strings: frozenset[str]
+    """Its strings that could be dotted names."""
+    cases: tuple[Case, ...]
+    decorators: frozenset[tuple[str, ...]] = frozenset()
+    """Names of what decorates it. One of the project's own may put the definition somewhere, as in a registry."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case of `match chosen(section, ...)`."""
+
+    section: str
+    """Dotted place in the parameter file."""
+    params_class: str
+    """Name of the class that the case is for; its `kind` is what the section must say."""
+    body: Definition
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a Python file says."""
+
+    sha256: str
+    """Of the whole syntax tree; "" when the file holds no statement."""
+    definitions: Mapping[str, Definition]
+    imports: Mapping[str, tuple[str, ...]]
+    """Names that the module imports -> the dotted names of what they may be."""
+    is_whole: bool
+    """Whether its definitions are one: at its top level it does more than define names, each once."""
+    kinds: Mapping[str, str]
+    """The `kind` of each class that has one."""
+
+
+Memory = dict[Path, Source]
+"""Sources read so far, shared by the fingerprints of all stages: each file is parsed once."""
 
 
 def stage_names(root: Path) -> list[str]:
@@ -36,54 +98,19 @@ def stage_names(root: Path) -> list[str]:
     )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A case of `match chosen(section, ...)`."""
-
-    section: str
-    """Dotted place in the parameter file."""
-    params_class: str
-    """Dotted name of the class that the case is for; its `kind` is what the section must say."""
-    imports: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Source:
-    """What a Python file says."""
-
-    sha256: str
-    """"" when the file holds no statement."""
-    imports: frozenset[str]
-    """Names that it may import whatever the parameters are."""
-    choices: tuple[Choice, ...]
-    kinds: Mapping[str, str]
-    """The `kind` of each class that has one."""
-
-
-Memory = dict[Path, Source]
-"""Sources read so far, shared by the fingerprints of all stages: each file is parsed once."""
-
-
-def stage_fingerprint(root: Path, stage: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
-    """What data/code/<stage>.json holds: the files that the stage may import, and what it learns about other stages.
+def stage_fingerprints(
+    root: Path, stages: Iterable[str], params: Mapping[str, Any], memory: Memory
+) -> dict[str, dict[str, str]]:
+    """What data/code/<stage>.json holds, by stage: `Reach.hashes`, and what a page learns about other stages.
 
     `params` is the whole parameter file. UserError when a source does not parse.
     """
-    hashes = fingerprint(root, f"stages.{stage}.__main__", params, memory)
-    return hashes | what_stages_say(root, params, memory) if ABOUT in hashes else hashes
-
-
-def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
-    """`{path under root: sha256}` of all that `module` imports; files without a statement are left out.
-
-    `params` is the whole parameter file. UserError when a source does not parse.
-    """
-    files = import_closure(root, module, params, memory)
-    hashes = {file: memory[file].sha256 for file in files}
-    for folder in {file.parent for file in files}:
-        others = (path for path in folder.iterdir() if path.is_file() and path.suffix not in NO_CODE)
-        hashes |= {path: _sha256(path.read_bytes()) for path in others}
-    return {path.relative_to(root).as_posix(): hashes[path] for path in sorted(hashes) if hashes[path]}
+    project, found = Project(root, params, memory), {}
+    for stage in stages:
+        reach = project.reach(f"stages.{stage}.__main__")
+        asks = ABOUT in reach.definitions
+        found[stage] = reach.hashes() | (what_stages_say(root, params, memory) if asks else {})
+    return found
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
@@ -101,91 +128,384 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
     return hashes
 
 
-def import_closure(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> set[Path]:
-    """Files under `root` that importing `module` may execute, now or later, with these parameters."""
-    pending, seen, files = [module], set(), set()
-    while pending:
-        name = pending.pop()
-        if name in seen or f"{name}.".startswith(f"{OBSERVERS}."):
-            continue
-        seen.add(name)
-        pending += [name.rpartition(".")[0]] if "." in name else []
-        file = _file_of(root, name)
-        if file and file not in files:
-            files.add(file)
-            source = _remembered(file, name, memory)
-            pending += source.imports
+@dataclass(frozen=True)
+class Reach:
+    """All that a module may compute with."""
+
+    definitions: Mapping[Address, str]
+    """Hash of each definition, its own and not of what it uses."""
+    uses: Mapping[Address, frozenset[tuple[str, Address]]]
+    """Under which name it uses which other ones."""
+    files: Mapping[str, Path]
+    """File of each module that is imported."""
+    others: tuple[Path, ...]
+    """Files that are no Python, in the folders of the definitions."""
+
+    def hashes(self) -> dict[str, str]:
+        """`{name: sha256}` of the definitions and other files, and `references`. No place is in it."""
+        found = defaultdict(list)
+        for address, digest in self.definitions.items():
+            found[self.name(address)].append(digest)
+        for path in self.others:
+            found[path.name].append(_sha256(path.read_bytes()))
+        merged = {
+            name: one[0] if len(one) == 1 else _sha256(repr(sorted(one)).encode())
+            for name, one in found.items()
+        }
+        return dict(sorted(merged.items())) | {"references": self._references()}
+
+    def name(self, address: Address) -> str:
+        """How a definition is called in the fingerprint: a whole module by its last name."""
+        module, name = address
+        return module.rpartition(".")[2] if name in (ALL, GUARD) else name
+
+    def where(self, name: str) -> str:
+        """`stages/sft/loop.py: run` for a name in the fingerprint; the name alone where it is of no definition."""
+        files = {self.files[one[0]].as_posix() for one in self.definitions if self.name(one) == name}
+        return f"{', '.join(sorted(files))}: {name}" if files else name
+
+    def _references(self) -> str:
+        """Twins, which have one name and one text, are told apart by their modules. No other module is in it."""
+        twins = Counter((self.name(address), digest) for address, digest in self.definitions.items())
+
+        def key(address: Address) -> tuple[str, ...]:
+            found = (self.name(address), self.definitions[address])
+            return (*found, address[0]) if twins[found] > 1 else found
+
+        lines = {(key(user), name, key(used)) for user, uses in self.uses.items() for name, used in uses}
+        return _sha256(repr(sorted(lines)).encode())
+
+
+@dataclass
+class Project:
+    """The sources at `root`, as a parameter file makes use of them. What was found for one stage serves the others."""
+
+    root: Path
+    params: Mapping[str, Any]
+    memory: Memory
+    _files: dict[str, Path | None] = field(default_factory=dict)
+    _uses: dict[Address, tuple[str, frozenset[tuple[str, Address]], frozenset[str]]] = field(
+        default_factory=dict
+    )
+
+    def reach(self, module: str) -> Reach:
+        """All that running `module` as a program may compute with."""
+        definitions, uses = {}, {}
+        imported, pending = set(), [(module, GUARD)]
+        while pending:
+            address = pending.pop()
+            if address in definitions:
+                continue
+            definitions[address], uses[address], modules = self._look_up(address)
+            pending += (used for _, used in uses[address])
+            pending += self._import({address[0], *modules}, imported)
+        files = {one: self._file(one) for one in imported if self._file(one)}
+        folders = {files[one].parent for one, _ in definitions}
+        others = (
+            path for one in folders for path in one.iterdir() if path.suffix not in NO_CODE and path.is_file()
+        )
+        inside = {one: path.relative_to(self.root) for one, path in files.items()}
+        return Reach(definitions, uses, inside, tuple(sorted(others)))
+
+    def _import(self, modules: Iterable[str], imported: set[str]) -> Iterator[Address]:
+        """Adds the modules and all that importing them imports; yields those that count whole."""
+        pending = list(modules)
+        while pending:
+            module = pending.pop()
+            if module in imported or not self._file(module):
+                continue
+            imported.add(module)
+            source = self._source(module)
+            pending += [module.rpartition(".")[0]] if "." in module else []
             pending += (
-                imported
-                for choice in source.choices
-                if _is_chosen(choice, root, params, memory)
-                for imported in choice.imports
+                one
+                for targets in source.imports.values()
+                for target in targets
+                for one in self._modules(target)
             )
-    return files
+            if source.is_whole:
+                yield (module, ALL)
+            for name, definition in source.definitions.items():
+                targets = (
+                    one for names in definition.decorators for one in source.imports.get(names[0], names[:1])
+                )
+                if any(one in source.definitions or self._find(one) for one in targets):
+                    yield (module, name)
+
+    def definition(self, address: Address) -> Definition | None:
+        """What stands at an address; None for one that only stands for others."""
+        return self._source(address[0]).definitions.get(address[1])
+
+    def _look_up(self, address: Address) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
+        """A definition's hash, what it uses under which name, and the modules that it imports."""
+        if address not in self._uses:
+            module, name = address
+            source = self._source(module)
+            if name in source.definitions:
+                self._uses[address] = self._of(source.definitions[name], module)
+            else:  # ALL of a module whose definitions stand apart, or a module that does nothing as a program
+                parts = frozenset((one, (module, one)) for one in source.definitions if name == ALL)
+                self._uses[address] = "", parts, frozenset()
+        return self._uses[address]
+
+    def _of(
+        self, definition: Definition, module: str
+    ) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
+        source, said = self._source(module), [definition.syntax]
+        uses: set[tuple[str, Address]] = set()
+        modules = {
+            one
+            for targets in definition.imports.values()
+            for target in targets
+            for one in self._modules(target)
+        }
+        for names in definition.names:
+            head, text = names[0], ".".join(names)
+            targets = [*definition.imports.get(head, ()), *source.imports.get(head, ())]
+            if head in source.definitions and head != GUARD:
+                uses.add((head, (module, ALL if source.is_whole else head)))
+            for target in targets or source.imports.get(ALL, ()):
+                found = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
+                uses |= {(text, one) for one in found}
+                if not self._is_ours(target):
+                    said.append(f"{head} is {target}")
+            if head in PLACES:
+                said.append(f"in {module}")
+            if head == "globals":
+                uses.add((head, (module, ALL)))
+        for text in (one for one in definition.strings if self._file(one) and not _observes(one)):
+            uses.add((GUARD, (text, ALL)))
+            if self._file(f"{text}.__main__"):
+                uses.add((GUARD, (f"{text}.__main__", GUARD)))
+        for case in definition.cases:
+            if self._is_chosen(case, module):
+                digest, more, imported = self._of(case.body, module)
+                said.append(f"{case.section} {digest}")
+                uses |= more
+                modules |= imported
+        return _sha256("\n".join([said[0], *sorted(said[1:])]).encode()), frozenset(uses), frozenset(modules)
+
+    def _is_chosen(self, case: Case, module: str) -> bool:
+        """Whether the parameter file has the case's kind; True also for a class that has none."""
+        said: Any = self.params
+        for part in [*case.section.split("."), "kind"]:
+            said = said.get(part) if isinstance(said, Mapping) else None
+        for target in self._source(module).imports.get(case.params_class, (f"{module}.{case.params_class}",)):
+            for place, name in self._find(target):
+                kind = self._source(place).kinds.get(case.params_class if name == ALL else name)
+                if kind is not None:
+                    return kind == said
+        return True
+
+    def _find(self, dotted: str) -> set[Address]:
+        """The definitions that a dotted name may be; none for what is not the project's, and for what observes."""
+        if not self._is_ours(dotted) or _observes(dotted):
+            return set()
+        parts = dotted.split(".")
+        cut = next((cut for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))), 0)
+        module, rest = ".".join(parts[:cut]), parts[cut:]
+        if not cut:
+            return set()
+        source = self._source(module)
+        if rest and rest[0] in source.definitions:
+            return {(module, ALL if source.is_whole else rest[0])}
+        if rest and rest[0] in source.imports:
+            return {
+                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]))
+            }
+        return {(module, ALL)}
+
+    def _is_ours(self, dotted: str) -> bool:
+        return self._file(dotted.partition(".")[0]) is not None
+
+    def _modules(self, dotted: str) -> Iterator[str]:
+        """The modules that importing a dotted name imports, without those above them."""
+        parts = dotted.split(".")
+        if not _observes(dotted):
+            yield from (
+                ".".join(parts[:cut]) for cut in range(len(parts), 0, -1) if self._file(".".join(parts[:cut]))
+            )
+
+    def _source(self, module: str) -> Source:
+        file = self._file(module)
+        assert file
+        if file not in self.memory:
+            self.memory[file] = read_source(
+                file, module if file.name == "__init__.py" else module.rpartition(".")[0]
+            )
+        return self.memory[file]
+
+    def _file(self, module: str) -> Path | None:
+        """A package without an `__init__.py` is its folder: it imports nothing."""
+        if module not in self._files:
+            place = self.root.joinpath(*module.split("."))
+            files = (place.with_suffix(".py"), place / "__init__.py")
+            self._files[module] = next((file for file in files if file.is_file()), None)
+        return self._files[module]
 
 
-def _remembered(file: Path, module: str, memory: Memory) -> Source:
-    if file not in memory:
-        memory[file] = read_source(file, module if file.name == "__init__.py" else module.rpartition(".")[0])
-    return memory[file]
-
-
-def _is_chosen(choice: Choice, root: Path, params: Mapping[str, Any], memory: Memory) -> bool:
-    """Whether the parameter file has the case's kind; True also for a class that has none."""
-    said: Any = params
-    for part in [*choice.section.split("."), "kind"]:
-        said = said.get(part) if isinstance(said, Mapping) else None
-    module, _, name = choice.params_class.rpartition(".")
-    file = _file_of(root, module)
-    own = _remembered(file, module, memory).kinds.get(name) if file else None
-    return own is None or own == said
+def _observes(dotted: str) -> bool:
+    return f"{dotted}.".startswith(f"{OBSERVERS}.")
 
 
 def read_source(path: Path, package: str) -> Source:
-    """Hashes the syntax tree without positions, comments and bare strings, and collects imports, choices and kinds.
+    """The definitions of a file whose relative imports are resolved against `package`.
 
-    Fields that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`) agree.
+    Fields of the syntax tree that are empty are not hashed, so that Python 3.11 and 3.12 (which adds `type_params`)
+    agree.
     """
-    text = path.read_bytes()
-    tree = _without_bare_strings(_parse(path, text))
-    dump: list[str] = []
-    if tree.body:
-        _dump(tree, dump.append)
-    cases = (
-        list(_cases(tree, package)) if b"chosen" in text else []
-    )  # few files have any, and a walk takes long
-    inside = {id(node) for _, case in cases for part in case.body for node in ast.walk(part)}
-    choices = (
-        Choice(section, name, frozenset(imported_names(ast.Module(case.body, []), package)))
-        for (section, name), case in cases
-    )
+    tree = _without_bare_strings(_parse(path))
+    imports, parts, rest = _Reader(package), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
+    is_whole = False
+    for statement in tree.body:
+        match statement:
+            case ast.Import() | ast.ImportFrom():
+                imports.read(statement)
+            case ast.If(test=ast.Name("TYPE_CHECKING")):
+                pass  # it is never run
+            case ast.If(test=ast.Compare(left=ast.Name("__name__"))):
+                parts[GUARD] += statement.body
+                rest += statement.body
+            case _:
+                names = _bound(statement)
+                is_whole |= not names or not parts.keys().isdisjoint(names)
+                rest.append(statement)
+                for name in names:
+                    parts[name].append(statement)
+    definitions = {name: _definition(statements, package) for name, statements in parts.items()}
+    if is_whole:
+        definitions = dict.fromkeys([*parts, ALL], _definition(rest, package))
+    said = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
     return Source(
-        _sha256("".join(dump).encode()) if dump else "",
-        frozenset(imported_names(tree, package, inside)),
-        tuple(choices),
+        _sha256(repr([said, sorted(imports.imports.items())]).encode()) if tree.body else "",
+        definitions,
+        imports.imports,
+        is_whole,
         dict(_kinds(tree)),
     )
 
 
-def _cases(tree: ast.Module, package: str) -> Iterator[tuple[tuple[str, str], ast.match_case]]:
-    """Section and dotted class name of each case of a `match chosen("section", ...)`, with the case.
+def _bound(statement: ast.stmt) -> list[str]:
+    """The names that a statement defines; none where it does something else, or more."""
+    match statement:
+        case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+            return [name]
+        case ast.Assign(targets=targets):
+            flat = [
+                one
+                for target in targets
+                for one in (target.elts if isinstance(target, ast.Tuple) else [target])
+            ]
+        case ast.AnnAssign(target=target):
+            flat = [target]
+        case ast.AST(name=ast.Name() as target):  # `type X = ...`
+            flat = [target]
+        case _:
+            return []
+    return [one.id for one in flat] if all(isinstance(one, ast.Name) for one in flat) else []
 
-    A case that is not for one imported class is none: it counts whatever is chosen.
-    """
-    classes = {
-        alias.asname or alias.name: f"{_base(node, package)}.{alias.name}"
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    for node in ast.walk(tree):
+
+def _definition(statements: Iterable[ast.stmt], package: str) -> Definition:
+    reader, decorating = _Reader(package), _Reader(package)
+    for statement in statements:
+        reader.read(statement)
+        decorating.read(getattr(statement, "decorator_list", []))
+    return replace(reader.definition(), decorators=decorating.definition().names)
+
+
+class _Reader:
+    """Writes syntax trees as text, and collects what they name. No generator: it would take five times as long."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._text: list[str] = []
+        self._names: set[tuple[str, ...]] = set()
+        self._strings: set[str] = set()
+        self._cases: list[Case] = []
+        self.imports: dict[str, tuple[str, ...]] = {}
+
+    def definition(self) -> Definition:
+        syntax = _sha256("".join(self._text).encode())
+        return Definition(
+            syntax, frozenset(self._names), self.imports, frozenset(self._strings), tuple(self._cases)
+        )
+
+    def read(self, node: object) -> None:
         match node:
-            case ast.Match(subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(section), _])):
+            case ast.Import(names):
+                for alias in names:
+                    # `import a.b` binds `a`; that it imports `a.b` as well stands under no name.
+                    self._bind(
+                        alias.asname or alias.name.partition(".")[0],
+                        alias.name if alias.asname else alias.name.partition(".")[0],
+                    )
+                    self._bind("", alias.name)
+            case ast.ImportFrom():
+                base = _base(node, self._package)
+                for alias in node.names:
+                    self._bind(
+                        alias.asname or alias.name, base if alias.name == ALL else f"{base}.{alias.name}"
+                    )
+            case ast.Attribute() if names := _dotted(node):
+                self._names.add(names)
+                self._text.append(f"{'.'.join(names)} {type(node.ctx).__name__}")
+            case ast.Match(
+                subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(str(section)), subject])
+            ):
+                self._names.add(("chosen",))
+                self._text.append(f"chosen {section}(")
+                self.read(subject)
                 for case in node.cases:
-                    pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
-                    match pattern:
-                        case ast.MatchClass(cls=ast.Name(name)) if name in classes:
-                            yield (section, classes[name]), case
+                    self._read_case(section, case)
+                self._text.append(")")
+            case ast.AST():
+                self._read_fields(node)
+            case list():
+                for item in node:
+                    self.read(item)
+                    self._text.append(",")
+            case _:
+                self._text.append(repr(node))
+
+    def _read_fields(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Name):
+            self._names.add((node.id,))
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and DOTTED_NAME.fullmatch(node.value)
+        ):
+            self._strings.add(node.value)
+        self._text.append(f"{type(node).__name__}(")
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is not None and value != [] and name not in ("kind", "type_comment"):
+                self._text.append(f"{name}=")
+                self.read(value)
+        self._text.append(")")
+
+    def _read_case(self, section: str, case: ast.match_case) -> None:
+        """A case that is for no class by its name counts whatever is chosen."""
+        pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
+        match pattern:
+            case ast.MatchClass(cls=ast.Name(name)):
+                body = _Reader(self._package)
+                body._read_fields(case)
+                self._cases.append(Case(section, name, body.definition()))
+            case _:
+                self._read_fields(case)
+
+    def _bind(self, name: str, dotted: str) -> None:
+        self.imports[name] = tuple(dict.fromkeys([*self.imports.get(name, ()), dotted]))
+
+
+def _dotted(node: ast.Attribute) -> tuple[str, ...] | None:
+    """The names of `a.b.c`; None where the first is no name."""
+    names, value = [node.attr], node.value
+    while isinstance(value, ast.Attribute):
+        names.append(value.attr)
+        value = value.value
+    return (value.id, *reversed(names)) if isinstance(value, ast.Name) else None
 
 
 def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -200,28 +520,6 @@ def _kinds(tree: ast.Module) -> Iterator[tuple[str, str]]:
                     yield node.name, kind
 
 
-def imported_names(tree: ast.Module, package: str, left_out: Collection[int] = ()) -> Iterator[str]:
-    """Dotted names that `tree` may import, relative ones resolved against `package`.
-
-    `from a import b` gives `a` and `a.b`, which may be a module or not. `left_out`: nodes by `id`.
-    """
-    for node in ast.walk(tree):
-        if id(node) in left_out:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = _base(node, package)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif (
-            isinstance(node, ast.Constant)
-            and isinstance(node.value, str)
-            and DOTTED_NAME.fullmatch(node.value)
-        ):
-            yield from (node.value, f"{node.value}.__main__")
-
-
 def _base(node: ast.ImportFrom, package: str) -> str:
     """What a `from` statement imports from."""
     parents = package.split(".")
@@ -229,30 +527,12 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     return ".".join(filter(None, [base, node.module]))
 
 
-def _dump(node: object, write: Callable[[str], None]) -> None:
-    """No generator: one in another at every depth of the tree takes five times as long."""
-    if isinstance(node, ast.AST):
-        write(f"{type(node).__name__}(")
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if value is not None and value != [] and name not in ("kind", "type_comment"):
-                write(f"{name}=")
-                _dump(value, write)
-        write(")")
-    elif isinstance(node, list):
-        for item in node:
-            _dump(item, write)
-            write(",")
-    else:
-        write(repr(node))
-
-
 def _without_bare_strings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
+        for part in ("body", "orelse", "finalbody"):
+            statements = getattr(node, part, None)
             if isinstance(statements, list):
-                setattr(node, field, [item for item in statements if not _is_bare_string(item)])
+                setattr(node, part, [item for item in statements if not _is_bare_string(item)])
     return tree
 
 
@@ -264,19 +544,11 @@ def _is_bare_string(node: ast.stmt) -> bool:
     )
 
 
-def _parse(path: Path, text: bytes) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     try:
-        return ast.parse(text)
+        return ast.parse(path.read_bytes())
     except SyntaxError as error:
         raise UserError(f"{path} line {error.lineno} does not parse: {error.msg}") from error
-
-
-def _file_of(root: Path, module: str) -> Path | None:
-    place = root.joinpath(*module.split("."))
-    for file in (place.with_suffix(".py"), place / "__init__.py"):
-        if file.is_file():
-            return file
-    return None
 
 
 def _sha256(content: bytes) -> str:

@@ -2,17 +2,19 @@
 
     python -m tests.fakes.unobserved sft --params params.yaml ...
 
-Prints the source files of the project that the stage has loaded in the end.
+Prints what the stage has run of the project: a line `module name` for each definition.
 """
 
 from __future__ import annotations
 
+import inspect
 import runpy
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,10 +58,21 @@ def main(stage: str, arguments: list[str]) -> None:
         module.__dict__.update(functions)
     sys.modules["stages.observe"].__path__ = []  # a package, and nothing more is found in it
     sys.argv = [stage, *arguments]
+    ran = set()
+
+    def called(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            ran.add(frame.f_code)
+
+    threading.setprofile(called)
+    sys.setprofile(called)
     runpy.run_module(f"stages.{stage}", run_name="__main__", alter_sys=True)
-    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
-    for file in sorted(file for file in files if file.startswith(f"{PROJECT}/stages/")):
-        print(Path(file).relative_to(PROJECT).as_posix())
+    sys.setprofile(None)
+    for code in ran:
+        name, file = code.co_qualname.partition(".")[0], code.co_filename
+        is_function = bool(code.co_flags & inspect.CO_OPTIMIZED)  # and no body of a class or a module
+        if is_function and file.startswith(f"{PROJECT}/stages/") and not name.startswith("<"):
+            print(".".join(Path(file).relative_to(PROJECT).with_suffix("").parts), name)
 
 
 if __name__ == "__main__":

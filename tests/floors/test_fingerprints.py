@@ -13,7 +13,15 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
-from stages.foundations.fingerprints import ABOUT, fingerprint, import_closure, read_source, stage_names
+from stages.foundations.fingerprints import (
+    ABOUT,
+    ALL,
+    GUARD,
+    Project,
+    read_source,
+    stage_fingerprints,
+    stage_names,
+)
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 
@@ -27,35 +35,36 @@ MEMORY = {}
 
 
 @functools.cache
-def closures():
-    """Every stage's files; not read while tests are collected, which every worker does."""
-    return {name: import_closure(PROJECT, f"stages.{name}.__main__", LAPTOP, MEMORY) for name in STAGES}
+def reaches():
+    """What every stage reaches; not read while tests are collected, which every worker does."""
+    project = Project(PROJECT, LAPTOP, MEMORY)
+    return {name: project.reach(f"stages.{name}.__main__") for name in STAGES}
 
 
 @pytest.fixture
 def project(tmp_path):
     """A copy of the stages."""
     shutil.copytree(PROJECT / "stages", tmp_path / "stages", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "dvc.yaml").write_bytes((PROJECT / "dvc.yaml").read_bytes())
     return tmp_path
 
 
 @pytest.fixture
 def memory(project):
     """What is known of the copy's files; an edited one must be forgotten."""
-    closures()
+    reaches()
     return {project / path.relative_to(PROJECT): source for path, source in MEMORY.items()}
 
 
 def fingerprints(root, memory):
-    return {name: fingerprint(root, f"stages.{name}.__main__", LAPTOP, memory) for name in stage_names(root)}
+    return stage_fingerprints(root, stage_names(root), LAPTOP, memory)
 
 
-def add_line(root, memory, *places):
-    for place in places:
-        assert list(root.glob(place)), place
-        for path in root.glob(place):
-            path.write_text(path.read_text() + "\nADDED = 1\n")
-            memory.pop(path, None)
+def edit(root, memory, place, old, new):
+    path = root / place
+    assert old in path.read_text(), (place, old)
+    path.write_text(path.read_text().replace(old, new))
+    memory.pop(path, None)
 
 
 SCHEMA = """
@@ -85,35 +94,85 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         after = fingerprints(project, memory)
         return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
 
+    whole = {
+        reach.files[module]
+        for reach in reaches().values()
+        for module, name in reach.definitions
+        if name == ALL
+    }
+    files = [path for path in memory if path.name != "about.py" and path.relative_to(project) not in whole]
+    for path in files:
+        path.write_text(f"{path.read_text()}\n\ndef a_function_more():\n    return {path.name!r}\n")
+        del memory[path]
+    assert len(files) > 400 and changed() == set(), "a function more in nearly every file"
     (project / "stages/foundations/tables/picture.py").write_text(SCHEMA)
     assert changed() == set(), "a new schema"
-    tracking = project / "stages/observe/tracking.py"
-    tracking.write_text(tracking.read_text().replace("math.isfinite(value)", "value < 1e9"))
-    add_line(project, memory, "stages/observe/*.py")
+    edit(project, memory, "stages/observe/tracking.py", "math.isfinite(value)", "value < 1e9")
     assert changed() == set(), "tracking"
-    add_line(project, memory, "stages/engines/trainers/deepspeed*.py")
-    assert LAPTOP["trainer"]["kind"] == "torch" and changed() == set(), "DeepSpeed's trainer"
-    add_line(project, memory, "stages/engines/samplers/vllm*.py", "stages/engines/verifier/model_judge.py")
-    add_line(project, memory, "stages/rl_round/rollouts/judging.py", "stages/engines/distributed/ray*.py")
-    assert changed() == set(), "vLLM, the judge and Ray"
+    for place in (
+        "engines/trainers/deepspeed_trainer.py",
+        "engines/samplers/vllm_sampler.py",
+        "engines/verifier/model_judge.py",
+        "rl_round/rollouts/judging.py",
+        "engines/distributed/ray_rows.py",
+    ):
+        edit(project, memory, f"stages/{place}", ":\n    ", ":\n    1 + 1\n    ")
+    assert LAPTOP["trainer"]["kind"] == "torch" and changed() == set(), "DeepSpeed, vLLM, the judge and Ray"
     (project / "stages/paint").mkdir()
     (project / "stages/paint/__init__.py").write_text("")
     (project / "stages/paint/__main__.py").write_text(MAIN)
     assert changed() == {"paint"}, "a whole new stage with its table"
     trained = {"sft", "rl_round", "reward_model", "refl"}
-    add_line(project, memory, "stages/engines/trainers/torch_trainer.py")
+    edit(
+        project,
+        memory,
+        "stages/engines/trainers/torch_trainer.py",
+        "class TorchTrainer",
+        "class TorchTrainer(dict)#",
+    )
     assert changed() == {"paint", *trained}, "what is chosen counts"
-    add_line(project, memory, "stages/foundations/tables/rollout.py", "stages/extract_web/readers/mathml.py")
-    assert changed() == {"paint", *trained, "extract_web"}
+
+
+def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, memory):
+    """With the imports that it needs, and those of its users."""
+    before = fingerprints(project, memory)
+    lines = (project / "stages/foundations/seeds.py").read_text()
+    (project / "stages/foundations/seeds.py").unlink()
+    target = project / "stages/foundations/hashing.py"
+    imports = [
+        line
+        for line in lines.splitlines()
+        if line.startswith(("import ", "from ")) and "__future__" not in line
+    ]
+    rest = lines.partition("from __future__ import annotations\n")[2]
+    target.write_text(
+        target.read_text().replace("import hashlib\n", "import hashlib\n" + "\n".join(imports) + "\n", 1)
+        + rest
+    )
+    memory.pop(target)
+    moved = 0
+    for path in project.glob("stages/**/*.py"):
+        if "stages.foundations.seeds" in path.read_text():
+            edit(
+                project,
+                memory,
+                path.relative_to(project),
+                "stages.foundations.seeds",
+                "stages.foundations.hashing",
+            )
+            moved += 1
+    assert moved > 10 and fingerprints(project, memory) == before
 
 
 @pytest.fixture(scope="module")
 def choices():
     """Section and class of every choice that a stage's code makes."""
     return {
-        (choice.section, choice.params_class)
+        (case.section, *(source.imports | definition.imports)[case.params_class])
         for path in PROJECT.glob("stages/**/*.py")
-        for choice in read_source(path, ".".join(path.relative_to(PROJECT).parent.parts)).choices
+        for source in [read_source(path, ".".join(path.relative_to(PROJECT).parent.parts))]
+        for definition in source.definitions.values()
+        for case in definition.cases
     }
 
 
@@ -177,89 +236,71 @@ def test_no_default_has_code_of_its_own(choices):
 
 def test_every_call_of_chosen_is_one_that_fingerprints_understand():
     for path in PROJECT.glob("stages/**/*.py"):
-        text = path.read_text()
-        if "chosen(" not in text:
-            continue
-        called = {
-            node.args[0].value
-            for node in ast.walk(ast.parse(text))
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "chosen"
-        }
-        assert called == {choice.section for choice in read_source(path, "stages").choices}, path
+        nodes = list(ast.walk(ast.parse(path.read_bytes())))
+        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "chosen"]
+        assert calls == [node.subject for node in nodes if is_choice(node)], path
+
+
+def is_choice(node):
+    return isinstance(node, ast.Match) and ast.unparse(node.subject).startswith("chosen('")
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_change_of_kind_reaches_the_stage_through_its_parameters(stage):
     """dvc.yaml lists every section that chooses code of the stage; DVC compares the values."""
-    sections = {choice.section.split(".")[0] for file in closures()[stage] for choice in MEMORY[file].choices}
+    project = Project(PROJECT, LAPTOP, MEMORY)
+    definitions = [project.definition(address) for address in reaches()[stage].definitions]
+    sections = {case.section.split(".")[0] for one in definitions if one for case in one.cases}
     assert sections <= set(DVC_STAGES[stage].get("params", []))
 
 
 def test_the_fingerprint_follows_the_kind():
-    def files(stage, section, kind):
+    def reached(stage, section, kind):
         params = json.loads(json.dumps(LAPTOP))
         place = params
         for part in section.split("."):
             place = place[part]
         place["kind"] = kind
-        return set(fingerprint(PROJECT, f"stages.{stage}.__main__", params, MEMORY))
+        return {
+            name for _, name in Project(PROJECT, params, MEMORY).reach(f"stages.{stage}.__main__").definitions
+        }
 
-    engines = "stages/engines"
-    for stage, section, kinds, own in (
-        ("sft", "trainer", ("torch", "deepspeed"), (f"{engines}/trainers/%s_trainer.py",)),
-        ("rl_round", "trainer", ("torch", "deepspeed"), (f"{engines}/trainers/%s_trainer.py",)),
-        ("respond", "sampler", ("torch", "vllm"), (f"{engines}/samplers/%s_sampler.py",)),
+    for stage, section, alternatives in (
+        ("sft", "trainer", {"torch": "TorchTrainer", "deepspeed": "DeepspeedTrainer"}),
+        ("rl_round", "trainer", {"torch": "TorchTrainer", "deepspeed": "DeepspeedTrainer"}),
+        ("respond", "sampler", {"torch": "TorchSampler", "vllm": "VllmSampler"}),
+        ("rl_round", "rl.verifier", {"model": "ModelJudge", "rule": ""}),
+        ("rl_round", "rl.loop", {"replay": "ReplayedBatches", "synchronous": ""}),
+        ("extract_web", "extract_web.engine", {"ray": "map_with_ray", "local": ""}),
+        ("extract_web", "extract_web.method", {"model": "read_again", "rules": ""}),
     ):
-        for kind, other in (kinds, kinds[::-1]):
-            found = files(stage, section, kind)
-            assert {path % kind for path in own} <= found and not {path % other for path in own} & found
-    judge = {"stages/rl_round/rollouts/judging.py", f"{engines}/verifier/model_judge.py"}
-    assert judge <= files("rl_round", "rl.verifier", "model")
-    assert not judge & files("rl_round", "rl.verifier", "rule")
-    replayed = "stages/rl_round/loop/replayed.py"
-    assert replayed in files("rl_round", "rl.loop", "replay")
-    assert replayed not in files("rl_round", "rl.loop", "synchronous")
-    ray = {f"{engines}/distributed/{name}.py" for name in ("ray_rows", "ray_session", "ray_guard")}
-    assert ray <= files("extract_web", "extract_web.engine", "ray")
-    assert not ray & files("extract_web", "extract_web.engine", "local")
-    asking = {"stages/extract_web/running/second_reading.py", "stages/extract_web/asking/spans.py"}
-    assert asking <= files("extract_web", "extract_web.method", "model")
-    assert not asking & files("extract_web", "extract_web.method", "rules")
+        names = set(filter(None, alternatives.values()))
+        for kind, name in alternatives.items():
+            assert reached(stage, section, kind) & names == set(filter(None, [name])), (stage, section, kind)
 
 
-def tables_of(files):
-    return {file.stem for file in files if file.parent.name == "tables"} - {"__init__", "table"}
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_closure_holds_the_schemas_that_its_stage_names_and_no_other(stage):
-    """Besides those that these are made of (a benchmark has the columns of a problem), and a funnel's drops.
-
-    What an engine names that the stage computes with counts as the stage's own: shards are image tables.
-    """
-    rooms = (PROJECT / "stages" / stage, PROJECT / "stages/engines")
-    named = {
-        name
-        for file in closures()[stage]
-        if any(file.is_relative_to(room) for room in rooms)
-        for name in MEMORY[file].imports
-    }
-    of_tables = ("stages.foundations.tables.", "stages.foundations.funnel")
-    modules = {name for name in named if name.startswith(of_tables)}
-    wanted = {file for module in modules for file in import_closure(PROJECT, module, LAPTOP, MEMORY)}
-    assert tables_of(closures()[stage]) == tables_of(wanted)
+def statements(tree):
+    """A module's definitions, by name."""
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def sites(tree):
-    """The constants and operators inside functions, bare strings aside: they are comments."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    inside = {id(node): node for function in functions for node in ast.walk(function)}.values()
-    bare = {id(node.value) for node in inside if isinstance(node, ast.Expr)}
+    """The constants and operators of a definition, bare strings and the cases of a choice aside."""
+    inside = {id(node): node for node in ast.walk(tree)}
+    apart = [
+        node
+        for node in inside.values()
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    apart += [case for node in inside.values() if is_choice(node) for case in node.cases]
+    left_out = {id(node) for one in apart for node in ast.walk(one)}
     return [
         node
-        for node in inside
-        if isinstance(node, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp | ast.AugAssign)
-        or (isinstance(node, ast.Constant) and not (id(node) in bare and isinstance(node.value, str)))
+        for number, node in inside.items()
+        if number not in left_out
+        and isinstance(
+            node, ast.BinOp | ast.BoolOp | ast.Compare | ast.UnaryOp | ast.AugAssign | ast.Constant
+        )
     ]
 
 
@@ -287,25 +328,39 @@ def mutate(node):
 
 
 def test_each_of_a_hundred_mutations_is_seen(project, memory):
-    """One constant or operator of a random function of a random stage's closure, each in that stage's fingerprint."""
-    before, rng, counts, mutated = fingerprints(project, memory), random.Random(0), {}, []
-    for name in {name for found in before.values() for name in found if name.endswith(".py")}:
-        counts[name] = len(sites(ast.parse((project / name).read_bytes())))
+    """One constant or operator of a random definition that a random stage reaches: that stage's fingerprint has it.
+
+    And one of a random definition that the stage does not reach, in a file that it imports, is not in it.
+    """
+    before, rng, mutated, others = fingerprints(project, memory), random.Random(0), set(), 0
     for stage in rng.choices(STAGES, k=100):
-        name = rng.choice([name for name in before[stage] if counts.get(name)])
-        path = project / name
-        kept, source, tree = path.read_text(), memory.pop(path), ast.parse(path.read_bytes())
-        path.write_text(ast.unparse(tree))
-        module = f"stages.{stage}.__main__"
-        assert fingerprint(project, module, LAPTOP, memory) == before[stage], f"{name} lost only its comments"
-        mutate(sites(tree)[rng.randrange(counts[name])])
-        path.write_text(ast.unparse(tree))
-        del memory[path]
-        assert fingerprint(project, module, LAPTOP, memory).get(name) != before[stage][name], path.read_text()
+        reach = reaches()[stage]
+        module = rng.choice(
+            sorted({module for module, name in reach.definitions if name not in (ALL, GUARD)})
+        )
+        path = project / reach.files[module]
+        kept, source = path.read_text(), memory.pop(path)
+        path.write_text(ast.unparse(ast.parse(kept)))
+        assert stage_fingerprints(project, [stage], LAPTOP, memory) == {stage: before[stage]}, (
+            "it lost its comments"
+        )
+        found = {True: [], False: []}
+        for name, node in statements(ast.parse(kept)).items():
+            found[source.is_whole or (module, name) in reach.definitions] += [name] if sites(node) else []
+        for is_reached in (True, False):
+            if not found[is_reached]:
+                continue
+            tree, name = ast.parse(kept), rng.choice(found[is_reached])
+            mutate(rng.choice(sites(statements(tree)[name])))
+            path.write_text(ast.unparse(tree))
+            del memory[path]
+            after = stage_fingerprints(project, [stage], LAPTOP, memory)[stage]
+            assert (after != before[stage]) == is_reached, (stage, module, name, path.read_text())
+            mutated |= {(module, name)} if is_reached else set()
+            others += not is_reached
         path.write_text(kept)
         memory[path] = source
-        mutated.append(name)
-    assert len(mutated) == 100 and len(set(mutated)) > 50
+    assert len(mutated) > 50 and others > 10
 
 
 def test_dvc_runs_nothing_but_code(project):
@@ -323,7 +378,9 @@ def test_dvc_runs_nothing_but_code(project):
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
     written = {path.name: path.read_bytes() for path in project.glob("data/code/*.json")}
     (project / "stages/foundations/tables/picture.py").write_text(SCHEMA)
-    add_line(project, {}, "stages/observe/*.py", "stages/engines/trainers/deepspeed_trainer.py")
+    edit(project, {}, "stages/observe/tracking.py", "math.isfinite(value)", "value < 1e9")
+    deepspeed = "stages/engines/trainers/deepspeed_trainer.py"
+    edit(project, {}, deepspeed, "class DeepspeedTrainer(", "class DeepspeedTrainer(dict, ")
     assert stages_run(dvc(project, "repro")) == ["code"]
     assert written == {path.name: path.read_bytes() for path in project.glob("data/code/*.json")}
     assert len(written) == len(STAGES)
@@ -331,23 +388,28 @@ def test_dvc_runs_nothing_but_code(project):
     (project / "params.yaml").write_text(yaml.safe_dump(params))
     assert "trainer" in dvc(project, "status", "sft"), "before `code` has run: the parameters say it"
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
-    add_line(project, {}, "stages/engines/trainers/deepspeed_trainer.py")
+    edit(project, {}, deepspeed, "class DeepspeedTrainer(dict, ", "class DeepspeedTrainer(list, ")
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
 
 
 def test_a_stage_or_round_more_in_the_graph_runs_nothing_again_but_the_pages():
     """What asks stages about themselves has the graph in its fingerprint: a round more would train all rounds again."""
-    asking = {name for name, files in closures().items() if PROJECT / ABOUT in files}
-    assert asking == {"report", "t2i_report"}
+    assert {name for name, reach in reaches().items() if ABOUT in reach.definitions} == {
+        "report",
+        "t2i_report",
+    }
 
 
-def test_what_a_worker_runs_is_in_the_closure_of_every_stage_that_starts_one():
+def test_what_a_worker_runs_is_reached_by_every_stage_that_starts_one():
     """A worker imports its function by name, in a process of its own."""
-    found = [{path.relative_to(PROJECT).as_posix() for path in files} for files in closures().values()]
-    worker = "stages/engines/workers/worker.py"
+    found = [reach.definitions for reach in reaches().values()]
+    worker = ("stages.engines.workers.worker", GUARD), ("stages.engines.workers.worker", "serve")
     for starter, runs in (
-        ("engines/verifier/verifier.py", {worker, "stages/engines/verifier/math_verify_worker.py"}),
-        ("extract_web/running/page_readers.py", {worker, "stages/extract_web/running/extraction.py"}),
+        ("stages.engines.verifier.verifier", ("stages.engines.verifier.math_verify_worker", "compare")),
+        (
+            "stages.extract_web.running.page_readers",
+            ("stages.extract_web.running.extraction", "extract_page"),
+        ),
     ):
-        starting = [closure for closure in found if f"stages/{starter}" in closure]
-        assert starting and all(runs <= closure for closure in starting)
+        starting = [reached for reached in found if any(module == starter for module, _ in reached)]
+        assert starting and all({*worker, runs} <= reached.keys() for reached in starting)

@@ -10,8 +10,6 @@ from pathlib import Path
 import networkx
 import pytest
 
-from stages.foundations.fingerprints import imported_names
-
 PROJECT = Path(__file__).resolve().parents[2]
 LEVELS = {
     "stages.foundations": 0,
@@ -51,12 +49,20 @@ MODULES = {
 
 
 def imports_of(path: Path, package: str) -> set[str]:
-    """Names that the file's import statements bind or load, inside functions too."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant):
-            node.value = None  # strings that name modules start processes; they are no imports
-    return set(imported_names(tree, package))
+    """Names that the file's import statements bind or load, inside functions too.
+
+    `from a import b` gives `a` and `a.b`, which may be a module or not.
+    """
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
+            base = ".".join(filter(None, [base, node.module]))
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return found
 
 
 @functools.cache

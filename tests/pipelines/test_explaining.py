@@ -180,7 +180,7 @@ def test_the_command_prints_json_and_draws(project, tmp_path):
         "data/verdicts/rl_1.parquet",
         "data/metrics/grade/rl_1.json",
     }
-    assert len(stage["code_md5"]) == 32 and stage["code_files"] == 1
+    assert len(stage["code_md5"]) == 32 and stage["code_definitions"] == 1
     assert (tmp_path / "chain.svg").read_text().startswith("<svg")
     assert content == as_json(
         find_chain("rl_1", project), spent_by(find_chain("rl_1", project), project / "state")

@@ -1,7 +1,6 @@
-"""Fingerprints: no import is missing, no comment counts, of alternatives only the chosen one."""
+"""Fingerprints: no use is missed, nothing else counts, of alternatives only the chosen one."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,33 +11,43 @@ from stages.foundations.errors import UserError
 SOURCES = {
     "stages/__init__.py": "",
     "stages/sft/__init__.py": '"""Stage."""\n',
-    "stages/sft/__main__.py": "from stages.sft import loop\nfrom .schedule import cosine as c\n",
-    "stages/sft/loop.py": "def run():\n    import stages.engines.trainer\n    return 'stages.engines.worker'\n",
-    "stages/sft/schedule.py": '"""Doc."""\nWARM = 1  # steps\n\n\ndef cosine(x: int):\n    """Half a wave."""\n'
-    "    return x\n",
+    "stages/sft/__main__.py": "from stages.sft import loop\nfrom .schedule import cosine as c\n\n\n"
+    "def main():\n    return loop.run(c), c.rate\n\n\ndef unused():\n    return SPARE\n\n\nSPARE = 1\n\n\n"
+    "if __name__ == '__main__':\n    main()\n",
+    "stages/sft/loop.py": "def run(c):\n    import stages.engines.trainer\n"
+    "    return stages.engines.trainer.train, 'stages.engines.worker'\n\n\ndef other():\n    return run\n",
+    "stages/sft/schedule.py": '"""Doc."""\nimport math\nWARM = 1  # steps\nCOLD = 2\n\n\n'
+    'def cosine(x: int):\n    """Half a wave."""\n    return math.cos(WARM * x)\n',
     "stages/sft/page.html": "<p>",
     "stages/sft/README.md": "words",
     "stages/engines/__init__.py": "LEVEL = 1\n",
-    "stages/engines/trainer.py": "import json\nfrom ..foundations import seeds\n",
-    "stages/engines/worker.py": "from stages.foundations.files import write\n",
+    "stages/engines/trainer.py": "import json\nfrom ..foundations import seeds\n\n\n"
+    "class Trainer:\n    seed = seeds.SEED\n\n\ndef train():\n    return Trainer\n",
+    "stages/engines/worker.py": "from stages.foundations.files import write\n\n\ndef work():\n    return write\n",
     "stages/engines/unused.py": "import nothing\n",
-    "stages/foundations/seeds.py": "SEED = 1\n",
+    "stages/foundations/seeds.py": "SEED = 1\nSALT = 2\n",
     "stages/foundations/files.py": "def write(): pass\n",
     "stages/grade/__main__.py": "print('stages are many')\n",
     "stages/code/__main__.py": "",
 }
+SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "page.html"}
+"""What the stage reaches, besides what its modules do as programs."""
 BUILD = """
 from stages.rl.params import Synchronous, Asynchronous as Other
 from stages.foundations.params import chosen
 def build(params):
     match chosen("rl.loop", params):
         case Synchronous(steps=steps):
-            from stages.rl import synchronous
+            from stages.rl.loops import synchronous
+            return synchronous
         case Other() as other:
-            from stages.rl import asynchronous
-            return "stages.rl.worker"
+            from stages.rl.loops import asynchronous
+            return asynchronous, "stages.rl.worker"
         case _:
-            from stages.rl import always
+            from stages.rl.loops import always
+            return always
+if __name__ == "__main__":
+    build(1)
 """
 CHOICE = {
     "stages/rl/__main__.py": BUILD,
@@ -48,7 +57,9 @@ class Synchronous:
 class Asynchronous:
     kind: Literal["asynchronous"]
 """,
-    **{f"stages/rl/{name}.py": "X = 1\n" for name in ("synchronous", "asynchronous", "worker", "always")},
+    "stages/rl/loops.py": "synchronous = 1\nasynchronous = 2\nalways = 3\n",
+    "stages/rl/worker.py": "X = 1\n",
+    "stages/foundations/params.py": "def chosen(section, params): return params\n",
 }
 
 
@@ -69,28 +80,18 @@ def fingerprints(root, params=None):
     return {path.stem: json.loads(path.read_text()) for path in (root / "data/code").glob("*.json")}
 
 
-def test_the_closure_has_every_kind_of_import_and_nothing_else(project):
+def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(project):
     found = fingerprints(project)
     assert sorted(found) == ["grade", "sft"]
-    assert sorted(found["sft"]) == [
-        "stages/engines/__init__.py",
-        "stages/engines/trainer.py",
-        "stages/engines/worker.py",
-        "stages/foundations/files.py",
-        "stages/foundations/seeds.py",
-        "stages/sft/__main__.py",
-        "stages/sft/loop.py",
-        "stages/sft/page.html",
-        "stages/sft/schedule.py",
-    ]
-    assert sorted(found["grade"]) == ["stages/grade/__main__.py"]
+    assert set(found["sft"]) == {*SFT, "__main__", "worker", "references"}
+    assert set(found["grade"]) == {"__main__", "references"}
 
 
 @pytest.mark.parametrize(
     ("params", "alternatives"),
     [
         ({"rl": {"loop": {"kind": "synchronous"}}}, {"synchronous"}),
-        ({"rl": {"loop": {"kind": "asynchronous", "steps": 3}}}, {"asynchronous", "worker"}),
+        ({"rl": {"loop": {"kind": "asynchronous", "steps": 3}}}, {"asynchronous", "worker", "X"}),
         ({"rl": {"loop": {"kind": "no such loop"}}}, set()),  # the stage refuses it
         ({"rl": {"loop": None}}, set()),
         ({"rl": {}, "loop": {"kind": "synchronous"}}, set()),
@@ -98,50 +99,71 @@ def test_the_closure_has_every_kind_of_import_and_nothing_else(project):
 )
 def test_of_alternatives_only_the_chosen_one_counts(project, params, alternatives):
     write(project, CHOICE)
-    found = fingerprints(project, params)["rl"]
-    assert {Path(name).stem for name in found} == {"__main__", "params", "always"} | alternatives
+    found = set(fingerprints(project, params)["rl"]) - {"__main__", "references", "build", "always", "chosen"}
+    assert found - {"Synchronous", "Asynchronous"} == alternatives
+
+
+def test_a_kind_more_re_runs_nothing(project):
+    write(project, CHOICE)
+    params = {"rl": {"loop": {"kind": "synchronous"}}}
+    before = fingerprints(project, params)["rl"]
+    case = "        case Third():\n            return 3\n        case _:"
+    edit(project / "stages/rl/__main__.py", "        case _:", case)
+    edit(project / "stages/rl/__main__.py", "Asynchronous as Other", "Asynchronous as Other, Third")
+    edit(
+        project / "stages/rl/params.py",
+        "class Async",
+        'class Third:\n    kind: Literal["third"]\nclass Async',
+    )
+    assert fingerprints(project, params)["rl"] == before
 
 
 def test_a_case_of_a_class_without_a_kind_always_counts(project):
     write(project, CHOICE | {"stages/rl/params.py": "class Synchronous: ...\nclass Asynchronous: ...\n"})
     found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
-    assert {"stages/rl/synchronous.py", "stages/rl/asynchronous.py"} <= set(found)
+    assert {"synchronous", "asynchronous"} <= set(found)
 
 
 def test_a_match_on_anything_else_is_no_choice(project):
     write(project, CHOICE | {"stages/rl/__main__.py": BUILD.replace('chosen("rl.loop", params)', "params")})
     found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
-    assert {"stages/rl/synchronous.py", "stages/rl/asynchronous.py"} <= set(found)
+    assert {"synchronous", "asynchronous"} <= set(found)
 
 
-def test_what_observes_and_what_only_it_imports_does_not_count(project):
+def test_what_observes_and_what_only_it_uses_does_not_count(project):
     write(
         project,
         {
             "stages/observe/__init__.py": "LEVEL = 1\n",
-            "stages/observe/tracking.py": "from stages.engines import unused\n",
+            "stages/observe/tracking.py": "from stages.engines import unused\ndef track(): return unused\n",
             "stages/observers/counting.py": "X = 1\n",
             "stages/rl/__main__.py": "import stages.observe\nfrom stages.observe.tracking import track\n"
-            "import stages.observers.counting\nNAME = 'stages.observe.tracking'\n",
+            "import stages.observers.counting\nNAME = 'stages.observe.tracking'\n"
+            "if __name__ == '__main__':\n    track(stages.observers.counting.X, NAME, stages.observe.LEVEL)\n",
         },
     )
-    found = fingerprints(project)["rl"]
-    assert sorted(found) == ["stages/observers/counting.py", "stages/rl/__main__.py"]
+    assert set(fingerprints(project)["rl"]) == {"X", "NAME", "__main__", "references"}
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
-        ("# steps", "# other words, and a longer line"),
-        ('"""Half a wave."""', '"""Quite another\n\n    text."""'),
-        ('"""Doc."""', '"""Doc.\n\nMentions stages.engines.unused."""'),
-        ("WARM = 1", 'WARM = 1\n"""An attribute\'s docstring."""'),
-        ("    return x", "\n\n    return (x)"),
+        ("sft/schedule.py", "# steps", "# other words, and a longer line"),
+        ("sft/schedule.py", '"""Half a wave."""', '"""Quite another\n\n    text."""'),
+        ("sft/schedule.py", '"""Doc."""', '"""Doc.\n\nMentions stages.engines.unused."""'),
+        ("sft/schedule.py", "WARM = 1", 'WARM = 1\n"""An attribute\'s docstring."""'),
+        ("sft/schedule.py", "    return math", "\n\n    return math"),
+        ("sft/schedule.py", "COLD = 2", "COLD = 3"),
+        ("sft/schedule.py", "COLD = 2", ""),
+        ("sft/__main__.py", "return SPARE", "return SPARE + 1"),
+        ("sft/loop.py", "    return run\n", "    return run, run\n"),
+        ("foundations/seeds.py", "SALT = 2", "SALT = 3\n\n\ndef more():\n    return SEED\n"),
+        ("engines/__init__.py", "LEVEL = 1", "LEVEL = 1.0"),
     ],
 )
-def test_comments_docstrings_and_layout_do_not_count(project, old, new):
+def test_comments_layout_and_what_the_stage_does_not_reach_do_not_count(project, file, old, new):
     before = fingerprints(project)
-    edit(project / "stages/sft/schedule.py", old, new)
+    edit(project / "stages" / file, old, new)
     assert fingerprints(project) == before
 
 
@@ -150,9 +172,15 @@ def test_comments_docstrings_and_layout_do_not_count(project, old, new):
     [
         ("sft/schedule.py", "WARM = 1", "WARM = 2"),
         ("sft/schedule.py", "x: int", "x: float"),
+        ("sft/schedule.py", "import math", "import cmath as math"),
+        ("sft/schedule.py", "WARM = 1", "WARM = 1\nWARM += 1"),
         ("sft/page.html", "<p>", "<b>"),
-        ("engines/worker.py", "import write", "import write as w"),
-        ("engines/__init__.py", "LEVEL = 1", "LEVEL = 1.0"),
+        ("sft/__main__.py", "cosine as c", "COLD as c"),
+        ("sft/__main__.py", "c.rate", "c.mode"),
+        ("engines/worker.py", "return write", "return write, 1"),
+        ("engines/trainer.py", "seeds.SEED", "seeds.SALT"),
+        ("foundations/seeds.py", "SEED = 1", "SEED = 3"),
+        ("foundations/seeds.py", "SALT = 2", "SALT = 2\nprint(SALT)"),
     ],
 )
 def test_code_counts_for_the_stages_that_run_it(project, file, old, new):
@@ -167,6 +195,86 @@ def edit(path, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+TWINS = {
+    "stages/rl/__main__.py": "from stages.rl import left, right\nif __name__ == '__main__':\n    left.go(right.go())\n",
+    "stages/rl/left.py": "def go():\n    return 1\n",
+    "stages/rl/right.py": "def go():\n    return 2\n",
+}
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [{"left": ("1", "2"), "right": ("2", "1")}, {"__main__": ("left.go(right.go())", "right.go(left.go())")}],
+)
+def test_definitions_of_one_name_that_change_places_are_seen(project, edits):
+    write(project, TWINS)
+    before = fingerprints(project)["rl"]
+    for name, (old, new) in edits.items():
+        edit(project / f"stages/rl/{name}.py", old, new)
+    assert fingerprints(project)["rl"] != before
+
+
+def test_the_same_text_twice_behind_two_names_is_told_apart(project):
+    """Left and right say the same of their own `step`; who has which is seen."""
+    write(
+        project,
+        TWINS
+        | {
+            "stages/rl/left.py": "def go():\n    return step\n\n\ndef step():\n    return 1\n",
+            "stages/rl/right.py": "def go():\n    return step\n\n\ndef step():\n    return 2\n",
+        },
+    )
+    before = fingerprints(project)["rl"]
+    edit(project / "stages/rl/left.py", "return 1", "return 2")
+    edit(project / "stages/rl/right.py", "return 2", "return 1")
+    assert fingerprints(project)["rl"] != before
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("from stages.rl import tools\nX = getattr(tools, 'a' + 'b')\n", True),
+        ("import stages.rl.tools as t\nX = vars(t)\n", True),
+        ("from stages.rl.tools import *\nX = spare()\n", True),
+        ("from stages.rl import tools\nX = tools.used\n", False),
+    ],
+)
+def test_a_module_that_is_passed_on_counts_whole(project, text, seen):
+    tools = "def used():\n    return 1\n\n\ndef spare():\n    return 2\n"
+    run = "if __name__ == '__main__':\n    print(X)\n"
+    write(project, {"stages/rl/__main__.py": text + run, "stages/rl/tools.py": tools})
+    before = fingerprints(project)["rl"]
+    edit(project / "stages/rl/tools.py", "return 2", "return 3")
+    assert (fingerprints(project)["rl"] != before) == seen
+
+
+@pytest.mark.parametrize("decorator", ["@register", "@registry.register('a')"])
+def test_what_a_decorator_of_the_project_may_put_somewhere_counts(project, decorator):
+    imports = "from stages.rl import registry\nfrom stages.rl.registry import register\n"
+    rules = f"{imports}{decorator}\ndef rule(): return 1\n"
+    write(
+        project,
+        {
+            "stages/rl/__main__.py": "from stages.rl import rules\nfrom stages.rl.registry import ALL\n"
+            "if __name__ == '__main__':\n    print(ALL)\n",
+            "stages/rl/rules.py": rules,
+            "stages/rl/registry.py": "ALL = []\ndef register(f):\n    ALL.append(f)\n    return f\n",
+        },
+    )
+    before = fingerprints(project)["rl"]
+    edit(project / "stages/rl/rules.py", "return 1", "return 2")
+    assert fingerprints(project)["rl"] != before
+
+
+def test_code_that_asks_where_it_stands_counts_with_its_place(project):
+    main = "from stages.rl.here import FOLDER\nif __name__ == '__main__':\n    print(FOLDER)\n"
+    write(project, {"stages/rl/__main__.py": main, "stages/rl/here.py": "FOLDER = __file__\n"})
+    before = fingerprints(project)["rl"]
+    (project / "stages/rl/here.py").rename(project / "stages/rl/there.py")
+    edit(project / "stages/rl/__main__.py", "stages.rl.here", "stages.rl.there")
+    assert fingerprints(project)["rl"] != before
+
+
 def test_a_source_that_does_not_parse_is_named(project):
     (project / "stages/sft/loop.py").write_text("def\n")
     with pytest.raises(UserError, match=r"loop.py line 1 does not parse"):
@@ -175,9 +283,15 @@ def test_a_source_that_does_not_parse_is_named(project):
 
 def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
     """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
-    (project / "stages/foundations/about.py").write_text("def about(stage): ...\n")
-    (project / "stages/grade/__main__.py").write_text("import stages.foundations.about\n")
-    (project / "stages/sft/about.py").write_text("ABOUT = 1  # a remark\n")
+    asks = "from stages.foundations.about import about\nif __name__ == '__main__':\n    about('sft')\n"
+    write(
+        project,
+        {
+            "stages/foundations/about.py": "def about(stage): ...\n",
+            "stages/grade/__main__.py": asks,
+            "stages/sft/about.py": "ABOUT = 1  # a remark\n",
+        },
+    )
     entry = {"cmd": "python -m stages.sft", "params": ["sft"]}
     (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sft": entry}}))
     asked = fingerprints(project, {"sft": {}})["grade"]

@@ -21,10 +21,7 @@ TEXT = pyarrow.string()
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Name and columns of a kind of table. Each has a module of its own.
-
-    So a stage's code fingerprint covers the tables that it reads and writes, and no other.
-    """
+    """Name and columns of a kind of table."""
 
     name: str
     columns: Mapping[str, pyarrow.DataType]
