@@ -1,6 +1,7 @@
 """What is edited while a stage runs: real DVC runs a tiny stage, which waits in its middle for the edit."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -164,6 +165,31 @@ def and_back(name, old, new):
     return edit
 
 
+def replaced_and_back(name, text):
+    """Another file takes its place, and then the old one."""
+
+    def edit(project):
+        file, kept = project / name, project / "kept"
+        file.rename(kept)
+        file.write_text(text)
+        kept.replace(file)
+
+    return edit
+
+
+def touch(*names):
+    """New times, the same content."""
+
+    def edit(project):
+        for name in names:
+            os.utime(project / name, ns=(1, 1))
+            subprocess.run(
+                ["touch", project / name], check=True
+            )  # opens it for writing, which Python's does not
+
+    return edit
+
+
 def expected(project):
     """What toy@one gives with what is on the disk."""
     params = yaml.safe_load((project / "params.yaml").read_text())
@@ -189,6 +215,15 @@ SEEN = {
     "a template": (replaced("stages/toy/word.txt", "nine", "ten"), "stages/toy/word.txt"),
     "an input table": (replaced("data/in/table", "6", "66"), "data/in/table"),
     "an input table that is put back": (and_back("data/in/table", "6", "66"), "data/in/table"),
+    "an input table that is replaced and put back": (
+        replaced_and_back("data/in/table", "66"),
+        "data/in/table",
+    ),
+    "an input table that is touched and changed": (
+        lambda project: (touch("data/in/table")(project), replaced("data/in/table", "6", "7")(project)),
+        "data/in/table",
+    ),
+    "a template that is put back": (and_back("stages/toy/word.txt", "nine", "ten!"), "stages/toy/word.txt"),
     "a file more in an input folder": (lambda project: (project / "data/in/more").touch(), "data/in/more"),
     "an input that is removed": (lambda project: (project / "data/in/table").unlink(), "data/in/table"),
 }
@@ -236,6 +271,20 @@ def test_a_stage_succeeds_when_something_else_changes(project):
     assert code == 0 and "toy@one" in recorded(project), printed
     assert (project / "data/one").read_text() == expected(project)
     assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("toy@one", ["data/in/table", "params.yaml", "stages/toy/late.py", "stages/toy/word.txt"]),
+        ("toy@one", ["data/code/toy.json"]),
+        ("page", ["params.yaml"]),
+    ],
+)
+def test_a_stage_succeeds_when_an_input_is_merely_touched(project, target, names):
+    """Times alone have changed: as by a backup, by `touch`, by an editor that saves what it read as it was."""
+    code, printed = run_with_edit(project, target, touch(*names))
+    assert code == 0 and target in recorded(project), printed
 
 
 def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):
