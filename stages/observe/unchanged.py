@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import fnmatch
-import importlib.abc
-import importlib.machinery
 import json
 import os
 import struct
@@ -22,8 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
+from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, read_source, stage_fingerprint
+from stages.foundations.fingerprints import Memory, stage_fingerprint
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
@@ -32,8 +32,6 @@ PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore
 FINGERPRINTS = "data/code/"
 MOST_NAMED = 5
 
-Signature = tuple[int, int, int, int]
-"""Inode, size, and times of the last write and of the last change: writing the old content back changes it too."""
 IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
 """Events of inotify(7)."""
 
@@ -43,7 +41,8 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     """Compares the stage's parameters, code and dependencies after the block with those before it.
 
     `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as it was at its start. A
-    module that is imported in the block must be the one that the fingerprint covers.
+    module that is imported in the block, or in a process that is started there, must be the one that the fingerprint
+    covers.
     UserError before the block when the code is not that of data/code/<stage>.json, and after it when a parameter that
     dvc.yaml lists for the stage, a source or a dependency has changed. It names what changed. A dependency that was
     written to has changed even when it has its old content again; one that was only touched has not.
@@ -92,23 +91,30 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             f"code has changed since stage `code` ran: {_listed(changed)}. Run `dvc repro` again, and "
             "`dvc repro --force code` first if it says the same"
         )
-    guard = _UnchangedModules(memory, known)
+    sources = {
+        os.path.relpath(file, PROJECT): (source.sha256[:DIGITS], *known[str(file)])
+        for file, source in memory.items()
+        if str(file) in known
+    }
+    guard = CodeGuard(sources)
     sys.meta_path.insert(0, guard)
-    with _Files(
-        str(PROJECT / file) for file in before if not file.endswith((".py", GRAPH.name))
-    ) as templates:
-        try:
+    templates = (str(PROJECT / file) for file in before if not file.endswith((".py", GRAPH.name)))
+    try:
+        with (
+            _Files(templates) as files,
+            variables_set({VARIABLE: json.dumps(sources, separators=(",", ":"))}),
+        ):
             yield
-        finally:
-            sys.meta_path.remove(guard)
-        changed = [os.path.relpath(file, PROJECT) for file in templates.changed()]
+            changed = {os.path.relpath(file, PROJECT) for file in files.changed()}
+    finally:
+        sys.meta_path.remove(guard)
     now = _signatures(map(str, memory))
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
-    changed += _differences(before, stage_fingerprint(PROJECT, name, params, untouched))
+    changed.update(_differences(before, stage_fingerprint(PROJECT, name, params, untouched)))
     if changed:
         raise UserError(
-            f"code has changed while {stage.address} ran, so its result is not recorded: {_listed(changed)}. Run "
-            "`dvc repro` again"
+            f"code has changed while {stage.address} ran, so its result is not recorded: "
+            f"{_listed(sorted(changed))}. Run `dvc repro` again"
         )
 
 
@@ -163,27 +169,6 @@ class _Files:
             os.close(self._events)
 
 
-class _UnchangedModules(importlib.abc.MetaPathFinder):
-    """Finds no module. Raises UserError for one whose source has changed since the fingerprint was computed.
-
-    So an edit that is put back before the stage ends is seen as well.
-    """
-
-    def __init__(self, memory: Memory, known: Mapping[str, Signature]) -> None:
-        self._memory, self._known = memory, known
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        if name.partition(".")[0] != "stages":
-            return
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        file = Path(spec.origin).resolve() if spec and spec.origin else None
-        if file not in self._memory or _signatures([str(file)]) == {str(file): self._known[str(file)]}:
-            return
-        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        if read_source(file, package).sha256 != self._memory[file].sha256:
-            raise UserError(f"code has changed since this stage started: {file}. Run `dvc repro` again")
-
-
 def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
     """Of each file, and of each file in a folder, except those that .dvcignore names."""
     ignored = [line.rstrip("/") for line in IGNORED.read_text().split("\n")] if IGNORED.exists() else []
@@ -198,8 +183,7 @@ def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
             for name in names:
                 file = os.path.join(folder, name)
                 if not _matches(name, patterns) and os.path.exists(file):
-                    told = os.stat(file)
-                    found[file] = (told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns)
+                    found[file] = signature(file)
     return found
 
 
