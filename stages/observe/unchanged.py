@@ -9,19 +9,21 @@ again.
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
-import importlib.abc
-import importlib.machinery
 import json
 import os
+import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
+from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, read_source, stage_fingerprint
+from stages.foundations.fingerprints import Memory, stage_fingerprint
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
@@ -30,8 +32,8 @@ PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore
 FINGERPRINTS = "data/code/"
 MOST_NAMED = 5
 
-Signature = tuple[int, int, int]
-"""Inode, size and time of the last change: writing the old content back changes it too."""
+IN_MODIFY, IN_ATTRIB, IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW = 0x2, 0x4, 0x400, 0x800, 0x4000
+"""Events of inotify(7)."""
 
 
 @contextmanager
@@ -39,9 +41,11 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     """Compares the stage's parameters, code and dependencies after the block with those before it.
 
     `address` is DVC's name of the stage (`rl_round@rl_1`). In the block, params.yaml reads as it was at its start. A
-    module that is imported in the block must be the one that the fingerprint covers.
+    module that is imported in the block, or in a process that is started there, must be the one that the fingerprint
+    covers.
     UserError before the block when the code is not that of data/code/<stage>.json, and after it when a parameter that
-    dvc.yaml lists for the stage, a source or a dependency has changed. It names what changed.
+    dvc.yaml lists for the stage, a source or a dependency has changed. It names what changed. A dependency that was
+    written to has changed even when it has its old content again; one that was only touched has not.
     Nothing is compared where the working folder has no dvc.yaml.
     """
     if not GRAPH.exists():
@@ -50,11 +54,11 @@ def unchanged_inputs(address: str) -> Iterator[None]:
     hold(PARAMS)
     params = read_yaml(PARAMS)
     stage = _stage_at(address, params)
-    files = _signatures(stage.deps)
-    with _unchanged_code(stage, params):
-        yield
-    changed = _changed_values(stage.params, params, read_yaml(PARAMS, is_held=False))
-    changed += _differences(files, _signatures(stage.deps))
+    with _Files(stage.deps) as files:
+        with _unchanged_code(stage, params):
+            yield
+        changed = _changed_values(stage.params, params, read_yaml(PARAMS, is_held=False))
+        changed += files.changed()
     if changed:
         raise UserError(
             f"{address} ran with other inputs than are there now, so its result is not recorded. Changed while it ran: "
@@ -87,41 +91,82 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             f"code has changed since stage `code` ran: {_listed(changed)}. Run `dvc repro` again, and "
             "`dvc repro --force code` first if it says the same"
         )
-    guard = _UnchangedModules(memory, known)
+    sources = {
+        os.path.relpath(file, PROJECT): (source.sha256[:DIGITS], *known[str(file)])
+        for file, source in memory.items()
+        if str(file) in known
+    }
+    guard = CodeGuard(sources)
     sys.meta_path.insert(0, guard)
+    templates = (str(PROJECT / file) for file in before if not file.endswith((".py", GRAPH.name)))
     try:
-        yield
+        with (
+            _Files(templates) as files,
+            variables_set({VARIABLE: json.dumps(sources, separators=(",", ":"))}),
+        ):
+            yield
+            changed = {os.path.relpath(file, PROJECT) for file in files.changed()}
     finally:
         sys.meta_path.remove(guard)
     now = _signatures(map(str, memory))
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
-    changed = _differences(before, stage_fingerprint(PROJECT, name, params, untouched))
+    changed.update(_differences(before, stage_fingerprint(PROJECT, name, params, untouched)))
     if changed:
         raise UserError(
-            f"code has changed while {stage.address} ran, so its result is not recorded: {_listed(changed)}. Run "
-            "`dvc repro` again"
+            f"code has changed while {stage.address} ran, so its result is not recorded: "
+            f"{_listed(sorted(changed))}. Run `dvc repro` again"
         )
 
 
-class _UnchangedModules(importlib.abc.MetaPathFinder):
-    """Finds no module. Raises UserError for one whose source has changed since the fingerprint was computed.
+class _Files:
+    """Files, and folders of files, as they are now; tells which have changed since.
 
-    So an edit that is put back before the stage ends is seen as well.
+    A signature that has changed while the kernel saw no write, but new attributes (`touch`, `chmod`), is no change.
+    Where nobody watches it is one: outside Linux, behind the kernel's limits, and in writes of other machines.
     """
 
-    def __init__(self, memory: Memory, known: Mapping[str, Signature]) -> None:
-        self._memory, self._known = memory, known
+    def __init__(self, paths: Iterable[str]) -> None:
+        self._paths, self._watched = list(paths), {}
+        self._events = -1
+        if sys.platform == "linux":
+            libc = ctypes.CDLL(None)
+            self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            wanted = IN_MODIFY | IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF
+            names = _signatures(self._paths) if self._events >= 0 else ()
+            watches = {
+                name: libc.inotify_add_watch(self._events, os.fsencode(name), wanted) for name in names
+            }
+            self._watched = {watch: name for name, watch in watches.items()}
+        self._before = _signatures(self._paths)
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
-        if name.partition(".")[0] != "stages":
-            return
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        file = Path(spec.origin).resolve() if spec and spec.origin else None
-        if file not in self._memory or _signatures([str(file)]) == {str(file): self._known[str(file)]}:
-            return
-        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
-        if read_source(file, package).sha256 != self._memory[file].sha256:
-            raise UserError(f"code has changed since this stage started: {file}. Run `dvc repro` again")
+    def changed(self) -> list[str]:
+        now, touched = _signatures(self._paths), self._touched()
+        return [name for name in _differences(self._before, now) if name not in touched]
+
+    def _touched(self) -> set[str]:
+        """Those of which the kernel told nothing but new attributes."""
+        events: dict[int, int] = {}
+        while self._events >= 0:
+            try:
+                told = os.read(self._events, 1 << 16)
+            except BlockingIOError:
+                break
+            while told:
+                watch, event, _, length = struct.unpack_from("iIII", told)
+                events[watch] = events.get(watch, 0) | event
+                told = told[16 + length :]
+        is_lost = any(event & IN_Q_OVERFLOW for event in events.values())
+        told_of = () if is_lost else events.items()
+        return {
+            self._watched[watch] for watch, event in told_of if event == IN_ATTRIB and watch in self._watched
+        }
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._events >= 0:
+            os.close(self._events)
 
 
 def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
@@ -138,8 +183,7 @@ def _signatures(paths: Iterable[str]) -> dict[str, Signature]:
             for name in names:
                 file = os.path.join(folder, name)
                 if not _matches(name, patterns) and os.path.exists(file):
-                    told = os.stat(file)
-                    found[file] = (told.st_ino, told.st_size, told.st_mtime_ns)
+                    found[file] = signature(file)
     return found
 
 

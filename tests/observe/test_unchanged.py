@@ -1,6 +1,7 @@
 """What is edited while a stage runs: real DVC runs a tiny stage, which waits in its middle for the edit."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,11 @@ GRAPH = {
             "params": ["toy", "rounds.${key}"],
             "outs": ["data/${key}"],
         },
+    },
+    "pooled": {
+        "cmd": "python -m stages.pooled --params params.yaml --out data/pooled",
+        "deps": ["data/code/pooled.json"],
+        "outs": ["data/pooled"],
     },
     "page": {
         "cmd": "python -m stages.page --params params.yaml --out data/page",
@@ -83,13 +89,52 @@ def main():
 if __name__ == "__main__":
     run_stage(main)
 """
+POOLED = f"""
+import subprocess
+import sys
+import time
+from pathlib import Path
+from stages.engines.workers.pool import WorkerLimits, WorkerPool
+from stages.foundations.paths import parse_paths
+from stages.observe.command import run_stage
+from stages.pooled.asked import answer
+
+
+def main():
+    paths = parse_paths("pooled", None, "", [], ["out"]){WAIT}
+    try:
+        with WorkerPool(answer, 1, WorkerLimits(512, 60), {{}}) as pool:
+            answered = pool.submit().result()
+        made = subprocess.run([sys.executable, "-m", "stages.pooled.made"], stdout=subprocess.PIPE, text=True, check=True)
+    finally:
+        Path("imported").touch()
+        while not Path("end").exists():
+            time.sleep(0.01)
+    paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.stdout.strip()}}")
+
+
+if __name__ == "__main__":
+    run_stage(main)
+"""
+ASKED = """
+def answer():
+    from stages.pooled import late
+
+    return late.VALUE
+"""
 SOURCES = {
-    "__init__.py": "",
+    "__init__.py": (PROJECT / "stages/__init__.py").read_text(),
     "toy/__init__.py": "",
     "toy/__main__.py": TOY,
     "toy/early.py": "VALUE = 7\n",
     "toy/late.py": "VALUE = 8  # a remark\n",
     "toy/word.txt": "nine",
+    "engines/__init__.py": "",
+    "pooled/__init__.py": "",
+    "pooled/__main__.py": POOLED,
+    "pooled/asked.py": ASKED,
+    "pooled/late.py": "VALUE = 8  # a remark\n",
+    "pooled/made.py": "print(9)\n",
     "page/__init__.py": "",
     "page/__main__.py": PAGE,
 }
@@ -99,7 +144,7 @@ SOURCES = {
 def first(tmp_path_factory):
     """The project after the stages `code` and `table`."""
     folder = tmp_path_factory.mktemp("first")
-    for name in ("foundations", "observe", "code"):
+    for name in ("foundations", "observe", "code", "engines/workers"):
         ignored = shutil.ignore_patterns("__pycache__", "graph.yaml")
         shutil.copytree(PROJECT / "stages" / name, folder / "stages" / name, ignore=ignored)
     for name, text in SOURCES.items():
@@ -164,6 +209,31 @@ def and_back(name, old, new):
     return edit
 
 
+def replaced_and_back(name, text):
+    """Another file takes its place, and then the old one."""
+
+    def edit(project):
+        file, kept = project / name, project / "kept"
+        file.rename(kept)
+        file.write_text(text)
+        kept.replace(file)
+
+    return edit
+
+
+def touch(*names):
+    """New times, the same content."""
+
+    def edit(project):
+        for name in names:
+            os.utime(project / name, ns=(1, 1))
+            subprocess.run(
+                ["touch", project / name], check=True
+            )  # opens it for writing, which Python's does not
+
+    return edit
+
+
 def expected(project):
     """What toy@one gives with what is on the disk."""
     params = yaml.safe_load((project / "params.yaml").read_text())
@@ -189,6 +259,15 @@ SEEN = {
     "a template": (replaced("stages/toy/word.txt", "nine", "ten"), "stages/toy/word.txt"),
     "an input table": (replaced("data/in/table", "6", "66"), "data/in/table"),
     "an input table that is put back": (and_back("data/in/table", "6", "66"), "data/in/table"),
+    "an input table that is replaced and put back": (
+        replaced_and_back("data/in/table", "66"),
+        "data/in/table",
+    ),
+    "an input table that is touched and changed": (
+        lambda project: (touch("data/in/table")(project), replaced("data/in/table", "6", "7")(project)),
+        "data/in/table",
+    ),
+    "a template that is put back": (and_back("stages/toy/word.txt", "nine", "ten!"), "stages/toy/word.txt"),
     "a file more in an input folder": (lambda project: (project / "data/in/more").touch(), "data/in/more"),
     "an input that is removed": (lambda project: (project / "data/in/table").unlink(), "data/in/table"),
 }
@@ -236,6 +315,37 @@ def test_a_stage_succeeds_when_something_else_changes(project):
     assert code == 0 and "toy@one" in recorded(project), printed
     assert (project / "data/one").read_text() == expected(project)
     assert "toy@one" not in stages_run(dvc(project, "repro", "toy@one"))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [("late.py", "8", "88"), ("asked.py", "VALUE", "VALUE + 1"), ("made.py", "9", "99")],
+)
+def test_a_stage_fails_when_code_is_edited_for_the_processes_that_it_starts(project, name, old, new):
+    """Also where the edit is put back before the stage ends, and a worker alone has imported it."""
+    code, printed = run_with_edit(project, "pooled", and_back(f"stages/pooled/{name}", old, new))
+    assert code != 0 and f"stages/pooled/{name}" in printed, printed
+    assert "pooled" not in recorded(project)
+
+
+def test_a_comment_that_is_edited_for_the_processes_that_it_starts_changes_nothing(project):
+    code, printed = run_with_edit(project, "pooled", replaced("stages/pooled/late.py", "a remark", "another"))
+    assert code == 0 and "pooled" in recorded(project), printed
+    assert (project / "data/pooled").read_text() == "8 9"
+
+
+@pytest.mark.parametrize(
+    ("target", "names"),
+    [
+        ("toy@one", ["data/in/table", "params.yaml", "stages/toy/late.py", "stages/toy/word.txt"]),
+        ("toy@one", ["data/code/toy.json"]),
+        ("page", ["params.yaml"]),
+    ],
+)
+def test_a_stage_succeeds_when_an_input_is_merely_touched(project, target, names):
+    """Times alone have changed: as by a backup, by `touch`, by an editor that saves what it read as it was."""
+    code, printed = run_with_edit(project, target, touch(*names))
+    assert code == 0 and target in recorded(project), printed
 
 
 def test_params_yaml_counts_whole_for_a_stage_that_depends_on_the_file(project):

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.engines.relays.folder_guard import remove_abandoned
+from stages.foundations.code_guard import guard_environment
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
@@ -85,7 +86,11 @@ def _connected(address: str) -> Any:
             address=address,
             log_to_driver=False,
             logging_level=logging.WARNING,
-            runtime_env={"py_modules": [str(PROJECT / "stages")], "excludes": ["__pycache__"]},
+            runtime_env={
+                "py_modules": [str(PROJECT / "stages")],
+                "excludes": ["__pycache__"],
+                "env_vars": guard_environment(),
+            },
         )
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(

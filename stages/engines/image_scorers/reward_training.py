@@ -193,7 +193,8 @@ def reward_model(scorer: ImageScorer, seed: int) -> TrainedModel[RewardBatch, Re
     def save(weights: Mapping[str, Tensor], folder: Path) -> None:
         save_scorer(scorer, folder, {name.removeprefix("scorer."): one for name, one in weights.items()})
 
-    return TrainedModel(RewardLearner(scorer, seed), reward_outputs, save, filler)
+    # Each micro-batch brings the seed of its dropout.
+    return TrainedModel(RewardLearner(scorer, seed), reward_outputs, save, filler, set_mode=nn.Module.train)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def language_model(
 
     ends = model.get_input_embeddings().weight, model.get_output_embeddings().weight
     filler = pack([TokenSequence([0], [0])])
-    return TrainedModel(model, policy_statistics, save, filler, ends, _pair_cost(model))
+    return TrainedModel(model, policy_statistics, save, filler, ends, pair_cost=_pair_cost(model))
 
 
 def _gets_weights_from_rank_0(params: TorchTrainerParams | DeepspeedTrainerParams) -> bool:

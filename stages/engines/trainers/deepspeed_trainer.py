@@ -59,7 +59,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         self.gather, self.gather_to_first = group.gather, group.gather_to_first
         self.params, self.max_gradient_norm, self.peak_rate = params, max_gradient_norm, adamw.learning_rate
         self.model = model
-        self.model.module.train()
+        self.model.set_mode(self.model.module, True)
         self._engine = self._build_engine(adamw)
         self.device = self._engine.device
 
@@ -191,9 +191,9 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
     def evaluate(self, micro_batch: Batch) -> Outputs:
         """The model's outputs without gradient; under ZeRO 3 every rank must call it the same number of times."""
         found: list[Outputs] = []
-        self.model.module.eval()
+        self.model.set_mode(self.model.module, False)
         self._engine(micro_batch.to(self.device), found.append)
-        self.model.module.train()
+        self.model.set_mode(self.model.module, True)
         return found[0]
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

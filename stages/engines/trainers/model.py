@@ -29,6 +29,19 @@ Batch = TypeVar("Batch", bound=MicroBatch)
 Outputs = TypeVar("Outputs")
 
 
+def set_mode(module: nn.Module, is_training: bool) -> None:
+    """Dropout and other noise stay off: drawn from torch's global stream, they would differ from run to run.
+
+    A policy's log-probs in an update are then those that it samples by. In training mode are only parts that compute
+    their activations again in the backward pass, or keep statistics of what they see. What is inside them is not.
+    """
+    for part in module.modules():
+        needs_it = any(
+            getattr(part, name, False) for name in ("gradient_checkpointing", "track_running_stats")
+        )
+        part.training = is_training and needs_it
+
+
 @dataclass(frozen=True)
 class TrainedModel(Generic[Batch, Outputs]):
     """A model as trainers take it; the trainer moves it to its device and changes its weights in place."""
@@ -44,6 +57,8 @@ class TrainedModel(Generic[Batch, Outputs]):
     must take part in the same reductions; what comes out counts nowhere."""
     ends: tuple[nn.Parameter, ...] = ()
     """Matrices that are no layer's, such as embeddings and head: Muon leaves them to AdamW."""
+    set_mode: Callable[[nn.Module, bool], object] = set_mode
+    """Called before updates with True and before evaluation with False; `nn.Module.train` where dropout is wanted."""
     pair_cost: float = 0.0
     """What attention between two tokens costs, where a token without attention costs 1; 0 where nobody asks."""
 

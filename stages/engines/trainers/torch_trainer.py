@@ -36,7 +36,8 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
         torch.set_num_threads(params.threads)
         self.device = pick_device(params.device)
         self.model = model
-        self.model.module.to(self.device).train()
+        self.model.module.to(self.device)
+        self.model.set_mode(self.model.module, True)
         self.max_gradient_norm = max_gradient_norm
         self.masters = MasterWeights(model.module) if params.dtype == "mixed" else None
         if self.masters:
@@ -86,9 +87,9 @@ class TorchTrainer(OneRank, Generic[Batch, Outputs]):
     @torch.no_grad()
     def evaluate(self, micro_batch: Batch) -> Outputs:
         """The model's outputs without gradient."""
-        self.model.module.eval()
+        self.model.set_mode(self.model.module, False)
         outputs = self.model.forward(self.model.module, micro_batch.to(self.device))
-        self.model.module.train()
+        self.model.set_mode(self.model.module, True)
         return outputs
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:

@@ -31,11 +31,12 @@ from typing import Any
 
 import psutil
 
-from stages.engines.workers import worker as worker_script
+from stages.foundations.code_guard import guard_environment
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from stages.observe.progress import say
 
+WORKER = "stages.engines.workers.worker"
 START_SECONDS = 300.0
 """Loading a library takes half a second; this is for busy machines and cold network disks."""
 _EXIT_SECONDS = 10.0
@@ -107,10 +108,10 @@ class WorkerPool:
             "memory_mib": limits.memory_mib,
             "may_write_files": limits.may_write_files,
         }
-        # -s, -P, -B: no packages of the user's, none from the folder of the script, no byte code written.
-        command = [sys.executable, "-s", "-P", "-B", worker_script.__file__, json.dumps(order)]
+        # -s, -P, -B: no packages of the user's, none from the working folder, no byte code written.
+        command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        environment = {**environment, "PYTHONPATH": path}
+        environment = {**environment, **guard_environment(), "PYTHONPATH": path}
         self._workers = [_Worker(command, environment, limits) for _ in range(processes)]
         self._requests: queue.SimpleQueue[tuple[dict[str, Any], Future[Answer]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -119,7 +120,7 @@ class WorkerPool:
 
     def submit(self, **arguments: Any) -> Future[Answer]:
         """The answer to come. It raises StartError when no worker can be started, KilledWorker when two were killed
-        from outside, and RuntimeError after `close`."""
+        from outside, UserError where a worker raised one, and RuntimeError after `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
@@ -217,7 +218,8 @@ class _Worker:
     def stand_by(self) -> None:
         """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
-            with contextlib.suppress(RuntimeError, OSError, _KilledFromOutside):  # whoever asks next is told
+            # Whoever asks next is told.
+            with contextlib.suppress(RuntimeError, OSError, UserError, _KilledFromOutside):
                 self._running()
 
     def retire(self) -> None:
@@ -265,7 +267,8 @@ class _Worker:
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> dict[str, Any]:
-        """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time does."""
+        """Sends a line and reads one. EOFError when the process ends first, TimeoutError when its time does, UserError
+        where it raised one: that is no answer to the request."""
         into, out, said = (pipe.fileno() for pipe in (process.stdin, process.stdout, process.stderr))  # type: ignore[union-attr]
         poll = select.poll()  # not `select`, which knows no descriptor above 1,023
         poll.register(out, select.POLLIN)
@@ -292,7 +295,11 @@ class _Worker:
                 if not chunk:
                     raise EOFError
                 received += chunk
-        return json.loads(received)
+        told = json.loads(received)
+        if "refused" in told:
+            self.kill()
+            raise UserError(told["refused"])
+        return told
 
     def _listen(self, said: int) -> bool:
         """Keeps the end of what the worker writes to standard error; False at its end."""

@@ -1,8 +1,9 @@
 """The worker's side: a process that limits itself, then answers requests to the end of its input.
 
-It runs as a script with one argument, what `pool.py` asks for as JSON. A request is a JSON line with the arguments of
+It runs as a module with one argument, what `pool.py` asks for as JSON. A request is a JSON line with the arguments of
 the function, an answer a JSON line {"value": ...}; {"failure": "out_of_memory"} is the last one, since what that left
-behind is unknown. An exception ends the process: its last line on standard error is told by the pool.
+behind is unknown, and so is {"refused": ...} with the text of a UserError. Another exception ends the process: its last
+line on standard error is told by the pool.
 
 Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, files, core dumps and
 dying with the parent are limits that a process must put on itself. It imports little: a worker is as small, and starts
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from stages.foundations.errors import UserError
 from stages.observe.lifetime import die_with_parent
 
 
@@ -68,9 +70,13 @@ def main(order: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     die_with_parent(asked["parent"])
     confine(asked["memory_mib"], asked["may_write_files"])
-    if asked["prepare"]:
-        find(asked["prepare"])()
-    serve(find(asked["function"]), sys.stdin.buffer, answers)
+    try:
+        if asked["prepare"]:
+            find(asked["prepare"])()
+        serve(find(asked["function"]), sys.stdin.buffer, answers)
+    except UserError as error:
+        answers.write(json.dumps({"refused": str(error)}).encode() + b"\n")
+        answers.flush()
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
+from stages.engines.policies.policy_folders import save_policy
 from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from tests.fakes.tiny_policy import write_tiny_policy
+from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
 
 PARAMS = TorchTrainerParams(
     kind="torch",
@@ -69,6 +71,41 @@ def test_gradient_checkpointing_changes_no_number(policy):
     one = make(policy).update(BATCHES, likelihood, 1.0)
     other = make(policy, gradient_checkpointing=True).update(BATCHES, likelihood, 1.0)
     assert one == other
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_dropout_of_a_policy_is_off(tmp_path, checkpointing):
+    """GPT-2 drops a tenth of its activations in torch's training mode, by torch's global random stream."""
+    config = GPT2Config(
+        vocab_size=VOCABULARY_TOKENS, n_embd=32, n_layer=2, n_head=2, n_positions=64, eos_token_id=0
+    )
+    assert config.attn_pdrop and config.embd_pdrop and config.resid_pdrop
+    torch.manual_seed(0)
+    save_policy(GPT2LMHeadModel(config), byte_tokenizer(), tmp_path)
+    seen, trained = [], []
+
+    def noted(statistics, batch):
+        seen.append(statistics.logprobs.detach())
+        return likelihood(statistics, batch)
+
+    for state in (1, 2):
+        trainer = make(tmp_path, gradient_checkpointing=checkpointing)
+        evaluated = [trainer.evaluate(batch).logprobs for batch in BATCHES]
+        torch.manual_seed(state)
+        updates = [trainer.update(BATCHES, noted, 1.0) for _ in range(2)]
+        assert all(map(torch.equal, seen[-4:-2], evaluated))
+        trained.append((updates, {name: weight.clone() for name, weight in trainer.named_weights()}))
+    (one, weights), (other, same) = trained
+    assert one == other and all(torch.equal(weights[name], same[name]) for name in weights)
+
+
+def test_gradient_checkpointing_computes_layers_again(policy):
+    """Their activations are not kept: each layer runs once forwards and once backwards."""
+    trainer, runs = make(policy, gradient_checkpointing=True), []
+    trainer.model.module.model.layers[0].mlp.register_forward_pre_hook(lambda *_: runs.append(1))
+    trainer.update(BATCHES[:1], likelihood, 1.0)
+    trainer.evaluate(BATCHES[0])
+    assert len(runs) == 2 + 1
 
 
 @pytest.mark.parametrize(

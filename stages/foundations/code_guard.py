@@ -1,0 +1,74 @@
+"""Refuses to import a source that has changed since a stage started: in its process, and in those that it starts.
+
+Workers, ranks, Ray actors and vLLM's processes import later than the stage, some of it in the middle of their work. The
+stage tells them by an environment variable what the sources were; `stages/__init__.py` reads it.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stages.foundations.errors import UserError
+
+VARIABLE = "RETRACE_CODE"
+ROOT = Path(__file__).resolve().parents[2]
+DIGITS = 16
+"""Of a SHA-256: all sources of a stage must fit into one variable, which Linux limits to 128 KiB."""
+
+Signature = tuple[int, int, int, int]
+"""Inode, size, and times of the last write and of the last change: writing the old content back changes it too."""
+Sources = Mapping[str, Sequence[int | str]]
+"""Path under the project -> the beginning of its source's hash (see `fingerprints`), and its signature."""
+
+
+def signature(file: str | Path) -> Signature:
+    """Raises FileNotFoundError."""
+    told = os.stat(file)
+    return told.st_ino, told.st_size, told.st_mtime_ns, told.st_ctime_ns
+
+
+class CodeGuard(importlib.abc.MetaPathFinder):
+    """Finds no module. Raises UserError for one whose source is not that of `sources`; others it lets pass."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources, self._is_reading = sources, False
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
+        if name.partition(".")[0] != "stages" or self._is_reading:
+            return
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if not spec or not spec.origin:
+            return
+        file = Path(spec.origin).resolve()
+        digest, *known = self._sources.get(os.path.relpath(file, ROOT), [""])
+        if not known or signature(file) == tuple(known):
+            return
+        package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
+        if self._hash(file, package)[:DIGITS] != digest:
+            raise UserError(f"code has changed since this stage started: {file}. Run `dvc repro` again")
+
+    def _hash(self, file: Path, package: str) -> str:
+        self._is_reading = True
+        try:
+            # Here, because it costs a worker time and memory: signatures usually agree.
+            from stages.foundations.fingerprints import read_source
+
+            return read_source(file, package).sha256
+        finally:
+            self._is_reading = False
+
+
+def guard_environment() -> dict[str, str]:
+    """The variable, where it is set: for a process that gets an environment of its own."""
+    return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
+
+
+def guard_this_process() -> None:
+    """Guards the imports of this process by the variable."""
+    sys.meta_path.insert(0, CodeGuard(json.loads(os.environ[VARIABLE])))
