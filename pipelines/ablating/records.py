@@ -53,22 +53,22 @@ def read_record(place: Path) -> dict[str, Any] | None:
 
 
 def finished(
-    state: Path, name: str, run: PlannedRun, files: Mapping[str, str] | None
+    state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None
 ) -> dict[str, Any] | None:
-    """The record of the run if it has these parameters and (unless None) ran these files."""
+    """The record of the run if it has these parameters and (unless None) ran these definitions."""
     record = read_record(record_folder(state, name, run))
     if record is None or record["params_hash"] != run.params_hash:
         return None
-    return record if files in (None, record.get("files")) else None
+    return record if code in (None, record.get("code")) else None
 
 
 def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether no two runs had a file in different versions; files that only one of them runs do not matter."""
+    """Whether no two runs had a definition in different versions; what only one of them runs does not matter."""
     versions: dict[str, str] = {}
     return all(
-        versions.setdefault(path, digest) == digest
+        versions.setdefault(name, digest) == digest
         for record in records
-        for path, digest in record.get("files", {}).items()
+        for name, digest in record.get("code", {}).items()
     )
 
 

@@ -41,7 +41,7 @@ class Settings:
     ablation: Ablation
     state: Path
     code: Code
-    files: Mapping[str, Mapping[str, str]]
+    code_hashes: Mapping[str, Mapping[str, str]]
     """Hashes of the files that each run runs, by the run's name."""
     cache: Path
     jobs: int
@@ -120,7 +120,7 @@ def _start_what_fits(settings: Settings, progress: Progress) -> None:
 def _start(settings: Settings, run: PlannedRun, gpu: str | None) -> Job:
     folder = ablation_folder(settings.state, settings.ablation.name) / run.name
     log = folder.parent / "logs" / f"{run.name}.log"
-    key = f"{run.params_hash} {stable_hash(settings.files[run.name])}\n"
+    key = f"{run.params_hash} {stable_hash(settings.code_hashes[run.name])}\n"
     stamp = folder / "state" / "ablation_run"
     if stamp.exists() and stamp.read_text() == key:
         settings.say(f"{run.variant} seed {run.seed}: goes on")
@@ -159,7 +159,7 @@ def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
             "seed": run.seed,
             "policy": settings.ablation.policy_of(run.variant),
             "params_hash": run.params_hash,
-            "files": settings.files[run.name],
+            "code": settings.code_hashes[run.name],
             "commit": git(job.folder, "rev-parse", "HEAD"),
             "is_dirty": settings.code.is_dirty,
             "seconds": round(job.seconds, 1),

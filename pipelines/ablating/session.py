@@ -15,7 +15,7 @@ from pipelines.ablating.runner import Settings, run_pending
 from pipelines.ablating.settings import check_ablation
 from pipelines.ablating.writing import Findings
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_files
+from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_hashes
 from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
 from stages.foundations.errors import UserError
 
@@ -44,14 +44,14 @@ class Session:
     ablation: Ablation
     runs: list[PlannedRun]
     code: Code
-    files: Mapping[str, Mapping[str, str]]
+    code_hashes: Mapping[str, Mapping[str, str]]
     """Hashes of the files that each run runs with its parameters, by the run's name."""
     jobs: int
     packed: str
     """Why so many at once; empty where the caller said how many."""
 
     def is_done(self, run: PlannedRun) -> bool:
-        return finished(self.choice.state, self.ablation.name, run, self.files[run.name]) is not None
+        return finished(self.choice.state, self.ablation.name, run, self.code_hashes[run.name]) is not None
 
     @property
     def pending(self) -> list[PlannedRun]:
@@ -112,7 +112,7 @@ def run_ablation(choice: Choice, say: Callable[[str], None]) -> int:
                 session.ablation,
                 choice.state,
                 session.code,
-                session.files,
+                session.code_hashes,
                 cache_folder(choice.root),
                 session.jobs,
                 dealt,
@@ -137,12 +137,12 @@ def _open(choice: Choice) -> Session:
     every = plan_runs(choice.root, ablation, None, None)
     code = code_at(choice.root, choice.revision, choice.is_with_changes)
     targets = sorted({target for run in every for target in run.targets})
-    files = code_files(code, targets, [run.params for run in runs])
+    hashes = code_hashes(code, targets, [run.params for run in runs])
     jobs, packed = choice.jobs, ""
     if jobs is None:
         jobs, reason = jobs_that_fit(choice.root, [run.params for run in runs], this_machine(visible_gpus()))
         packed = f" ({reason})"
-    of_run = dict(zip((run.name for run in runs), files, strict=True))
+    of_run = dict(zip((run.name for run in runs), hashes, strict=True))
     return Session(choice, ablation, runs, code, of_run, jobs, packed)
 
 

@@ -22,7 +22,8 @@ from typing import Any
 from pipelines.runtime.git import git
 from pipelines.runtime.process_group import environment
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, stage_fingerprints
+from stages.foundations.files import sha256_of
+from stages.foundations.fingerprints import Memory, Project
 from stages.foundations.hashing import stable_hash
 from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml
@@ -66,10 +67,10 @@ def _changed(root: Path, commit: str, places: Sequence[str]) -> list[str]:
     return sorted(name for name in {*tracked.split("\0"), *new.split("\0")} if name)
 
 
-def code_files(
+def code_hashes(
     code: Code, targets: Iterable[str], params: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, str]]:
-    """For each parameter file, the hash of every definition that the stages run which the targets may need.
+    """For each parameter file, the hash of every definition that the stages reach which the targets may need.
 
     That of `dvc.yaml` is of these stages alone.
     """
@@ -94,10 +95,13 @@ def code_files(
         modules = {_module(stage) for stage in needed.values()} - {"code"}
         found = []
         for own in params:
-            files = {"dvc.yaml": stable_hash(needed)}
-            for stage, fingerprint in stage_fingerprints(folder, sorted(modules), own, memory).items():
-                files |= {f"{stage}: {name}": digest for name, digest in fingerprint.items()}
-            found.append(files)
+            hashes = {"dvc.yaml": stable_hash(needed)}
+            project = Project(folder, own, memory)
+            for module in modules:
+                reach = project.reach(f"stages.{module}.__main__")
+                hashes |= {f"{place} {name}": digest for (place, name), digest in reach.definitions.items()}
+                hashes |= {str(path.relative_to(folder)): sha256_of(path) for path in reach.others}
+            found.append(hashes)
     return found
 
 

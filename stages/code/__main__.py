@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.files import write_json
-from stages.foundations.fingerprints import stage_fingerprints, stage_names
+from stages.foundations.fingerprints import Project, stage_names
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import read_definitions, require_names
@@ -34,8 +34,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:
     """Writes one file per stage of the project at `root`; DVC has emptied the folder before."""
-    for name, fingerprint in stage_fingerprints(root, stage_names(root), params, {}).items():
-        write_json(out / f"{name}.json", fingerprint)
+    project = Project(root, params, {})
+    for name in stage_names(root):
+        write_json(out / f"{name}.json", project.fingerprint(name))
 
 
 if __name__ == "__main__":

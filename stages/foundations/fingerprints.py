@@ -20,7 +20,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,8 @@ class Case:
     """Dotted place in the parameter file."""
     params_class: str
     """Name of the class that the case is for; its `kind` is what the section must say."""
-    body: Definition
+    body: str
+    """Name of the definition that the case is counted as."""
 
 
 @dataclass(frozen=True)
@@ -96,21 +97,6 @@ def stage_names(root: Path) -> list[str]:
     return sorted(
         main.parent.name for main in root.glob("stages/*/__main__.py") if main.parent.name != "code"
     )
-
-
-def stage_fingerprints(
-    root: Path, stages: Iterable[str], params: Mapping[str, Any], memory: Memory
-) -> dict[str, dict[str, str]]:
-    """What data/code/<stage>.json holds, by stage: `Reach.hashes`, and what a page learns about other stages.
-
-    `params` is the whole parameter file. UserError when a source does not parse.
-    """
-    project, found = Project(root, params, memory), {}
-    for stage in stages:
-        reach = project.reach(f"stages.{stage}.__main__")
-        asks = ABOUT in reach.definitions
-        found[stage] = reach.hashes() | (what_stages_say(root, params, memory) if asks else {})
-    return found
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
@@ -178,7 +164,7 @@ class Reach:
 
 @dataclass
 class Project:
-    """The sources at `root`, as a parameter file makes use of them. What was found for one stage serves the others."""
+    """The sources at `root` as a parameter file makes use of them. What was found for one stage serves the others."""
 
     root: Path
     params: Mapping[str, Any]
@@ -187,6 +173,15 @@ class Project:
     _uses: dict[Address, tuple[str, frozenset[tuple[str, Address]], frozenset[str]]] = field(
         default_factory=dict
     )
+
+    def fingerprint(self, stage: str) -> dict[str, str]:
+        """What data/code/<stage>.json holds: `Reach.hashes`, and what a page learns about other stages.
+
+        UserError when a source does not parse.
+        """
+        reach = self.reach(f"stages.{stage}.__main__")
+        asks = ABOUT in reach.definitions
+        return reach.hashes() | (what_stages_say(self.root, self.params, self.memory) if asks else {})
 
     def reach(self, module: str) -> Reach:
         """All that running `module` as a program may compute with."""
@@ -277,12 +272,9 @@ class Project:
             uses.add((GUARD, (text, ALL)))
             if self._file(f"{text}.__main__"):
                 uses.add((GUARD, (f"{text}.__main__", GUARD)))
-        for case in definition.cases:
-            if self._is_chosen(case, module):
-                digest, more, imported = self._of(case.body, module)
-                said.append(f"{case.section} {digest}")
-                uses |= more
-                modules |= imported
+        uses |= {
+            (case.section, (module, case.body)) for case in definition.cases if self._is_chosen(case, module)
+        }
         return _sha256("\n".join([said[0], *sorted(said[1:])]).encode()), frozenset(uses), frozenset(modules)
 
     def _is_chosen(self, case: Case, module: str) -> bool:
@@ -355,7 +347,7 @@ def read_source(path: Path, package: str) -> Source:
     agree.
     """
     tree = _without_bare_strings(_parse(path))
-    imports, parts, rest = _Reader(package), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
+    imports, parts, rest = _Reader(package, ""), defaultdict[str, list[ast.stmt]](list), list[ast.stmt]()
     is_whole = False
     for statement in tree.body:
         match statement:
@@ -372,9 +364,15 @@ def read_source(path: Path, package: str) -> Source:
                 rest.append(statement)
                 for name in names:
                     parts[name].append(statement)
-    definitions = {name: _definition(statements, package) for name, statements in parts.items()}
     if is_whole:
-        definitions = dict.fromkeys([*parts, ALL], _definition(rest, package))
+        whole = _definitions(ALL, rest, package)
+        definitions = {**whole, **dict.fromkeys(parts, whole[ALL])}
+    else:
+        definitions = {
+            name: one
+            for part, statements in parts.items()
+            for name, one in _definitions(part, statements, package).items()
+        }
     said = [(name, one.syntax, sorted(one.imports.items())) for name, one in definitions.items()]
     return Source(
         _sha256(repr([said, sorted(imports.imports.items())]).encode()) if tree.body else "",
@@ -405,30 +403,38 @@ def _bound(statement: ast.stmt) -> list[str]:
     return [one.id for one in flat] if all(isinstance(one, ast.Name) for one in flat) else []
 
 
-def _definition(statements: Iterable[ast.stmt], package: str) -> Definition:
-    reader, decorating = _Reader(package), _Reader(package)
+def _definitions(name: str, statements: Iterable[ast.stmt], package: str) -> dict[str, Definition]:
+    """The definition of a name, and those of the cases of its choices."""
+    reader, decorating = _Reader(package, name), _Reader(package, name)
     for statement in statements:
         reader.read(statement)
         decorating.read(getattr(statement, "decorator_list", []))
-    return replace(reader.definition(), decorators=decorating.definition().names)
+    return reader.definitions(decorating.names)
 
 
 class _Reader:
     """Writes syntax trees as text, and collects what they name. No generator: it would take five times as long."""
 
-    def __init__(self, package: str) -> None:
-        self._package = package
+    def __init__(self, package: str, name: str) -> None:
+        self._package, self._name = package, name
         self._text: list[str] = []
-        self._names: set[tuple[str, ...]] = set()
-        self._strings: set[str] = set()
-        self._cases: list[Case] = []
+        self.names: set[tuple[str, ...]] = set()
         self.imports: dict[str, tuple[str, ...]] = {}
+        self._strings: set[str] = set()
+        self._cases: list[tuple[Case, _Reader]] = []
 
-    def definition(self) -> Definition:
+    def definitions(
+        self, decorators: Iterable[tuple[str, ...]] = (), outer: Mapping[str, tuple[str, ...]] | None = None
+    ) -> dict[str, Definition]:
+        """What was read, with its cases. `outer`: names that imports around it bind."""
+        imports = {**(outer or {}), **self.imports}
+        found = {}
+        for _, body in self._cases:
+            found |= body.definitions(outer=imports)
+        cases = tuple(case for case, _ in self._cases)
         syntax = _sha256("".join(self._text).encode())
-        return Definition(
-            syntax, frozenset(self._names), self.imports, frozenset(self._strings), tuple(self._cases)
-        )
+        sets = frozenset(self.names), imports, frozenset(self._strings)
+        return {self._name: Definition(syntax, *sets, cases, frozenset(decorators)), **found}
 
     def read(self, node: object) -> None:
         match node:
@@ -447,12 +453,12 @@ class _Reader:
                         alias.asname or alias.name, base if alias.name == ALL else f"{base}.{alias.name}"
                     )
             case ast.Attribute() if names := _dotted(node):
-                self._names.add(names)
+                self.names.add(names)
                 self._text.append(f"{'.'.join(names)} {type(node.ctx).__name__}")
             case ast.Match(
                 subject=ast.Call(func=ast.Name("chosen"), args=[ast.Constant(str(section)), subject])
             ):
-                self._names.add(("chosen",))
+                self.names.add(("chosen",))
                 self._text.append(f"chosen {section}(")
                 self.read(subject)
                 for case in node.cases:
@@ -469,7 +475,7 @@ class _Reader:
 
     def _read_fields(self, node: ast.AST) -> None:
         if isinstance(node, ast.Name):
-            self._names.add((node.id,))
+            self.names.add((node.id,))
         elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
@@ -489,9 +495,9 @@ class _Reader:
         pattern = case.pattern.pattern if isinstance(case.pattern, ast.MatchAs) else case.pattern
         match pattern:
             case ast.MatchClass(cls=ast.Name(name)):
-                body = _Reader(self._package)
+                body = _Reader(self._package, f"{self._name} {section} {name}")
                 body._read_fields(case)
-                self._cases.append(Case(section, name, body.definition()))
+                self._cases.append((Case(section, name, body._name), body))
             case _:
                 self._read_fields(case)
 

@@ -23,7 +23,7 @@ from typing import Any
 from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, stage_fingerprint
+from stages.foundations.fingerprints import Memory, Project, Reach
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
@@ -84,11 +84,12 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     memory: Memory = {}
     name = Path(recorded).stem
     known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must show
-    before = stage_fingerprint(PROJECT, name, params, memory)
+    project = Project(PROJECT, params, memory)
+    before, reach = project.fingerprint(name), project.reach(f"stages.{name}.__main__")
     changed = _differences(json.loads(Path(recorded).read_text(encoding="utf-8")), before)
     if changed:
         raise UserError(
-            f"code has changed since stage `code` ran: {_listed(changed)}. Run `dvc repro` again, and "
+            f"code has changed since stage `code` ran: {_definitions(changed, reach)}. Run `dvc repro` again, and "
             "`dvc repro --force code` first if it says the same"
         )
     sources = {
@@ -98,24 +99,29 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     }
     guard = CodeGuard(sources)
     sys.meta_path.insert(0, guard)
-    templates = (str(PROJECT / file) for file in before if not file.endswith((".py", GRAPH.name)))
     try:
         with (
-            _Files(templates) as files,
+            _Files(map(str, reach.others)) as files,
             variables_set({VARIABLE: json.dumps(sources, separators=(",", ":"))}),
         ):
             yield
-            changed = {os.path.relpath(file, PROJECT) for file in files.changed()}
+            templates = [os.path.relpath(file, PROJECT) for file in files.changed()]
     finally:
         sys.meta_path.remove(guard)
     now = _signatures(map(str, memory))
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
-    changed.update(_differences(before, stage_fingerprint(PROJECT, name, params, untouched)))
-    if changed:
+    changed = _differences(before, Project(PROJECT, params, untouched).fingerprint(name))
+    if changed or templates:
         raise UserError(
             f"code has changed while {stage.address} ran, so its result is not recorded: "
-            f"{_listed(sorted(changed))}. Run `dvc repro` again"
+            f"{_definitions([*templates, *changed], reach)}. Run `dvc repro` again"
         )
+
+
+def _definitions(names: Iterable[str], reach: Reach) -> str:
+    """Names in a fingerprint, with their files. Who uses whom is told only where nothing else has changed."""
+    found = list(dict.fromkeys(names))
+    return _listed([reach.where(name) for name in found if name != "references" or len(found) == 1])
 
 
 class _Files:

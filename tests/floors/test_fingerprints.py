@@ -13,15 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
-from stages.foundations.fingerprints import (
-    ABOUT,
-    ALL,
-    GUARD,
-    Project,
-    read_source,
-    stage_fingerprints,
-    stage_names,
-)
+from stages.foundations.fingerprints import ABOUT, ALL, GUARD, Project, read_source, stage_names
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 
@@ -56,8 +48,9 @@ def memory(project):
     return {project / path.relative_to(PROJECT): source for path, source in MEMORY.items()}
 
 
-def fingerprints(root, memory):
-    return stage_fingerprints(root, stage_names(root), LAPTOP, memory)
+def fingerprints(root, memory, stages=None):
+    project = Project(root, LAPTOP, memory)
+    return {stage: project.fingerprint(stage) for stage in stages or stage_names(root)}
 
 
 def edit(root, memory, place, old, new):
@@ -127,8 +120,8 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         project,
         memory,
         "stages/engines/trainers/torch_trainer.py",
-        "class TorchTrainer",
-        "class TorchTrainer(dict)#",
+        "class TorchTrainer(",
+        "class TorchTrainer(dict, ",
     )
     assert changed() == {"paint", *trained}, "what is chosen counts"
 
@@ -341,9 +334,7 @@ def test_each_of_a_hundred_mutations_is_seen(project, memory):
         path = project / reach.files[module]
         kept, source = path.read_text(), memory.pop(path)
         path.write_text(ast.unparse(ast.parse(kept)))
-        assert stage_fingerprints(project, [stage], LAPTOP, memory) == {stage: before[stage]}, (
-            "it lost its comments"
-        )
+        assert fingerprints(project, memory, [stage]) == {stage: before[stage]}, "it lost its comments"
         found = {True: [], False: []}
         for name, node in statements(ast.parse(kept)).items():
             found[source.is_whole or (module, name) in reach.definitions] += [name] if sites(node) else []
@@ -354,7 +345,7 @@ def test_each_of_a_hundred_mutations_is_seen(project, memory):
             mutate(rng.choice(sites(statements(tree)[name])))
             path.write_text(ast.unparse(tree))
             del memory[path]
-            after = stage_fingerprints(project, [stage], LAPTOP, memory)[stage]
+            after = fingerprints(project, memory, [stage])[stage]
             assert (after != before[stage]) == is_reached, (stage, module, name, path.read_text())
             mutated |= {(module, name)} if is_reached else set()
             others += not is_reached

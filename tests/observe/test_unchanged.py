@@ -105,7 +105,8 @@ def main():
     try:
         with WorkerPool(answer, 1, WorkerLimits(512, 60), {{}}) as pool:
             answered = pool.submit().result()
-        made = subprocess.run([sys.executable, "-m", "stages.pooled.made"], stdout=subprocess.PIPE, text=True, check=True)
+        command = [sys.executable, "-m", "stages.pooled.made"]
+        made = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     finally:
         Path("imported").touch()
         while not Path("end").exists():

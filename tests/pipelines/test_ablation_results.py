@@ -19,7 +19,7 @@ from pipelines.ablating.results import (
     verdict,
 )
 from pipelines.ablating.wording import metric_table, number, spread, told_difference, told_missing
-from pipelines.runtime.checkouts import Code, code_files, needed_stages
+from pipelines.runtime.checkouts import Code, code_hashes, needed_stages
 from stages.algorithms.comparisons import compare_paired
 from stages.algorithms.estimators import Interval
 from stages.foundations.params import read_yaml
@@ -194,16 +194,17 @@ def test_a_run_has_the_code_of_its_own_parameters():
     laptop = read_yaml(PROJECT / "pipelines" / "recipes" / "laptop.yaml")
     other = {**laptop, "trainer": {**laptop["trainer"], "kind": "deepspeed"}}
     code = Code(PROJECT, "", is_with_changes=True, changed=())
-    torch, again, deepspeed = code_files(code, ["rl_round@rl_1"], [laptop, {**laptop, "seed": 7}, other])
-    trainers = {f"stages/engines/trainers/{kind}_trainer.py" for kind in ("torch", "deepspeed")}
-    assert torch == again and "stages/curate/curation.py" in torch
-    assert trainers & torch.keys() == {"stages/engines/trainers/torch_trainer.py"}
-    assert trainers & deepspeed.keys() == {"stages/engines/trainers/deepspeed_trainer.py"}
-    assert not [path for path in torch if path.startswith("stages/observe/")]
-    assert is_one_code([{"files": torch}, {"files": deepspeed}, {"files": torch}])
-    edited = {**torch, "stages/engines/trainers/torch_trainer.py": "other"}
-    assert is_one_code([{"files": deepspeed}, {"files": edited}]), "a file that the other does not run"
-    assert not is_one_code([{"files": torch}, {"files": edited}])
+    torch, again, deepspeed = code_hashes(code, ["rl_round@rl_1"], [laptop, {**laptop, "seed": 7}, other])
+    engines = "stages.engines.trainers"
+    trainers = {f"{engines}.torch_trainer TorchTrainer", f"{engines}.deepspeed_trainer DeepspeedTrainer"}
+    assert torch == again and "stages.curate.curation curate" in torch
+    assert trainers & torch.keys() == {f"{engines}.torch_trainer TorchTrainer"}
+    assert trainers & deepspeed.keys() == {f"{engines}.deepspeed_trainer DeepspeedTrainer"}
+    assert not [name for name in torch if name.startswith("stages.observe.")]
+    assert is_one_code([{"code": torch}, {"code": deepspeed}, {"code": torch}])
+    edited = {**torch, f"{engines}.torch_trainer TorchTrainer": "other"}
+    assert is_one_code([{"code": deepspeed}, {"code": edited}]), "what the other does not run"
+    assert not is_one_code([{"code": torch}, {"code": edited}])
 
 
 def test_missing_runs_are_told_by_their_seeds():
