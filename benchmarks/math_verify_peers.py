@@ -44,7 +44,7 @@ class Peers:
 
 def judge_towers(pairs: list[tuple[str, str]], count: int, limit: int) -> list[PeerVerdict]:
     """What math-verify says of each pair, asked one by one of `count` processes; where one had to be killed, why."""
-    limits = WorkerLimits(MEMORY_MIB, wall_seconds=_PARTS * limit + 1)
+    limits = WorkerLimits(MEMORY_MIB, _PARTS * limit + 1)
     with WorkerPool(math_verify_pair, count, limits, os.environ) as pool:
         asked = [pool.submit(gold=gold, prediction=prediction, limit=limit) for gold, prediction in pairs]
         answers = [one.result() for one in asked]

@@ -68,7 +68,7 @@ def grade(
     params: Annotated[Path, typer.Option(help="file with the limits: section verifier")] = PROJECT
     / "params.yaml",
 ) -> None:
-    """Give each row a verdict: correct, wrong, unparsed, exhausted, timed_out or crashed. Lines to standard output."""
+    """Give each row a verdict: correct, wrong, unparsed, exhausted or crashed. Lines to standard output."""
     try:
         with ExitStack() as opened:
             source = opened.enter_context(_open(file))

@@ -16,19 +16,19 @@ import psutil
 import pytest
 
 from stages.engines.verifier import math_verify_worker
-from stages.engines.workers.pool import Answer, KilledWorker, StartError, WorkerLimits, WorkerPool
+from stages.engines.workers import pool as pool_module
+from stages.engines.workers.pool import Answer, LostWorker, StartError, WorkerLimits, WorkerPool
 from tests.fakes import worker_functions
 from tests.fakes.processes import descendants, is_running, wait_until
 from tests.fakes.worker_functions import do
 
 MIB = 256
-LIMITS = WorkerLimits(MIB, wall_seconds=60)
-BRIEF = WorkerLimits(MIB, wall_seconds=1)
+LIMITS = WorkerLimits(MIB)
+BRIEF = WorkerLimits(MIB, computing_seconds=1)
 HEAVY = {"torch", "transformers", "pandas", "numpy", "pydantic", "pyarrow", "lxml"}
 FAILURES = [
-    ({"what": "hang"}, Answer(failure="timed_out")),
-    ({"what": "doze", "seconds": 60}, Answer(failure="timed_out")),
-    ({"what": "talk_for_ever"}, Answer(failure="timed_out")),
+    ({"what": "hang"}, Answer(failure="exhausted")),
+    ({"what": "talk_for_ever"}, Answer(failure="exhausted")),
     ({"what": "fill_memory"}, Answer(failure="out_of_memory")),
     (
         {"what": "end_by_signal", "number": signal.SIGSEGV},
@@ -47,7 +47,7 @@ def pool_of(processes=1, limits=LIMITS, function=do, prepare=None, environment=N
 
 
 def ask(pool, what, **arguments):
-    return pool.submit(what=what, **arguments).result(timeout=100)
+    return pool.submit(what=what, **arguments).result()
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -99,7 +99,7 @@ def test_many_threads_ask_at_once_and_each_gets_its_own_answers():
 
 def test_values_of_any_size_and_script_pass_unchanged():
     texts = ["", "\n", "∫ \N{GRINNING FACE} \x00 \ud800", "long " * 400_000]
-    with pool_of(limits=WorkerLimits(1024, 60)) as pool:
+    with pool_of(limits=WorkerLimits(1024)) as pool:
         assert [ask(pool, "echo", value=text).value for text in texts] == texts
 
 
@@ -120,7 +120,7 @@ def test_what_a_library_prints_is_no_answer_and_never_blocks():
 def test_files_are_written_only_where_that_is_allowed(tmp_path):
     with pool_of() as pool:
         assert ask(pool, "write", path=str(tmp_path / "a")).value == "OSError"
-    with pool_of(limits=WorkerLimits(MIB, 60, may_write_files=True)) as pool:
+    with pool_of(limits=WorkerLimits(MIB, may_write_files=True)) as pool:
         assert ask(pool, "write", path=str(tmp_path / "b")).value == "written"
     assert [path.name for path in tmp_path.iterdir() if path.read_text()] == ["b"]
 
@@ -137,7 +137,7 @@ def test_a_worker_sees_what_it_is_given_and_loads_no_more_than_it_needs(monkeypa
 
 
 def test_a_worker_of_the_verifier_loads_math_verify_and_nothing_heavier():
-    with pool_of(limits=WorkerLimits(768, 60), prepare=math_verify_worker.prepare) as pool:
+    with pool_of(limits=WorkerLimits(768), prepare=math_verify_worker.prepare) as pool:
         modules = set(ask(pool, "about").value["modules"])
     assert "math_verify" in modules
     assert not HEAVY & modules
@@ -154,7 +154,7 @@ def test_a_limit_that_holds_already_is_never_raised():
     script = (
         "import resource; from tests.engines.test_workers import pool_of, ask, WorkerLimits\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2)\n"
-        "with pool_of(limits=WorkerLimits(8_192, 60)) as pool: print(ask(pool, 'about').value['address_space'])"
+        "with pool_of(limits=WorkerLimits(8_192)) as pool: print(ask(pool, 'about').value['address_space'])"
     )
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert printed.stdout == f"{[4 << 30] * 2}\n"
@@ -162,7 +162,7 @@ def test_a_limit_that_holds_already_is_never_raised():
 
 def test_a_process_of_its_own_for_each_request_where_asked():
     def pids(is_reused):
-        with pool_of(limits=WorkerLimits(MIB, 60, is_reused=is_reused)) as pool:
+        with pool_of(limits=WorkerLimits(MIB, is_reused=is_reused)) as pool:
             return {ask(pool, "about").value["pid"] for _ in range(3)}
 
     assert (len(pids(True)), len(pids(False))) == (1, 3)
@@ -213,9 +213,7 @@ def test_a_worker_killed_once_from_outside_costs_nothing(number, capfd, request)
 def test_workers_killed_twice_in_a_row_are_an_error_of_that_request_only():
     with pool_of() as pool:
         asked = pool.submit(what="end_by_signal", number=signal.SIGKILL), pool.submit(what="echo", value=2)
-        with pytest.raises(
-            KilledWorker, match=r"killed from outside \(signal 9\).*Free memory, or use fewer"
-        ):
+        with pytest.raises(LostWorker, match=r"killed from outside \(signal 9\).*Free memory, or use fewer"):
             asked[0].result()
         assert asked[1].result() == Answer(2)
 
@@ -223,7 +221,7 @@ def test_workers_killed_twice_in_a_row_are_an_error_of_that_request_only():
 def test_workers_killed_at_their_start_are_an_error_too():
     with (
         pool_of(prepare=worker_functions.end_in_prepare) as pool,
-        pytest.raises(KilledWorker, match="signal 9"),
+        pytest.raises(LostWorker, match="signal 9"),
     ):
         ask(pool, "echo", value=1)
 
@@ -307,24 +305,59 @@ def test_workers_die_with_a_parent_that_is_killed(moment):
     wait_until(lambda: not any(map(is_running, workers)))
 
 
-@pytest.mark.parametrize(
-    ("seconds_without_processor", "answer"), [(1.5, Answer(1)), (None, Answer(failure="timed_out"))]
-)
-def test_computing_time_does_not_pass_while_others_have_the_processor(seconds_without_processor, answer):
-    """It is bounded by the wall clock all the same."""
-    with pool_of(limits=WorkerLimits(MIB, wall_seconds=4, computing_seconds=0.5)) as pool:
+def test_computing_time_does_not_pass_while_others_have_the_processor():
+    with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
         ask(pool, "echo", value=0)
         [pid] = pool.pids()
         os.kill(pid, signal.SIGSTOP)
-        if seconds_without_processor:
-            threading.Timer(seconds_without_processor, os.kill, (pid, signal.SIGCONT)).start()
-        assert ask(pool, "echo", value=1) == answer
+        threading.Timer(1.5, os.kill, (pid, signal.SIGCONT)).start()
+        assert ask(pool, "echo", value=1) == Answer(1)
+        assert pool.pids() == [pid]
 
 
-def test_computing_time_ends_a_request_long_before_a_generous_wall_clock():
-    with pool_of(limits=WorkerLimits(MIB, wall_seconds=250, computing_seconds=0.5)) as pool:
+def test_a_worker_that_stands_still_once_costs_nothing(monkeypatch, capfd):
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 8.0)
+    with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
+        ask(pool, "echo", value=0)
+        [pid] = pool.pids()
+        os.kill(pid, signal.SIGSTOP)
+        assert ask(pool, "echo", value=1) == Answer(1)
+        assert pool.pids() != [pid]
+    assert "stood still (4 s went by, in which it computed less than 0.5 s)" in capfd.readouterr().err
+
+
+def test_workers_that_stand_still_twice_in_a_row_are_an_error_of_that_request_only(monkeypatch):
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 8.0)
+    with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
+        asked = pool.submit(what="doze", seconds=60), pool.submit(what="echo", value=2)
+        with pytest.raises(
+            LostWorker, match=r"in a row were lost.*stood still.*when the machine has less to do"
+        ):
+            asked[0].result()
+        assert asked[1].result() == Answer(2)
+
+
+def test_computing_time_ends_a_request_long_before_its_worker_would_be_said_to_stand_still(monkeypatch):
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 500.0)
+    with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
         assert ask(pool, "hang") == Answer(failure="exhausted")
         assert ask(pool, "doze", seconds=1.5) == Answer("awake")
+
+
+def test_an_answer_after_too_much_computing_is_none(monkeypatch):
+    """The pool looks late on a busy machine, and that must not decide."""
+    looks_late = pool_module._Clock.seconds_left
+    monkeypatch.setattr(pool_module._Clock, "seconds_left", lambda clock: looks_late(clock) + 60)
+    with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.3)) as pool:
+        assert ask(pool, "compute", seconds=0.6) == Answer(failure="exhausted")
+        assert ask(pool, "compute", seconds=0.1) == Answer("computed")
+
+
+def test_what_earlier_requests_left_behind_fails_none():
+    """The same request, first and later: a worker that many requests have filled is replaced before it decides."""
+    with pool_of() as pool:
+        assert [ask(pool, "keep", mebibytes=60) for _ in range(8)] == [Answer("kept")] * 8
+        assert [ask(pool, "crash_at_the_second_call") for _ in range(3)] == [Answer("alive")] * 3
 
 
 def test_a_process_with_more_than_a_thousand_open_files_has_workers_too():

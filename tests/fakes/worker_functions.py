@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-PREPARED = []
+PREPARED, KEPT, CALLS = [], [], []
 
 
 def prepare():
@@ -59,6 +59,27 @@ def compare_or_hang(gold, prediction):
 
 def compare_and_die(gold, prediction):
     os._exit(3)
+
+
+def compute(seconds):
+    """So much of the processor, however long that takes."""
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+    return "computed"
+
+
+def keep(mebibytes):
+    """Keeps memory, as a cache does."""
+    KEPT.append(bytearray(mebibytes << 20))
+    return "kept"
+
+
+def crash_at_the_second_call():
+    if CALLS:
+        os._exit(3)
+    CALLS.append(1)
+    return "alive"
 
 
 def doze(seconds):

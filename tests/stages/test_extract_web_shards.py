@@ -1,4 +1,4 @@
-"""extract_web over shards: as one table, resumed after a stop, a poisoned shard reported and not fatal."""
+"""extract_web over shards: as one table, resumed after a stop, an unreadable shard reported and not fatal."""
 
 import contextlib
 import json
@@ -25,6 +25,7 @@ from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
 from tests.engines.test_pieces import cut, flip, lose
+from tests.fakes.processes import PATIENCE_SECONDS
 
 PARAMS = ExtractWebParams(
     method={"kind": "rules"},
@@ -108,11 +109,11 @@ def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_p
     assert [result.failure for result in results] == [""]
 
 
-def kill_processes_of_shards(times, seconds=60):
+def kill_processes_of_shards(times):
     """Kills the first processes of shards as they come, so many."""
     killed = set()
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and len(killed) < times:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and len(killed) < times:
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                 if child.pid not in killed and "extract_shard" in str(child.cmdline()):
@@ -144,17 +145,14 @@ def write_bomb(path, megabytes):
     assert path.stat().st_size < 100_000
 
 
-def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
-    """One that is no table, a small one that unpacks to 2 GB, and a pipe."""
+def test_unreadable_shards_are_reported_and_tried_again(folder, tmp_path):
+    """One that is no table, and a pipe."""
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
-    write_bomb(folder / "3.parquet", megabytes=2_000)
-    os.mkfifo(folder / "4.parquet")
-    one_at_once = PARAMS.model_copy(update={"engine": LocalEngine(kind="local", processes=1)})
-    results = extract_shards(find_shards(folder), tmp_path / "work", one_at_once, LIMITS)
-    assert [bool(result.failure) for result in results] == [False, False, True, True, True]
+    os.mkfifo(folder / "3.parquet")
+    results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
+    assert [bool(result.failure) for result in results] == [False, False, True, True]
     assert "Parquet" in results[2].failure
-    assert "MemoryError" in results[3].failure or "alloc" in results[3].failure
-    assert results[4].failure == "it is no file"
+    assert results[3].failure == "it is no file"
     again = extract_shards(find_shards(folder)[:3], tmp_path / "work", PARAMS)
     assert [(bool(result.failure), result.is_reused) for result in again] == [
         (False, True),
@@ -163,16 +161,35 @@ def test_poisoned_shards_are_reported_and_tried_again(folder, tmp_path):
     ]
 
 
-def test_a_shard_that_takes_too_long_is_killed(folder, tmp_path):
-    """No page is read in a millisecond."""
-    limits = ShardLimits(seconds=0.001, memory_mib=2_048)
-    before = psutil.Process().children()
-    results = extract_shards(find_shards(folder)[:1], tmp_path / "work", PARAMS, limits)
-    assert "more than 0.001 s" in results[0].failure
+def write_many_pages(path):
+    """A table that no process reads in a millisecond."""
+    write_table([page | {"content": page["content"] * 500} for page in pages(50, 100)], path, PAGE)
+
+
+@pytest.mark.parametrize(
+    ("write", "limits", "told"),
+    [
+        (lambda path: write_bomb(path, megabytes=2_000), LIMITS, "MemoryError|alloc"),
+        (write_many_pages, ShardLimits(seconds=0.001, memory_mib=2_048), "computed for more than 0.001 s"),
+    ],
+)
+def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
+    folder, tmp_path, write, limits, told
+):
+    """A table without it would be cached as the whole one."""
+    work, before = tmp_path / "work", psutil.Process().children()
+    extract_shards(find_shards(folder)[:1], work, PARAMS)
+    write(folder / "1.parquet")
+    one_at_once = PARAMS.model_copy(update={"engine": LocalEngine(kind="local", processes=1)})
+    with pytest.raises(UserError, match=f"(?s)1.parquet: .*({told}).*cut that shard into smaller ones"):
+        extract_shards(find_shards(folder)[:2], work, one_at_once, limits)
     assert psutil.Process().children() == before
+    write_table(pages(10, 4), folder / "1.parquet", PAGE)
+    again = extract_shards(find_shards(folder), work, PARAMS)
+    assert [(result.is_reused, result.failure) for result in again] == [(True, ""), (False, ""), (False, "")]
 
 
-def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch):
+def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": PARAMS.model_dump()}))
@@ -183,6 +200,7 @@ def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch):
     metrics = json.loads(out["metrics"].read_text())
     assert (metrics["shards/all"], metrics["shards/failed"], metrics["candidates/all"]) == (3, 1, 8)
     assert read_table(out["dropped"], DROPPED)["reason"].tolist() == ["shard_failed"]
+    assert "WARNING: extract_web leaves out 1 of 3 shards" in capfd.readouterr().err
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match=r"no \*\.parquet"):
         find_shards(tmp_path / "empty")

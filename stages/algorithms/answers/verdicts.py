@@ -17,7 +17,7 @@ class Verdict(StrEnum):
     EXHAUSTED = "exhausted"
     """The comparison used up its limit of computing time or memory: a fact about the response, which asked for it."""
     TIMED_OUT = "timed_out"
-    """The process was killed after a long wall-clock time without computing as long: a fact about the verifier."""
+    """Of tables that earlier versions wrote: the process stood still. Now that is tried again and then an error."""
     CRASHED = "crashed"
     """The process died in mid-comparison within its limits: a fact about the verifier."""
 

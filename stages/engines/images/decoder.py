@@ -14,8 +14,6 @@ from stages.engines.images.decoding import decode, prepare
 from stages.engines.images.params import ImageParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
-_PATIENCE = 8.0
-"""Wall clock over computing time: a busy machine must not drop images."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 """All that a worker gets to see of the environment, beside PYTHONPATH."""
 
@@ -39,9 +37,8 @@ class ImageDecoder:
 
     def __init__(self, params: ImageParams) -> None:
         self._params = params
-        seconds = params.timeout_seconds
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        limits = WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds)
+        limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
         self._pool = WorkerPool(decode, params.workers, limits, environment, prepare)
 
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:

@@ -21,7 +21,8 @@ class ImageParams(StrictParams):
     min_side: int = Field(ge=1)
     """Of width and height, in pixels."""
     timeout_seconds: float = Field(gt=0)
-    """Seconds of computing for one image; wall clock at most 8 times as many."""
+    """Seconds of computing for one image. A process that stands still for 20 times as long is tried again, then stops
+    the stage."""
     memory_mib: int = Field(ge=256)
     """Address space of the process that decodes."""
     workers: int = Field(ge=1)

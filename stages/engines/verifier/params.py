@@ -11,10 +11,11 @@ class VerifierParams(StrictParams):
     """Section `verifier`."""
 
     timeout_seconds: float = Field(gt=0)
-    """Seconds of a worker's computing that one comparison may take; wall clock at most 20 times as many."""
+    """Seconds of a worker's computing that one comparison may take. A worker that stands still for 20 times as long is
+    asked again, then stops the stage."""
     memory_mib: int = Field(ge=256)
     """Address space of one worker, in MiB; math-verify itself needs about 100."""
     workers: int = Field(ge=1)
     """Worker processes, shared out over the ranks of a node; they start when they are first needed."""
     abort_undecided_fraction: float = Field(ge=0, le=1)
-    """A stage fails when more than this share of its responses timed out or crashed."""
+    """A stage fails when the verifier's workers crashed on more than this share of its responses."""

@@ -2,8 +2,8 @@ r"""The verifier: a fast exact path in this process, and math-verify 0.9 in work
 
 Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, where no exception reaches it, so
 nothing of it is parsed here: what the exact path cannot settle goes to a pool of workers with limits of time and
-memory (`stages/engines/workers`). An item that uses them up is
-`exhausted`, one whose worker fails by itself `timed_out` or `crashed`, and no other item notices.
+memory (`stages/engines/workers`). An item that uses them up is `exhausted`, one whose worker fails by itself `crashed`,
+and no other item notices.
 
 Workers start with the first item that needs one, so that a run whose answers are plain numbers never pays for them.
 """
@@ -23,8 +23,6 @@ from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
-_PATIENCE = 20.0
-"""Wall clock over computing time that a comparison may take: a busy machine must not turn verdicts."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
 """All that a worker gets to see of the environment, beside PYTHONPATH."""
 
@@ -34,14 +32,13 @@ class Verifier:
 
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
-        seconds = params.timeout_seconds
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._pool = WorkerPool(
             compare,
             max(
                 1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             ),  # of this node's ranks each
-            WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds),
+            WorkerLimits(params.memory_mib, params.timeout_seconds),
             environment | {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
             prepare,
         )
@@ -59,7 +56,7 @@ class Verifier:
         number behind another marker may be half of one. `require_marker` refuses a response without box, tag or marker
         unless it is as a whole what the exact path calls equal or different, or names one choice; rewards want it.
         `allowed`: by pair, what its row allows beyond the rules; None for nothing. Raises RuntimeError when
-        math-verify cannot be started, and UserError when its workers are killed from outside.
+        math-verify cannot be started, and UserError when its workers are killed from outside or stand still.
         """
         judgements: list[Judgement | None] = [None] * len(pairs)
         waiting: dict[Question, Future[Answer]] = {}
@@ -109,11 +106,6 @@ class Verifier:
         match answer.failure:
             case "exhausted":
                 return Verdict.EXHAUSTED, f"over_{self._params.timeout_seconds:g}_seconds"
-            case "timed_out":
-                return (
-                    Verdict.TIMED_OUT,
-                    f"over_{_PATIENCE * self._params.timeout_seconds:g}_seconds_of_wall_clock",
-                )
             case "crashed":
                 return Verdict.CRASHED, f"worker_exit_{answer.exit_code}"
             case "out_of_memory":

@@ -1,14 +1,15 @@
 """Worker processes that can be killed: a request that hangs, crashes or fills memory costs only itself.
 
-A worker that something else kills, as the kernel does where memory runs out, says nothing about its request: the
-request is tried once more, and a second such death raises KilledWorker, so that no result depends on it.
+A request's limits do not depend on what else the machine does: its time is that of the processor. Two ends say nothing
+about the request: a worker is killed from outside, as by the kernel where memory runs out, or it stands still. The
+request is tried once more, and at the second time LostWorker is raised. A crash counts only in a fresh process.
 
     with WorkerPool(extract_page, processes=2, limits=limits, environment=os.environ) as pool:
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
 Works in any thread of any process, in Ray's too. Each worker is started and watched by a thread that lives as long as
 the pool: the kernel's "die with the parent" signal is sent when the starting *thread* ends, not only its process. That
-thread holds the clock and kills a worker that is late; another one takes its place.
+thread holds the clock and kills a worker that has computed too long; another one takes its place.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from stages.observe.progress import say
 WORKER = "stages.engines.workers.worker"
 START_SECONDS = 300.0
 """Loading a library takes half a second; this is for busy machines and cold network disks."""
-_EXIT_SECONDS = 10.0
+PATIENCE = 20.0
+"""Wall clock over computing time after which a worker stands still: it is stopped, or the machine is overloaded."""
+_EXIT_SECONDS = 60.0
 """How long the exit code of a worker that has closed its pipe is waited for."""
 _PIPE_BYTES = 65_536
 _CLOSED = "this pool of workers was closed"
@@ -54,10 +57,8 @@ class WorkerLimits:
 
     memory_mib: int
     """Address space of the process."""
-    wall_seconds: float
-    """Wall clock that a request may take; the worker's start does not count."""
     computing_seconds: float = math.inf
-    """Processor time that a request may take: the same on a busy machine and on an idle one."""
+    """Processor time that a request may take; the worker's start does not count."""
     may_write_files: bool = False
     is_reused: bool = True
     """False: each request gets a process of its own."""
@@ -70,8 +71,7 @@ class Answer:
     value: Any = None
     """What the function returned, as JSON has it: a tuple is a list."""
     failure: str = ""
-    """Empty where there is a value; else `exhausted` (its computing time), `timed_out` (the wall clock), `crashed` or
-    `out_of_memory`."""
+    """Empty where there is a value; else `exhausted` (its computing time), `crashed` or `out_of_memory`."""
     exit_code: int = 0
     """Of a crashed worker, as `subprocess` has it: a signal is negative."""
     ending: str = ""
@@ -82,8 +82,8 @@ class StartError(RuntimeError):
     """A worker ended, or was killed for being late, before it was ready; says how it ended."""
 
 
-class KilledWorker(UserError):
-    """Two workers in a row were killed from outside while they computed one request."""
+class LostWorker(UserError):
+    """Two workers in a row were killed from outside, or stood still, while they computed one request."""
 
 
 class WorkerPool:
@@ -119,8 +119,8 @@ class WorkerPool:
         self._is_closed = False
 
     def submit(self, **arguments: Any) -> Future[Answer]:
-        """The answer to come. It raises StartError when no worker can be started, KilledWorker when two were killed
-        from outside, UserError where a worker raised one, and RuntimeError after `close`."""
+        """The answer to come. It raises StartError when no worker can be started, LostWorker when two were killed
+        from outside or stood still, UserError where a worker raised one, and RuntimeError after `close`."""
         answer: Future[Answer] = Future()
         with self._lock:
             if self._is_closed:
@@ -175,6 +175,8 @@ class _Worker:
         self._command, self._environment, self._limits = command, environment, limits
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
+        self._answered = 0
+        """Requests that the process has answered."""
         self._is_retired = False
         self._lock = threading.Lock()
         """So that no process starts once `retire` has looked for one."""
@@ -185,41 +187,52 @@ class _Worker:
         return process.pid if process is not None and process.poll() is None else None
 
     def ask(self, arguments: dict[str, Any]) -> Answer:
-        """The answer, at the second attempt where the first worker was killed from outside."""
+        """The answer, at the second attempt where the first worker was lost."""
         try:
             return self._attempt(arguments)
-        except _KilledFromOutside as killed:
-            say(f"a worker process was killed from outside ({killed}): its request is tried once more")
+        except _Lost as lost:
+            say(f"a worker process {lost}: its request is tried once more")
         try:
             return self._attempt(arguments)
-        except _KilledFromOutside as killed:
-            raise KilledWorker(
-                f"two worker processes in a row were killed from outside ({killed}), as the kernel does when memory "
-                "runs out. Free memory, or use fewer processes, and run the command again"
+        except _Lost as lost:
+            raise LostWorker(
+                f"two worker processes in a row were lost, the last one {lost}. {lost.remedy}"
             ) from None
 
     def _attempt(self, arguments: dict[str, Any]) -> Answer:
         """A worker that fails is killed, and the next request starts another."""
         process = self._running()
-        clock = _Clock(process.pid, self._limits.wall_seconds, self._limits.computing_seconds)
+        clock = _Clock(process.pid, self._limits.computing_seconds)
+        failure = ""
         try:
             answer = Answer(**self._exchange(process, json.dumps(arguments).encode() + b"\n", clock))
         except TimeoutError:
-            failure = "exhausted" if clock.is_computed_up() else "timed_out"
-            self.kill()
-            return Answer(failure=failure)
+            failure = "stood still"
         except EOFError:
-            code, ending = self._bury(process)
-            return Answer(failure="crashed", exit_code=code, ending=ending)
+            failure = "crashed"
+        if clock.is_computed_up():  # also when we come to look only after the answer
+            answer = Answer(failure="exhausted")
+        elif failure == "stood still":
+            self.kill()
+            raise _Lost(
+                f"stood still ({clock.patience:g} s went by, in which it computed less than "
+                f"{self._limits.computing_seconds:g} s)",
+                "Run the command again when the machine has less to do",
+            )
+        elif failure == "crashed":
+            answer = self._bury(process)
         if answer.failure or not self._limits.is_reused:
             self.kill()
+        if answer.failure in ("crashed", "out_of_memory") and self._answered:
+            return self._attempt(arguments)  # what earlier requests left behind may have been the cause
+        self._answered += 1
         return answer
 
     def stand_by(self) -> None:
         """Starts the process that takes the place of a killed one, so that the pool is always at full strength."""
         if self._process is None and self._limits.is_reused and not self._is_retired:
             # Whoever asks next is told.
-            with contextlib.suppress(RuntimeError, OSError, UserError, _KilledFromOutside):
+            with contextlib.suppress(RuntimeError, OSError, UserError, _Lost):
                 self._running()
 
     def retire(self) -> None:
@@ -247,6 +260,7 @@ class _Worker:
         with self._lock:
             if self._is_retired:
                 raise RuntimeError(_CLOSED)
+            self._answered = 0
             process = self._process = subprocess.Popen(
                 self._command,
                 bufsize=0,
@@ -258,12 +272,12 @@ class _Worker:
         for pipe in (process.stdin, process.stderr):
             os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
         try:
-            self._exchange(process, b"", _Clock(process.pid, START_SECONDS))
+            self._exchange(process, b"", _Clock(process.pid, patience=START_SECONDS))
         except TimeoutError:
             self.kill()
             raise StartError(f"not ready after {START_SECONDS:g} s") from None
         except EOFError:
-            raise StartError(self._bury(process)[1]) from None
+            raise StartError(self._bury(process).ending) from None
         return process
 
     def _exchange(self, process: subprocess.Popen[bytes], line: bytes, clock: _Clock) -> dict[str, Any]:
@@ -310,10 +324,10 @@ class _Worker:
         self._said = (self._said + chunk)[-_SAID_BYTES:]
         return bool(chunk)
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> tuple[int, str]:
-        """The exit code, and the ending in words, of a process that has closed its pipe.
+    def _bury(self, process: subprocess.Popen[bytes]) -> Answer:
+        """The answer that a process gives by its end, once it has closed its pipe.
 
-        RuntimeError when `retire` has ended it, _KilledFromOutside when nothing here has.
+        RuntimeError when `retire` has ended it, _Lost when nothing here has.
         """
         is_killed_here = False
         try:
@@ -331,21 +345,31 @@ class _Worker:
         said = self._said.decode(errors="replace").strip().splitlines()
         ending = f"{words}: {said[-1][:_SAID_CHARACTERS]}" if said else words
         if -code in _FROM_OUTSIDE and not is_killed_here:
-            raise _KilledFromOutside(ending)
-        return code, ending
+            raise _Lost(
+                f"was killed from outside ({ending})",
+                "The kernel does this when memory runs out. Free memory, or use fewer processes, and run the command "
+                "again",
+            )
+        return Answer(failure="crashed", exit_code=code, ending=ending)
 
 
-class _KilledFromOutside(Exception):
-    """A worker died of a signal that neither its request nor this pool sends."""
+class _Lost(Exception):
+    """A worker ended in a way that says nothing about its request; what happened, and the remedy."""
+
+    def __init__(self, happened: str, remedy: str) -> None:
+        super().__init__(happened)
+        self.remedy = remedy
 
 
 class _Clock:
     """What a request may still take of the processor and of the wall clock."""
 
-    def __init__(self, pid: int, wall_seconds: float, computing_seconds: float = math.inf) -> None:
+    def __init__(self, pid: int, computing_seconds: float = math.inf, patience: float | None = None) -> None:
         self._pid, self._computing_seconds = pid, computing_seconds
+        self.patience = PATIENCE * computing_seconds if patience is None else patience
+        """Seconds of wall clock."""
         self._computed = self._computing()
-        self._until = time.monotonic() + wall_seconds
+        self._until = time.monotonic() + self.patience
 
     def seconds_left(self) -> float:
         """The time after which it is worth looking again; 0 when none is left."""

@@ -21,6 +21,7 @@ class PageLimits:
 
     max_answer_characters: int
     seconds: float
+    """Of computing: the same pages are dropped on a busy machine as on an idle one."""
     memory_mib: int
 
 
@@ -28,7 +29,7 @@ def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes
     """The outcome of each page, in order, from that many processes at once.
 
     As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
-    can be started, or one is killed from outside twice in a row.
+    can be started, or two in a row were killed from outside or stood still.
     """
     requests = [{"page": dict(page), "max_answer_characters": limits.max_answer_characters} for page in pages]
     for value, reason, detail in in_readers(extract_page, requests, limits, processes):
@@ -39,7 +40,7 @@ def in_readers(
     function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: PageLimits, processes: int
 ) -> Iterator[tuple[Any, str, str]]:
     """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail."""
-    confined = WorkerLimits(limits.memory_mib, wall_seconds=limits.seconds)
+    confined = WorkerLimits(limits.memory_mib, limits.seconds)
     with WorkerPool(function, min(processes, len(requests)), confined, environment()) as pool:
         for answer in [pool.submit(**request) for request in requests]:
             yield _outcome(answer, limits)
@@ -64,8 +65,8 @@ def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:
     match answer.failure:
         case "":
             return answer.value, "", ""
-        case "timed_out":
-            return None, "timed_out", f"took more than {limits.seconds:g} s"
+        case "exhausted":
+            return None, "timed_out", f"computed for more than {limits.seconds:g} s"
         case "crashed":
             return None, "crashed", f"its process ended with {answer.ending}"
     return None, answer.failure, ""

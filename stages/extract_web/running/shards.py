@@ -1,4 +1,4 @@
-"""Extraction over Parquet shards: resumable, a poisoned shard reported, in processes of this machine or with Ray.
+"""Extraction over Parquet shards: resumable, an unreadable shard reported, in processes of this machine or with Ray.
 
 A shard's candidates, drops and metrics are kept in the work folder. Their names hold the hash of the shard, of the
 parameters, of this package's code and of the stage's fingerprint. A run that was killed continues with the shards that
@@ -65,10 +65,10 @@ def cut_into_shards(pages: Path, folder: Path, pages_per_shard: int) -> list[Pat
 def extract_shards(
     shards: Sequence[Path], work: Path, params: ExtractWebParams, limits: ShardLimits = LIMITS
 ) -> list[ShardResult]:
-    """One result a shard, in order, `params.engine.processes` at a time. A shard that crashes its process, runs out of
-    time or memory, or cannot be read is reported in its result and tried again by the next run. `work` must be seen by
-    every node of a Ray cluster under the same name, as the shards must. UserError where Ray lost a shard, or a process
-    was killed from outside twice in a row: neither says anything about the shard."""
+    """One result a shard, in order, `params.engine.processes` at a time. A shard that is no page table is reported in
+    its result. `work` must be seen by every node of a Ray cluster under the same name, as the shards must. UserError,
+    when all others are finished and kept, where a shard was not: its process crashed, was killed, or needs more time or
+    memory than it has. A table without that shard would be cached as the whole one."""
     work.mkdir(parents=True, exist_ok=True)
     common = _common_key(params)
     done: dict[int, ShardResult] = {}
@@ -84,15 +84,22 @@ def extract_shards(
         else:
             tasks[index] = task
     places = list(tasks)
+    unfinished = dict.fromkeys(places, "Ray lost it, see its log above")
     ended = _run([*tasks.values()], params, limits) if tasks else iter(())
-    for place, failure in progress(ended, len(tasks), "extracting", "shards"):
+    for place, failure, is_its_own in progress(ended, len(tasks), "extracting", "shards"):
         index = places[place]
-        done[index] = _outcome(tasks[index], failure)
-    lost = sorted(tasks.keys() - done.keys())
-    if lost:
+        result = _outcome(tasks[index], failure)
+        if result.failure and not is_its_own:
+            unfinished[index] = result.failure
+        else:
+            done[index] = result
+            del unfinished[index]
+    if unfinished:
+        first = min(unfinished)
         raise UserError(
-            f"extract_web: Ray lost {len(lost)} of {len(shards)} shards, the first is {shards[lost[0]]}: its log is "
-            "above. Run the command again: finished shards are kept"
+            f"extract_web: {len(unfinished)} of {len(shards)} shards could not be finished, the first is "
+            f"{shards[first]}: {unfinished[first]}. Run the command again: finished shards are kept. If it fails "
+            "again, cut that shard into smaller ones"
         )
     return [done[index] for index in range(len(shards))]
 
@@ -107,8 +114,8 @@ def rows_of(results: Sequence[ShardResult], schema: TableSchema) -> Iterator[dic
 
 def _run(
     tasks: Sequence[ShardTask], params: ExtractWebParams, limits: ShardLimits
-) -> Iterator[tuple[int, str]]:
-    """The place of each task as it ends, with why it failed, or ""."""
+) -> Iterator[tuple[int, str, bool]]:
+    """The place of each task as it ends, why it failed, or "", and whether that is the file's own fault."""
     match chosen("extract_web.engine", params.engine):
         case LocalEngine(processes=processes):
             return run_in_processes(tasks, params, limits, processes)
@@ -125,16 +132,16 @@ def _run(
                 for place, task in enumerate(tasks)
             ]
             ended = map_with_ray(run_shard_row, rows, processes)
-            return ((row["place"], row["failure"]) for row in ended)
+            return ((row["place"], row["failure"], row["is_its_own"]) for row in ended)
 
 
 def run_shard_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A shard as Ray has it, in Ray's worker: `place`, and why it failed, or ""."""
+    """A shard as Ray has it, in Ray's worker: `place`, and the rest of what `run_in_processes` says of it."""
     task = ShardTask(**{name: Path(value) for name, value in json.loads(row["task"]).items()})
     params = ExtractWebParams.model_validate_json(row["params"])
     limits = ShardLimits(**json.loads(row["limits"]))
-    [(_, failure)] = run_in_processes([task], params, limits, processes=1)
-    return {"place": row["place"], "failure": failure}
+    [(_, failure, is_its_own)] = run_in_processes([task], params, limits, processes=1)
+    return {"place": row["place"], "failure": failure, "is_its_own": is_its_own}
 
 
 def _common_key(params: ExtractWebParams) -> str:

@@ -23,6 +23,7 @@ from stages.foundations.tables.candidate import CANDIDATE
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.progress import say
 from stages.observe.tracking import track
 
 
@@ -81,18 +82,23 @@ def _read(pages: Path, params: ExtractWebParams) -> Extracted:
 
 
 def _run_shards(pages: Path, shards: Sequence[Path], work: Path, params: ExtractWebParams) -> Extracted:
-    """Shards that failed are rows of the dropped table; UserError only when all did."""
+    """Shards that cannot be read are rows of the dropped table; UserError only when all are."""
     results = extract_shards(shards, work, params)
     failed = [result for result in results if result.failure]
     if len(failed) == len(results):
         raise UserError(
             f"extract_web: every shard of {pages} failed, the first: {failed[0].name}: {failed[0].failure}"
         )
-    poisoned = Funnel("extract_web", len(failed))
+    if failed:
+        say(
+            f"WARNING: extract_web leaves out {len(failed)} of {len(results)} shards, which cannot be read, the first: "
+            f"{failed[0].name}: {failed[0].failure}"
+        )
+    unreadable = Funnel("extract_web", len(failed))
     for result in failed:
-        poisoned.drop({"shard_id": result.name}, "shard_failed", result.failure)
+        unreadable.drop({"shard_id": result.name}, "shard_failed", result.failure)
     counts: Counter[str] = Counter({"shards/all": len(results), "shards/failed": len(failed)})
     for result in results:
         counts.update(result.metrics)
-    drops = [*rows_of(results, DROPPED), *poisoned.dropped_frame().to_dict("records")]
+    drops = [*rows_of(results, DROPPED), *unreadable.dropped_frame().to_dict("records")]
     return Extracted(list(rows_of(results, CANDIDATE)), drops, dict(counts))
