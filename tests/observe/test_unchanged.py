@@ -105,13 +105,12 @@ def main():
     try:
         with WorkerPool(answer, 1, WorkerLimits(512, 60), {{}}) as pool:
             answered = pool.submit().result()
-        command = [sys.executable, "-m", "stages.pooled.made"]
-        made = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        made = subprocess.check_output([sys.executable, "-m", "stages.pooled.made"], text=True)
     finally:
         Path("imported").touch()
         while not Path("end").exists():
             time.sleep(0.01)
-    paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.stdout.strip()}}")
+    paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.strip()}}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """Compares the forward passes of this project with transformers' on the loaded policy, before a stage relies on them.
 
 Training packs sequences, takes logits as head times hidden state, and may replace the attention; the torch sampler has
-a decoder of its own. An architecture that needs more than these represent would train or sample with other
-probabilities, and nothing would fail. So they are measured: no list of architectures could be complete.
+a decoder of its own, and vLLM models of its own. An architecture that needs more than these represent would train or
+sample with other probabilities, and nothing would fail. So they are measured: no list of architectures could be
+complete.
 
-The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. Everything computes
-in float32, whatever the policy trains or samples in, so that a difference means another function and not rounding.
+The reference is the model's forward pass with plain (`eager`) attention on one sequence at a time. Everything but vLLM
+computes in float32, whatever the policy trains or samples in, so that a difference means another function and not
+rounding. vLLM computes in what it samples in, and rounding is allowed for.
 
 Cost: about `SHORT_TOKENS` + `LONG_TOKENS` tokens through each forward pass, and more where the config says that
 attention or positions change with the length; see `MOST_TOKENS` and `MOST_WORK`. No random number is drawn.
@@ -16,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +47,8 @@ TOLERANCE = math.sqrt(torch.finfo(torch.float32).eps)
 float32's digits. Over 45 small models right forward passes differed by at most 7e-6, wrong ones by 1e-3 or more."""
 AMPLIFIED_LOGITS = 10.0
 """Least standard deviation of the logits at which the head is compared: a cap leaves small logits as they are."""
+
+ENGINE_REMEDY = "Set `sampler.kind: torch`, or sample a policy that both represent, such as Llama or Qwen3"
 
 ReadLogProbs = Callable[
     [PreTrainedModel, Sequence[Sequence[int]], Sequence[Sequence[int]]], Sequence[Sequence[float]]
@@ -84,11 +89,58 @@ def check_sampler_forward(
         _refuse(model, folder, "the torch sampler", gaps, sequences, remedy)
 
 
-def probe_sequences(model: PreTrainedModel) -> tuple[TokenSequence, TokenSequence]:
+@dataclass(frozen=True)
+class Reference:
+    """What transformers makes of the policy of a folder, kept while another engine is started."""
+
+    model: str
+    folder: Path
+    sequences: tuple[TokenSequence, TokenSequence]
+    logprobs: Tensor
+    """Of both responses, one after the other."""
+    spread: float
+    """Standard deviation of the logits."""
+
+
+def reference_of(
+    model: PreTrainedModel, folder: Path, device: torch.device, user: str, most_tokens: int
+) -> Reference:
+    """transformers' log-probs of sequences that `user` will be asked for, of at most `most_tokens` each."""
+    with _probing(model, folder, device, user, ENGINE_REMEDY, most_tokens) as sequences:
+        logprobs, spread = _reference(model, sequences)
+        return Reference(_name(model), folder, sequences, torch.cat(logprobs).cpu(), spread)
+
+
+def check_engine_forward(
+    reference: Reference, user: str, dtype: torch.dtype, read: Callable[..., Sequence[Sequence[float]]]
+) -> None:
+    """UserError where an engine that computes in `dtype` would draw from other probabilities.
+
+    `read` takes prompts and responses. In 32 bits the largest difference counts, in 16 the mean of all: single tokens
+    may be far off by rounding alone.
+    """
+    # The long sequence first: what an engine keeps of it must not be used for the short one.
+    found = read([one.prompt for one in reference.sequences], [one.response for one in reference.sequences])
+    differences = (torch.tensor([value for row in found for value in row]) - reference.logprobs).abs()
+    gap = float(differences.max() if dtype == torch.float32 else differences.mean())
+    tolerance = math.sqrt(torch.finfo(dtype).eps) * reference.spread
+    if not gap <= tolerance:
+        lengths = " and ".join(str(sequence.tokens) for sequence in reference.sequences)
+        raise UserError(
+            f"{user} does not compute what transformers computes for {reference.model} of {reference.folder}. On "
+            f"sequences of {lengths} tokens its log-probs in {str(dtype).removeprefix('torch.')} differ by {gap:.2g} "
+            f"nats (allowed: {tolerance:.1g}). {ENGINE_REMEDY}"
+        )
+
+
+def probe_sequences(
+    model: PreTrainedModel, most_tokens: int = MOST_TOKENS
+) -> tuple[TokenSequence, TokenSequence]:
     """A long and a short sequence of fixed, scattered token ids.
 
     The long one passes every length at which the config says that attention or positions change, as far as
-    `MOST_TOKENS`, `MOST_WORK` and the positions that the policy knows allow; a line says where they do not.
+    `most_tokens`, `MOST_TOKENS`, `MOST_WORK` and the positions that the policy knows allow; a line says where they do
+    not.
     """
     config = model.config.get_text_config()
     kinds = _nested(config.to_dict(), "rope_type")
@@ -98,6 +150,7 @@ def probe_sequences(model: PreTrainedModel) -> tuple[TokenSequence, TokenSequenc
         changes += _nested(config.to_dict(), "original_max_position_embeddings") or [known]
     if "dynamic" in kinds:  # it takes any length
         known = max(known, max(changes) + BEYOND_TOKENS)
+    known = min(known, most_tokens)
     wanted = min(max([LONG_TOKENS, *(change + BEYOND_TOKENS for change in changes if change < known)]), known)
     work = int(MOST_WORK[model.device.type] / model.num_parameters())
     length = max(min(wanted, MOST_TOKENS, work), min(SHORT_TOKENS, known))
@@ -122,7 +175,12 @@ def _nested(config: Any, name: str) -> list[Any]:
 
 @contextmanager
 def _probing(
-    model: PreTrainedModel, folder: Path, device: torch.device, user: str, remedy: str
+    model: PreTrainedModel,
+    folder: Path,
+    device: torch.device,
+    user: str,
+    remedy: str,
+    most_tokens: int = MOST_TOKENS,
 ) -> Iterator[tuple[TokenSequence, TokenSequence]]:
     """The probe's sequences, and meanwhile the model's weights on `device` (where they fit) and in float32.
 
@@ -136,7 +194,7 @@ def _probing(
         for weight, _ in dtypes:
             weight.data = weight.data.float()
         try:
-            yield probe_sequences(model)
+            yield probe_sequences(model, most_tokens)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{user} cannot represent {_name(model)} of {folder}: its forward pass fails ({error}). {remedy}"

@@ -17,6 +17,7 @@ from transformers.initialization import no_init_weights
 from stages.engines.policies.forward_probe import check_training_forward
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
+from stages.observe.progress import say
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -27,7 +28,7 @@ NAMED = 3
 
 
 def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a policy folder in `dtype` on the CPU.
+    """The model of a policy folder in `dtype` on the CPU, with torch's attention where its architecture allows it.
 
     UserError when the folder is not a policy, or its weights are not exactly those of the architecture, all finite.
     """
@@ -38,7 +39,6 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             trust_remote_code=False,
             local_files_only=True,
             use_safetensors=True,
-            attn_implementation="sdpa",
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, by name
         )
@@ -90,9 +90,7 @@ def model_without_weights(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
     with no_init_weights():
-        model = AutoModelForCausalLM.from_config(
-            config, dtype=dtype, trust_remote_code=False, attn_implementation="sdpa"
-        )
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     model.tie_weights()
     _keep_attention_caps(model)
     return model
@@ -118,10 +116,13 @@ def load_policy(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreT
 def count_policy(folder: Path) -> dict[str, int]:
     """Sizes of the policy in `folder`: `policy/parameters` and `policy/vocabulary`; checks that it loads.
 
-    UserError also where training would compute other log-probs than transformers, before stages wait for it.
+    Says, before stages wait for it, where training would refuse it. It may be meant for sampling by vLLM alone.
     """
     model, tokenizer = load_policy(folder, torch.float32)
-    check_training_forward(model, folder, model.device)
+    try:
+        check_training_forward(model, folder, model.device)
+    except UserError as error:
+        say(f"WARNING: vLLM alone may sample this policy, and stages that train will refuse it: {error}")
     return {"policy/parameters": model.num_parameters(), "policy/vocabulary": len(tokenizer)}
 
 

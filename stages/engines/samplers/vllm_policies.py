@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+
+from stages.engines.policies.forward_probe import Reference, reference_of
+from stages.engines.policies.policy_folders import load_model
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
+from stages.observe.progress import say
 
 
 def _config(policy_folder: Path) -> Any:
@@ -49,6 +55,22 @@ def check_policy(policy_folder: Path, max_model_tokens: int) -> int:
             f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy"
         )
     return tokenizer.eos_token_id
+
+
+def transformers_reference(policy_folder: Path, device: torch.device, most_tokens: int) -> Reference | None:
+    """What vLLM's log-probs are compared with. UserError for weights that do not fit the architecture, or are not
+    finite.
+
+    None, and a line, where the weights in float32 would fill more than half of the free memory.
+    """
+    stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
+    if 2 * stored > psutil.virtual_memory().available / 2:  # stored with at least two bytes a number
+        say(
+            f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'"
+        )
+        return None
+    model = load_model(policy_folder, torch.float32)
+    return reference_of(model, policy_folder, device, "vLLM", most_tokens)
 
 
 def weight_names(policy_folder: Path) -> set[str]:

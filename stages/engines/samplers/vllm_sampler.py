@@ -32,11 +32,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from stages.engines.devices import pick_device
+from stages.engines.policies.forward_probe import Reference, check_engine_forward
 from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Sample, Trajectory
 from stages.engines.samplers.vllm_decoding import VllmDecoding, first_logprobs
-from stages.engines.samplers.vllm_policies import check_policy, position_limit, vocabulary_size, weight_names
+from stages.engines.samplers.vllm_policies import (
+    check_policy,
+    position_limit,
+    transformers_reference,
+    vocabulary_size,
+    weight_names,
+)
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
@@ -77,9 +85,34 @@ class VllmSampler:
         self.is_in_process = self.has_ranks or params.tensor_parallel == 1
         self.is_resting = False
         self._owns_process_group = self.is_in_process and not dist.is_initialized()
+        reference = self._reference(policy_folder)
         self._llm = self._start(policy_folder)
         self._checkpoint_names = weight_names(policy_folder)
         self._request_numbers = count()
+        if reference:
+            self._check(reference)
+
+    def _reference(self, policy_folder: Path) -> Reference | None:
+        """None where this rank does not compare: rank 0 does for all, and ranks that share an engine would have to ask
+        it together."""
+        if self.has_ranks and (os.environ.get("RANK") != "0" or self.params.tensor_parallel > 1):
+            return None
+        # vLLM's processes cannot be forked from one that uses a GPU.
+        device = pick_device("auto" if self.is_in_process else "cpu")
+        reference = transformers_reference(policy_folder, device, self.params.max_model_tokens)
+        _free_memory()
+        return reference
+
+    def _check(self, reference: Reference) -> None:
+        """UserError, with the engine closed, where it would draw from other probabilities."""
+        dtype = self._llm.llm_engine.model_config.dtype
+        if dtype == torch.float32 and self._has_gpu:
+            dtype = torch.float16  # its kernels may multiply in TF32, which has as many digits
+        try:
+            check_engine_forward(reference, "vLLM", dtype, self.logprobs)
+        except UserError:
+            self.close()
+            raise
 
     def _start(self, policy_folder: Path) -> Any:
         os.environ.update(ENVIRONMENT, VLLM_ENABLE_V1_MULTIPROCESSING="0" if self.is_in_process else "1")
@@ -91,6 +124,7 @@ class VllmSampler:
         from vllm.platforms import current_platform
 
         is_cpu = current_platform.is_cpu()
+        self._has_gpu = not is_cpu
         self._can_sleep = self.is_in_process and current_platform.is_sleep_mode_available()
         memory: dict[str, Any] = {
             "gpu_memory_utilization": self.params.memory_fraction,
@@ -248,9 +282,7 @@ class VllmSampler:
             engine.engine_core.shutdown()
         del engine
         multiprocessing.active_children()  # collects the exit status of vLLM's process
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _free_memory()
 
     def _answer(
         self, requests: Sequence[tuple[Sequence[int], SamplingParams]]
@@ -276,6 +308,12 @@ class VllmSampler:
                 f"a prompt of {longest} tokens and a response of {more_tokens} do not fit sampler.max_model_tokens "
                 f"= {self.params.max_model_tokens}: raise it, drop long problems, or ask for shorter responses"
             )
+
+
+def _free_memory() -> None:
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 @contextmanager

@@ -9,11 +9,13 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
 from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers import vllm_sampler, vllm_weights
@@ -21,6 +23,7 @@ from stages.engines.samplers.params import VllmSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import StopReason, Trajectory
 from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.vllm_policies import transformers_reference
 from stages.engines.samplers.vllm_sampler import VllmSampler
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
@@ -310,6 +313,27 @@ def test_a_policy_that_does_not_fit_is_refused(tmp_path, sizes, said):
     params = PARAMS if sizes else PARAMS.model_copy(update={"max_model_tokens": 513})
     with pytest.raises(UserError, match=said):
         VllmSampler(params, policy)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_an_engine_that_computes_another_function_is_refused(pair, tmp_path, dtype):
+    """The engine of one policy, and transformers' log-probs of another."""
+    folder = write_tiny_policy(tmp_path, seed=4, initializer_range=0.2)
+    reference = transformers_reference(folder, torch.device("cpu"), PARAMS.max_model_tokens)
+    with pytest.raises(
+        UserError, match=r"vLLM does not compute what transformers .* LlamaForCausalLM \(llama\)"
+    ):
+        check_engine_forward(reference, "vLLM", dtype, pair.sampler.logprobs)
+
+
+def test_weights_that_are_not_the_architectures_are_refused_before_vllm_starts(tmp_path):
+    """vLLM alone would sample from NaN."""
+    folder = write_tiny_policy(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"][3] = math.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"1 not finite \(model\.norm\.weight\)"):
+        VllmSampler(PARAMS, folder)
 
 
 def test_a_folder_without_a_policy_is_refused(tmp_path):
