@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from stages.engines.workers.pool import Answer, StartError, WorkerLimits, Worker
 
 _PATIENCE = 8.0
 """Wall clock over computing time: a busy machine must not drop images."""
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""All that a worker gets to see of the environment, beside PYTHONPATH."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +37,8 @@ class ImageDecoder:
     def __init__(self, params: ImageParams) -> None:
         self._params = params
         seconds = params.timeout_seconds
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         limits = WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds)
-        self._pool = WorkerPool(decode, params.workers, limits, environment, prepare)
+        self._pool = WorkerPool(decode, params.workers, limits, prepare=prepare)
 
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
         """One result for each file's bytes, in order. RuntimeError when no worker can be started."""

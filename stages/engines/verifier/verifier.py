@@ -25,8 +25,6 @@ from stages.engines.workers.pool import Answer, StartError, WorkerLimits, Worker
 
 _PATIENCE = 20.0
 """Wall clock over computing time that a comparison may take: a busy machine must not turn verdicts."""
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""All that a worker gets to see of the environment, beside PYTHONPATH."""
 
 
 class Verifier:
@@ -35,14 +33,13 @@ class Verifier:
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
         seconds = params.timeout_seconds
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._pool = WorkerPool(
             compare,
             max(
                 1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             ),  # of this node's ranks each
             WorkerLimits(params.memory_mib, wall_seconds=_PATIENCE * seconds, computing_seconds=seconds),
-            environment | {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
+            {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
             prepare,
         )
 

@@ -54,9 +54,7 @@ def run_in_processes(
 
     KilledWorker when a process was killed from outside twice in a row: that says nothing about the shard.
     """
-    confined = WorkerLimits(
-        limits.memory_mib, wall_seconds=limits.seconds, may_write_files=True, is_reused=False
-    )
+    confined = WorkerLimits(limits.memory_mib, wall_seconds=limits.seconds, is_trusted=True, is_reused=False)
     with WorkerPool(extract_shard, min(processes, len(tasks)), confined, environment()) as pool:
         asked = {
             pool.submit(
