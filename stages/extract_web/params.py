@@ -115,7 +115,7 @@ class ExtractWebParams(StrictParams):
     """Candidates below it are the drop `low_confidence` and go no further: docs/extraction.md has what rows of which
     evidence are worth."""
     page_timeout_seconds: float = Field(gt=0)
-    """Wall-clock seconds that one page may take (a usual one takes 0.05); a slower one is the drop `timed_out`."""
+    """Computing seconds that one page may take (a usual one takes 0.05); a slower one is the drop `timed_out`."""
     page_memory_mib: int = Field(ge=256)
     """Address space of a process that reads pages, in MiB; a page that needs more is the drop `out_of_memory`."""
     engine: Annotated[LocalEngine | RayEngine, Field(discriminator="kind")]

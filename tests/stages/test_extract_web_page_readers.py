@@ -42,7 +42,7 @@ def test_outcomes_are_those_of_the_page_alone_in_order(processes):
 def test_a_page_that_takes_too_long_is_a_drop():
     pages = [GOOD[0], page(1, TAKES_FIFTEEN_SECONDS, "markdown"), GOOD[2]]
     outcomes = list(read_pages(pages, PageLimits(40, seconds=4, memory_mib=256), 1))
-    assert outcomes[1] == ([], "timed_out", "took more than 4 s")
+    assert outcomes[1] == ([], "timed_out", "computed for more than 4 s")
     assert as_lists(outcomes[::2]) == as_lists(EXPECTED[:3:2])
     assert processes_left() == []
 

@@ -13,6 +13,9 @@ from stages.foundations.errors import UserError
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")
 
+_PATIENCE = 8.0
+"""Wall clock over computing time: a busy machine must not drop pages."""
+
 
 @dataclass(frozen=True, slots=True)
 class PageLimits:
@@ -38,7 +41,9 @@ def in_readers(
     function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: PageLimits, processes: int
 ) -> Iterator[tuple[Any, str, str]]:
     """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail."""
-    confined = WorkerLimits(limits.memory_mib, wall_seconds=limits.seconds)
+    confined = WorkerLimits(
+        limits.memory_mib, wall_seconds=_PATIENCE * limits.seconds, computing_seconds=limits.seconds
+    )
     with WorkerPool(function, min(processes, len(requests)), confined, environment()) as pool:
         for answer in [pool.submit(**request) for request in requests]:
             yield _outcome(answer, limits)
@@ -63,8 +68,10 @@ def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:
     match answer.failure:
         case "":
             return answer.value, "", ""
+        case "exhausted":
+            return None, "timed_out", f"computed for more than {limits.seconds:g} s"
         case "timed_out":
-            return None, "timed_out", f"took more than {limits.seconds:g} s"
+            return None, "timed_out", f"took more than {_PATIENCE * limits.seconds:g} s"
         case "crashed":
             return None, "crashed", f"its process ended with {answer.ending}"
     return None, answer.failure, ""
