@@ -150,7 +150,7 @@ class Environment:
         """Installs those of `groups` that are not complete, one process at a time. SetUpError says what to do."""
         if set(groups) <= set(self.done):
             return
-        (self.project / "state").mkdir(exist_ok=True)
+        (self.project / "state").mkdir(mode=0o700, exist_ok=True)
         with open(self.project / "state" / "set_up.lock", "w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

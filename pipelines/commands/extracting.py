@@ -20,7 +20,7 @@ import typer
 
 from stages.collect_web.params import WarcPages
 from stages.collect_web.sources import FORMATS, decode, read_warc
-from stages.extract_web.running.extraction import MAX_CHARACTERS, READERS, Outcome, extract_page
+from stages.extract_web.running.extraction import MAX_CHARACTERS, READERS, Outcome
 from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress
@@ -44,7 +44,7 @@ HINTS = {
     "format_not_read": f"--format is one of {', '.join(READERS)}",
 }
 BATCH = 256
-"""Pages that are held at once where several are read at a time."""
+"""Pages that are held at once."""
 LIMITS = PageLimits(MAX_ANSWER_CHARACTERS, seconds=60.0, memory_mib=4096)
 FIELDS = ("problem", "solution", "answer", "instructions", "number", "evidence", "confidence")
 
@@ -104,18 +104,17 @@ def _files(path: Path) -> list[Path]:
 
 
 def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
-    """Each page with its outcome, in order; several at a time in processes that can be killed."""
-    while batch := list(islice(pages, BATCH if wanted.jobs > 1 else 1)):
+    """Each page with its outcome, in order; pages are foreign, so they are read in confined processes only."""
+    while batch := list(islice(pages, BATCH)):
         told = [(name, wanted.format or form, content, reason) for name, form, content, reason in batch]
         asked = [
             {"page_id": name, "url": "", "format": form, "content": content, "licence": ""}
             for name, form, content, _ in told
             if content is not None
         ]
-        if wanted.jobs > 1 and asked:
-            outcomes = progress(read_pages(asked, LIMITS, wanted.jobs), len(asked), "extracting", "pages")
-        else:
-            outcomes = (extract_page(page, MAX_ANSWER_CHARACTERS) for page in asked)
+        outcomes = read_pages(asked, LIMITS, wanted.jobs)
+        if wanted.jobs > 1:
+            outcomes = progress(outcomes, len(asked), "extracting", "pages")
         for found in told:
             yield found, ([], "", "") if found[2] is None else next(outcomes)
 

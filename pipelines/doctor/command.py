@@ -16,7 +16,7 @@ from stages.foundations.scratch import PROJECT, state_folder
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False) -> None:
-    """Check Python, packages, GPU, memory, disk, ports, git, parameters, DVC's cache and remote, the tracking database.
+    """Check Python, packages, GPU, memory, workers, disk, ports, git, parameters, DVC and the tracking database.
 
     Each line is ok, a warning or a problem, with what to do. Exit code 1: there is a problem.
     """
@@ -34,6 +34,7 @@ def examine(root: Path, state: Path) -> Iterator[Finding]:
     yield from machine.check_packages(root)
     yield from machine.check_gpu()
     yield from machine.check_memory()
+    yield from machine.check_sandbox()
     cache = cache_folder(root)
     yield from machine.check_disk({"the project": root, "DVC's cache": cache, "state": state})
     yield from project.check_link(root, cache)

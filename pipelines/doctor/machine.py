@@ -19,7 +19,9 @@ import psutil
 
 from pipelines.doctor.finding import Finding, ok, problem, warning
 from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
-from pipelines.ui.servers import HOST, port_number
+from pipelines.ui.guard import HOST
+from pipelines.ui.servers import port_number
+from stages.engines.workers.sandbox import lacking
 
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
 GIB = 2**30
@@ -209,6 +211,15 @@ def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
             yield warning("disk", text, "`dvc gc --workspace` drops the cache of old results")
         else:
             yield ok("disk", text)
+
+
+def check_sandbox() -> Iterator[Finding]:
+    """Whether the kernel can confine the workers that read web pages, images and model output."""
+    if missing := lacking():
+        remedy = "use Linux 5.13 or newer on x86-64 or aarch64, or read no untrusted data: docs/security.md"
+        yield warning("workers", f"not confined here: {'; '.join(missing)}", remedy)
+    else:
+        yield ok("workers", "confined: no network, no new processes, no writing, no files of the user")
 
 
 def check_servers() -> Iterator[Finding]:

@@ -6,9 +6,10 @@ The number of ranks is part of the result, because sums of floats depend on it: 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from stages.foundations.params import StrictParams
 
@@ -16,6 +17,26 @@ DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_
 """What Kubernetes takes for a name (RFC 1123)."""
 AbsolutePath = Annotated[str, Field(pattern=r"^/[\w./-]+$")]
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
+
+
+_SRUN_OPTIONS = """
+account clusters comment constraint container-image container-mount-home container-mounts container-name
+container-workdir container-writable contiguous cpu-bind cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq
+gres gres-flags hint licenses mem mem-bind mem-per-cpu mem-per-gpu mincpus network nice no-container-mount-home nodelist
+oversubscribe partition priority qos reservation sockets-per-node switches threads-per-core tmp tres-per-task wckey
+"""
+
+
+def _srun_option(text: str) -> str:
+    """Recipes travel between people: a word without dashes would be the program that srun runs, and options such as
+    `--prolog` and `--output` name programs and files."""
+    found = re.fullmatch(r"--([a-z-]+)(?:=.*)?", text)
+    if not found or found[1] not in _SRUN_OPTIONS.split():
+        raise ValueError(
+            f"{text!r} may not be set by a recipe: give --NAME or --NAME=VALUE, where NAME is one of "
+            f"{', '.join(_SRUN_OPTIONS.split())}"
+        )
+    return text
 
 
 class PythonCommand(StrictParams):
@@ -37,8 +58,8 @@ class SlurmCommand(StrictParams):
     """
 
     kind: Literal["slurm"]
-    options: list[str]
-    """More flags for `srun`: partition, account, container."""
+    options: list[Annotated[str, AfterValidator(_srun_option)]]
+    """More flags for `srun`, which choose nodes, accounts and containers: `--partition=gpu`."""
     port: int = Field(gt=1023, lt=65536)
     """On the first node of the job."""
 

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import shutil
 import socket
+import tempfile
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -40,7 +42,7 @@ from prefect.workers.process import ProcessWorker
 from pipelines.runtime.gpu_slots import LIMIT, visible_gpus
 from pipelines.ui.lost_runs import WENT_AWAY, close_what_went_away, watch_for_lost_runs
 from pipelines.ui.servers import READY
-from stages.foundations.scratch import PROJECT
+from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.command import run_stage
 
 POOL = "retrace"
@@ -66,6 +68,9 @@ async def _register_and_work() -> None:
         await register(client)
         await close_what_went_away(client)
     print(READY, flush=True)
+    # Prefect makes folders in /tmp/runner_storage, which belongs to the first user of the machine, and leaves them.
+    tempfile.tempdir = str(state_folder() / "prefect")
+    shutil.rmtree(state_folder() / "prefect" / "runner_storage", ignore_errors=True)
     watch = asyncio.create_task(watch_for_lost_runs())
     try:
         await ProcessWorker(work_pool_name=POOL, name=f"{socket.gethostname()}: make ui").start()

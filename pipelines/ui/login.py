@@ -1,4 +1,4 @@
-"""The login of Prefect's server that `make ui` draws at each start. Standard library only: it is read before Prefect.
+"""The login of the servers of `make ui`, drawn at each start. Standard library only: it is read before Prefect.
 
 Every account of a shared machine reaches a port on loopback, and so does every page in the user's browser. Whoever can
 talk to the server can start flows, so the server answers only requests that carry this login.
@@ -14,6 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from stages.foundations.scratch import state_folder
+
+LOGIN, PORT = "RETRACE_MLFLOW_LOGIN", "RETRACE_MLFLOW_PORT"
+"""Variables of MLflow's server alone."""
 
 
 def draw_login() -> str:

@@ -1,8 +1,8 @@
 """`make ui`: Prefect and MLflow on loopback, their databases under state/, and a worker for the deployments.
 
 Ports: PREFECT_PORT (4200) and MLFLOW_PORT (5000). Ctrl-C ends all of it, running flows too. Logs are in state/logs/.
-Prefect asks for a login, because it runs flows as this user and every account of the machine reaches its port. A new
-login is drawn at each start. The printed link contains it.
+Both ask for a login, because every account of the machine reaches their ports, and Prefect runs flows as this user. A
+new login is drawn at each start. The printed links contain it.
 
     make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
 """
@@ -24,8 +24,8 @@ from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
 from pipelines.ui.ended_runs import going_runs, tell_ended
-from pipelines.ui.login import draw_login, forget_login, keep_login, login_settings
-from pipelines.ui.prefect_server import ENTER, HOST
+from pipelines.ui.guard import ENTER, HEALTH, HOST
+from pipelines.ui.login import LOGIN, PORT, draw_login, forget_login, keep_login, login_settings
 from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
@@ -57,11 +57,15 @@ def _serve(state: Path, prefect_port: int, mlflow_port: int) -> None:
     try:
         with terminated_as_interrupt():
             experiment_id = make_tracking_database(state)
-            started["mlflow"] = start("mlflow", mlflow_command(state, mlflow_port), settings)
+            started["mlflow"] = start(
+                "mlflow",
+                mlflow_command(state, mlflow_port),
+                {**settings, LOGIN: login, PORT: str(mlflow_port)},
+            )
             settings = {**settings, **login_settings(login)}
             started["prefect"] = start("prefect", prefect_command(prefect_port), settings)
             wait_until_up(f"{api}/health", "prefect", started)
-            wait_until_up(f"http://{HOST}:{mlflow_port}/health", "mlflow", started)
+            wait_until_up(f"http://{HOST}:{mlflow_port}{HEALTH}", "mlflow", started)
             if not tracking_server():
                 settings = {**settings, "RETRACE_MLFLOW_EXPERIMENT": experiment_id}
             started["worker"] = start("worker", WORKER, settings)
@@ -94,11 +98,11 @@ def print_addresses(prefect_port: int, mlflow_port: int, experiment_id: str, log
     address = f"http://{HOST}:{prefect_port}{ENTER}#{login}"
     print(f"Prefect: {address}   reproduce, retrain, ablate, evaluate: Run")
     # The bare address opens MLflow on its pages for agents' traces.
-    runs = f"#/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
-    print(f"MLflow:  http://{HOST}:{mlflow_port}/{runs}")
+    runs = f"/experiments/{experiment_id}/runs?workflowType=machine_learning&viewStateShareKey={VIEW_KEY}"
+    print(f"MLflow:  http://{HOST}:{mlflow_port}{ENTER}#{login}{runs}")
     if elsewhere := tracking_server():
         print(f"MLFLOW_TRACKING_URI is set: flows track at {elsewhere}, and not in this MLflow")
-    print("The link to Prefect contains its login. Ctrl-C ends both.", flush=True)
+    print("Both links contain the login. Ctrl-C ends both.", flush=True)
 
 
 def port(name: str, default: int) -> int:
@@ -182,6 +186,8 @@ def mlflow_command(state: Path, mlflow_port: int) -> list[str]:
         str(mlflow_port),
         "--workers",
         "1",
+        "--app-name",
+        "retrace",
         "--backend-store-uri",
         f"sqlite:///{state / 'mlflow.db'}",
         "--default-artifact-root",

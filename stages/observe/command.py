@@ -87,6 +87,8 @@ def storage_failure(error: BaseException) -> str:
     code, text = getattr(error, "errno", None), str(error)
     if code in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in text:
         return f"no disk space left at {where}: free some and run again, finished work is kept"
+    if code == errno.EFBIG or os.strerror(errno.EFBIG) in text:
+        return f"a file at {where} may grow no further: raise the limit (`ulimit -f`) and run again"
     if code == errno.EROFS or os.strerror(errno.EROFS) in text:
         return (
             f"{where} lies on a read-only file system: mount it for writing, or run in a copy of the project"

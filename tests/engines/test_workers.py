@@ -119,8 +119,8 @@ def test_what_a_library_prints_is_no_answer_and_never_blocks():
 
 def test_files_are_written_only_where_that_is_allowed(tmp_path):
     with pool_of() as pool:
-        assert ask(pool, "write", path=str(tmp_path / "a")).value == "OSError"
-    with pool_of(limits=WorkerLimits(MIB, may_write_files=True)) as pool:
+        assert ask(pool, "write", path=str(tmp_path / "a")).value == "PermissionError"
+    with pool_of(limits=WorkerLimits(MIB, is_trusted=True)) as pool:
         assert ask(pool, "write", path=str(tmp_path / "b")).value == "written"
     assert [path.name for path in tmp_path.iterdir() if path.read_text()] == ["b"]
 
@@ -129,7 +129,8 @@ def test_a_worker_sees_what_it_is_given_and_loads_no_more_than_it_needs(monkeypa
     monkeypatch.setenv("SECRET", "s")
     with pool_of(environment={"GIVEN": "1"}, prepare=worker_functions.prepare) as pool:
         seen = ask(pool, "about").value
-    assert set(seen["environment"]) - {"LC_CTYPE"} == {"GIVEN", "PYTHONPATH"}  # Python may add LC_CTYPE
+    # Python may add LC_CTYPE; programs and libraries are found by the other two.
+    assert set(seen["environment"]) - {"LC_CTYPE", "PATH", "LD_LIBRARY_PATH"} == {"GIVEN", "PYTHONPATH"}
     assert seen["address_space"] == [MIB << 20] * 2
     assert seen["core"] == [0, 0]
     assert seen["prepared"] == [seen["pid"]]

@@ -1,10 +1,16 @@
 """What the workers of `tests/engines/test_workers.py` are asked to do: work, and every way to fail at it."""
 
+import ctypes
+import fcntl
 import os
 import resource
 import signal
+import socket
+import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 PREPARED, KEPT, CALLS = [], [], []
 
@@ -136,3 +142,86 @@ def about():
         "core": resource.getrlimit(resource.RLIMIT_CORE),
         "modules": sorted(sys.modules),
     }
+
+
+ATTACKS = {
+    "reach_the_network": lambda _: socket.socket(),
+    "reach_a_server_of_this_machine": lambda _: socket.socket(socket.AF_UNIX),
+    "fork": lambda _: os.fork() or os._exit(0),
+    "spawn": lambda _: os.posix_spawn("/bin/true", ["true"], {}),
+    "run": lambda _: subprocess.run(["/bin/true"]),
+    "become": lambda _: os.execv("/bin/true", ["true"]),
+    "read_the_parents_environment": lambda _: Path(f"/proc/{os.getppid()}/environ").read_bytes(),
+    "read_a_key": lambda folder: (folder / "id_rsa").read_text(),
+    "read_a_key_through_a_link": lambda folder: Path(f"/proc/self/root{folder}/id_rsa").read_text(),
+    "read_the_projects_parameters": lambda _: Path(__file__).parents[2].joinpath("params.yaml").read_text(),
+    "list_a_folder": os.listdir,
+    "write": lambda folder: (folder / "id_rsa").write_text("mine"),
+    "make_an_empty_file": lambda folder: (folder / "new").touch(),
+    "empty": lambda folder: os.truncate(folder / "id_rsa", 0),
+    "remove": lambda folder: (folder / "id_rsa").unlink(),
+    "rename": lambda folder: (folder / "id_rsa").rename(folder / "new"),
+    "open_to_all": lambda folder: (folder / "id_rsa").chmod(0o777),
+    "make_a_folder": lambda folder: (folder / "new").mkdir(),
+    "make_a_link": lambda folder: (folder / "new").symlink_to("/"),
+    "signal_the_parent": lambda _: os.kill(os.getppid(), signal.SIGCONT),
+    "signal_the_group": lambda _: os.kill(0, signal.SIGCONT),
+    "have_another_process_signalled": lambda _: fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid()),
+    "limit_the_parent": lambda _: resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0)),
+    "type_into_a_terminal": lambda _: fcntl.ioctl(0, 0x5412, b"x"),
+    "outlive_the_parent": lambda _: _checked(ctypes.CDLL(None, use_errno=True).prctl(1, 0, 0, 0, 0)),
+    "open_by_a_newer_call": lambda folder: _call(437, -100, str(folder / "id_rsa").encode(), bytes(24), 24),
+    "have_the_kernel_work": lambda _: _call(
+        425, 8, bytes(120)
+    ),  # io_uring, which no filter of calls sees through
+    "fork_by_a_newer_call": lambda _: _call(435, bytes(88), 88) or os._exit(0),
+}
+
+
+def attack(name, folder):
+    """What the attack gets: the kernel's refusal, or "done"."""
+    try:
+        ATTACKS[name](Path(folder))
+    except OSError as error:
+        return type(error).__name__ if error.errno != 38 else "no such call"
+    return "done"
+
+
+def attack_openly(name, folder):
+    ATTACKS[name](Path(folder))
+
+
+def _call(*arguments):
+    return _checked(ctypes.CDLL(None, use_errno=True).syscall(*arguments))
+
+
+def _checked(result):
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "refused")
+    return result
+
+
+def honest_work():
+    """Threads, a late import from the packages, a signal to itself, its own memory and pipes."""
+    from decimal import Decimal
+
+    found = []
+    threads = [threading.Thread(target=found.append, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    import numpy
+    import yaml
+
+    os.kill(os.getpid(), signal.SIGCONT)
+    into, out = os.pipe()
+    os.write(out, b"x")
+    product = numpy.ones((300, 300)) @ numpy.ones((300, 300))
+    return [
+        sorted(found),
+        str(Decimal(1) / 8),
+        yaml.safe_load("[1]"),
+        float(product.sum()),
+        os.read(into, 1).decode(),
+    ]

@@ -28,6 +28,11 @@ def run(body, before=""):
         ),
         ("import errno\nraise OSError(errno.ENOSPC, 'full', '/data/x')", 1, "no disk space left at /data/x"),
         (
+            "import errno\nraise OSError(errno.EFBIG, 'large', '/data/x')",
+            1,
+            "a file at /data/x may grow no further",
+        ),
+        (
             "raise RuntimeError('I/O error: No space left on device (os error 28)')",
             1,
             "no disk space left at",

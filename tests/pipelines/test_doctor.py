@@ -48,6 +48,16 @@ def test_packages_are_held_against_the_lock(tmp_path):
     assert "missing: pytest" in missing.found
 
 
+def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
+    def lacks(call, number):
+        """As a kernel says it that does not know the call."""
+        monkeypatch.setattr(f"stages.engines.workers.sandbox._libc.{call}", lambda *_: number)
+        return [finding.found for finding in machine.check_sandbox() if finding.level is Level.WARNING]
+
+    assert lacks("syscall", -1) == ["not confined here: reading files (Landlock, Linux 5.13)"]
+    assert "network, new processes, writing (seccomp)" in lacks("prctl", 0)[0]
+
+
 @pytest.mark.parametrize(
     ("build", "is_available", "shown", "level", "text"),
     [

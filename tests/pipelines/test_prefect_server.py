@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from pipelines.runtime.process_group import environment
+from pipelines.ui.guard import guarded, refusal
 from pipelines.ui.login import basic, draw_login, forget_login, keep_login, kept_login, login_settings
-from pipelines.ui.prefect_server import CACHE_BYTES, refusal
+from pipelines.ui.prefect_server import CACHE_BYTES
 from pipelines.ui.servers import prefect_command
 from stages.foundations.scratch import PROJECT
 
@@ -93,6 +94,11 @@ def test_it_does_not_start_without_a_login():
         ({"host": "127.0.0.1:4200", "origin": "https://127.0.0.1:4200"}, "Pages of other sites"),
         ({"host": "127.0.0.1:4200", "origin": "http://127.0.0.1:4200.evil.example"}, "Pages of other sites"),
         ({"host": "127.0.0.1:4200", "origin": ""}, "Pages of other sites"),
+        ({"host": "127.0.0.1:4200", "sec-fetch-site": "same-origin", "sec-fetch-mode": "cors"}, ""),
+        ({"host": "127.0.0.1:4200", "sec-fetch-site": "none", "sec-fetch-mode": "navigate"}, ""),
+        ({"host": "127.0.0.1:4200", "sec-fetch-site": "same-site", "sec-fetch-mode": "navigate"}, ""),
+        ({"host": "127.0.0.1:4200", "sec-fetch-site": "same-site", "sec-fetch-mode": "no-cors"}, "Pages of"),
+        ({"host": "127.0.0.1:4200", "sec-fetch-site": "cross-site"}, "Pages of other sites"),
     ],
 )
 def test_requests_must_name_our_host_and_come_from_our_pages(headers, reason):
@@ -151,3 +157,49 @@ def test_stages_do_not_get_the_login(monkeypatch):
     for name in login_settings("retrace:word"):
         monkeypatch.setenv(name, "retrace:word")
     assert "retrace:word" not in environment().values()
+
+
+@pytest.mark.parametrize(
+    ("login", "path", "sent", "status"),
+    [
+        ("me:word", "/", "me:word", 200),
+        ("me:word", "/", "me:guess", 401),
+        ("me:word", "/", "", 401),
+        ("me:word", "/health", "", 200),
+        ("me:word", "/enter", "", 200),
+        ("", "/", "", 200),  # the application checks it
+    ],
+)
+def test_the_guard_asks_for_the_login_where_it_is_given_one(login, path, sent, status):
+    async def app(scope, receive, send):
+        headers = [(b"X-Frame-Options", b"ALLOWALL")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    said = []
+
+    async def keep(message):
+        said.append(message)
+
+    headers = [(b"host", b"127.0.0.1:4200")]
+    headers += [(name.lower().encode(), value.encode()) for name, value in basic(sent).items()]
+    scope = {"type": "http", "path": path, "headers": headers}
+    asyncio.run(guarded(app, 4200, "", login)(scope, None, keep))
+    assert said[0]["status"] == status
+    frames = [value for name, value in said[0]["headers"] if name.lower() == b"x-frame-options"]
+    assert frames == [b"SAMEORIGIN"]
+
+
+def test_the_guard_closes_sockets_without_the_login():
+    async def app(scope, receive, send):
+        await send({"type": "websocket.accept"})
+
+    said = []
+
+    async def keep(message):
+        said.append(message["type"])
+
+    for sent in ("me:word", "me:guess"):
+        headers = [(b"host", b"127.0.0.1:4200"), (b"authorization", basic(sent)["Authorization"].encode())]
+        scope = {"type": "websocket", "path": "/", "headers": headers}
+        asyncio.run(guarded(app, 4200, "", "me:word")(scope, None, keep))
+    assert said == ["websocket.accept", "websocket.close"]

@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -20,6 +21,7 @@ from websockets.sync.client import connect
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.runtime.process_group import end_groups
 from pipelines.ui.ended_runs import MESSAGE, going_runs, tell_ended
+from pipelines.ui.guard import ENTER
 from pipelines.ui.login import basic
 from pipelines.ui.servers import READY, is_ready, main, port, shorten_logs, start
 from stages.foundations.errors import UserError
@@ -195,6 +197,49 @@ FROM_ANOTHER_PAGE = """async (place) => {
 }"""
 
 
+FROM_ANOTHER_PAGE_TO_MLFLOW = """async (ours) => {
+  const attempt = (place, options) => fetch(ours + place, {credentials: "include", ...options})
+    .then(answer => answer.type, error => error.name);
+  const frame = document.createElement("iframe");
+  frame.src = ours;
+  document.body.append(frame);
+  await new Promise(done => frame.onload = done);
+  const body = JSON.stringify({name: "made"});
+  return {
+    read: await attempt("/api/2.0/mlflow/experiments/search?max_results=5"),
+    write: await attempt("/api/2.0/mlflow/experiments/create", {method: "POST", mode: "no-cors", body}),
+    script: await new Promise(done => {
+      const script = document.createElement("script");
+      script.src = ours + "/api/2.0/mlflow/experiments/search?max_results=5";
+      script.onload = () => done("loaded");
+      script.onerror = () => done("error");
+      document.body.append(script);
+    }),
+  };
+}"""
+
+
+@pytest.fixture
+def other_page():
+    """The address of a page that somebody else serves on another port."""
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>a page of somebody else</title>")
+
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.fixture(scope="module")
 def ui(tmp_path_factory):
     """One `make ui` for all tests of this file; the last one restarts it."""
@@ -293,43 +338,75 @@ class TestServers:
         logs = "".join(log.read_text(errors="replace") for log in (ui.state / "logs").iterdir())
         assert ui.login.partition(":")[2] not in logs
 
+    @pytest.mark.parametrize(
+        "attack",
+        [one for one in ATTACKS if not one.__name__.endswith("variable")],
+        ids=lambda one: one.__name__,
+    )
+    def test_mlflow_too_gives_nothing_to_who_has_no_login_or_comes_from_elsewhere(self, ui, attack):
+        headers, _ = attack(SimpleNamespace(login=ui.login, prefect=ui.mlflow))
+        own = {"Host": f"127.0.0.1:{ui.mlflow}", "Content-Type": "application/json", **headers}
+        for method, place in (("POST", "experiments/create"), ("GET", "experiments/get-by-name")):
+            connection = http.client.HTTPConnection("127.0.0.1", ui.mlflow, timeout=60)
+            body = json.dumps({"name": "made"}) if method == "POST" else None
+            connection.request(method, f"/api/2.0/mlflow/{place}?experiment_name=retrace", body, own)
+            answer = connection.getresponse()
+            assert answer.status in (401, 403) and b"experiment" not in answer.read()
+            assert answer.headers["access-control-allow-origin"] is None
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            mlflow(ui, "experiments/get-by-name?experiment_name=made")
+
+    def test_a_tracking_client_with_the_login_writes_through_mlflows_server(self, ui):
+        script = "import mlflow; mlflow.set_experiment('by a client'); mlflow.start_run(); mlflow.log_metric('x', 1)"
+        settings = {"MLFLOW_TRACKING_URI": f"http://{ui.login}@127.0.0.1:{ui.mlflow}"}
+        subprocess.run([sys.executable, "-c", script], env={**os.environ, **settings}, check=True)
+        assert mlflow(ui, "experiments/get-by-name?experiment_name=by%20a%20client")
+
     @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
-    def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui):
+    def test_a_page_of_another_port_gets_nothing_of_mlflow_where_its_user_has_entered(self, ui, other_page):
         api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
+        ours = f"http://127.0.0.1:{ui.mlflow}"
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_context().new_page()
+            page.set_default_timeout(240_000)
+            page.goto(ui.printed[1].split()[1])
+            page.get_by_text("Run Name").first.wait_for()
+            assert ui.login not in page.evaluate("location.href")
+            assert page.evaluate("fetch('/version').then(answer => answer.status)") == 200
+            page.goto(other_page)
+            found = page.evaluate(FROM_ANOTHER_PAGE_TO_MLFLOW, ours)
+            framed = page.frames[-1].url
+            page.goto(f"{ours}{ENTER}#retrace:guess")
+            page.get_by_text("The login is not that of this server").wait_for()
+            browser.close()
+        assert found == {"read": "TypeError", "write": "opaque", "script": "error"}
+        assert framed.startswith("chrome-error:")
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            mlflow(ui, "experiments/get-by-name?experiment_name=made")
 
-        class Page(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(b"<!doctype html><title>a page of somebody else</title>")
-
-            def log_message(self, *arguments):
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    @pytest.mark.skipif(not CHROMIUM, reason="no Chromium on this machine: apt-get install chromium")
+    def test_a_page_of_another_port_in_the_users_browser_gets_nothing(self, ui, other_page):
+        api = pytest.importorskip("playwright.sync_api", reason="set-up installs playwright: make set-up")
         before = set(flow_runs(ui, scheduled=True))
         place = (
             f"http://127.0.0.1:{ui.prefect}/api/deployments/"
             f"{ui.deployments()['reproduce']['id']}/create_flow_run"
         )
-        try:
-            with api.sync_playwright() as playwright:
-                browser = playwright.chromium.launch(
-                    executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
-                )
-                page = browser.new_context().new_page()
-                page.set_default_timeout(240_000)
-                page.goto(ui.link)  # the user has entered in this browser
-                page.get_by_text("reproduce", exact=True).first.wait_for()
-                page.goto(f"http://127.0.0.1:{server.server_port}/")
-                found = page.evaluate(FROM_ANOTHER_PAGE, place)
-                framed = page.frames[-1].url
-                browser.close()
-        finally:
-            server.shutdown()
-            server.server_close()
+        with api.sync_playwright() as playwright:
+            browser = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+            )
+            page = browser.new_context().new_page()
+            page.set_default_timeout(240_000)
+            page.goto(ui.link)  # the user has entered in this browser
+            page.get_by_text("reproduce", exact=True).first.wait_for()
+            page.goto(other_page)
+            found = page.evaluate(FROM_ANOTHER_PAGE, place)
+            framed = page.frames[-1].url
+            browser.close()
         assert found["storage"] is None, "storage is kept by port"
         assert found["json"] == found["read"] == "TypeError", "the browser gets no permission from the server"
         assert found["text"] == "opaque", "was sent, and refused: nothing runs"
@@ -508,7 +585,8 @@ time.sleep(300)
 
 
 def mlflow(ui, path):
-    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{ui.mlflow}/api/2.0/mlflow/{path}"))
+    address = f"http://127.0.0.1:{ui.mlflow}/api/2.0/mlflow/{path}"
+    return json.load(urllib.request.urlopen(urllib.request.Request(address, headers=basic(ui.login))))
 
 
 def flow_runs(ui, scheduled=False):

@@ -1,5 +1,6 @@
 """Base policies: random ones repeat, folders are copied, what cannot be had is told."""
 
+import json
 import os
 import zipfile
 
@@ -64,6 +65,28 @@ def test_a_policy_whose_tokenizer_does_not_fit_leaves_nothing_behind(tmp_path):
     with pytest.raises(UserError, match="take the tokenizer that belongs to the model"):
         make(tmp_path, {"kind": "folder", "path": str(source)})
     assert not (tmp_path / "base").exists() and not (tmp_path / "base.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", {"hidden_size": -5}),
+        ("config.json", {"hidden_size": "x"}),
+        ("config.json", {"num_attention_heads": 0}),
+        ("config.json", "[" * 100_000),
+        ("config.json", "[]"),
+        ("tokenizer.json", "[" * 100_000),
+        ("tokenizer_config.json", "[]"),
+    ],
+)
+def test_a_policy_that_somebody_broke_is_an_error_in_words(tmp_path, file, content):
+    source = write_tiny_policy(tmp_path / "source")
+    if isinstance(content, dict):
+        content = json.dumps({**json.loads((source / file).read_text()), **content})
+    (source / file).write_text(content)
+    with pytest.raises(UserError, match=r"is not a policy|holds no usable tokenizer"):
+        make(tmp_path, {"kind": "folder", "path": str(source)})
+    assert not (tmp_path / "base").exists()
 
 
 @pytest.mark.parametrize("link", ["/etc/passwd", ".", "config.json", "nowhere"])

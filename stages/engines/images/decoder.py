@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,9 +12,6 @@ import numpy
 from stages.engines.images.decoding import decode, prepare
 from stages.engines.images.params import ImageParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
-
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""All that a worker gets to see of the environment, beside PYTHONPATH."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +33,8 @@ class ImageDecoder:
 
     def __init__(self, params: ImageParams) -> None:
         self._params = params
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         limits = WorkerLimits(params.memory_mib, params.timeout_seconds)
-        self._pool = WorkerPool(decode, params.workers, limits, environment, prepare)
+        self._pool = WorkerPool(decode, params.workers, limits, prepare=prepare)
 
     def decode(self, files: Sequence[bytes]) -> list[DecodedImage]:
         """One result for each file's bytes, in order. RuntimeError when no worker can be started."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -23,6 +24,9 @@ transformers.utils.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "mixed": torch.bfloat16}
 """What a setting `dtype` of a sampler or a trainer computes in."""
+_BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_BROKEN += (SafetensorError, StrictDataclassError)
+"""What transformers raises over a config or weights that somebody else wrote; no memory is another matter."""
 NAMED = 3
 """Weights that an error about many of them names."""
 
@@ -42,7 +46,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # refused below, by name
         )
-    except (OSError, ValueError, SafetensorError) as error:
+    except _BROKEN as error:
         raise UserError(f"{folder} is not a policy ({error}): run `dvc repro base` to make one") from error
     _check_weights(model, loading, folder)
     _keep_attention_caps(model)

@@ -23,23 +23,19 @@ from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
 
-_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""All that a worker gets to see of the environment, beside PYTHONPATH."""
-
 
 class Verifier:
     """Judges responses against gold answers. Thread safe; a context manager, `close` ends the workers."""
 
     def __init__(self, params: VerifierParams) -> None:
         self._params = params
-        environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         self._pool = WorkerPool(
             compare,
             max(
                 1, params.workers // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             ),  # of this node's ranks each
             WorkerLimits(params.memory_mib, params.timeout_seconds),
-            environment | {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
+            {"PYTHONHASHSEED": "0"},  # sympy's simplify depends on the order of sets
             prepare,
         )
 

@@ -4,7 +4,7 @@ A request's limits do not depend on what else the machine does: its time is that
 about the request: a worker is killed from outside, as by the kernel where memory runs out, or it stands still. The
 request is tried once more, and at the second time LostWorker is raised. A crash counts only in a fresh process.
 
-    with WorkerPool(extract_page, processes=2, limits=limits, environment=os.environ) as pool:
+    with WorkerPool(extract_page, processes=2, limits=limits) as pool:
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
 Works in any thread of any process, in Ray's too. Each worker is started and watched by a thread that lives as long as
@@ -48,6 +48,8 @@ _PIPE_BYTES = 65_536
 _CLOSED = "this pool of workers was closed"
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 """Signals that no request causes: its memory limit is an exception, its clock is in this process."""
+_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
+"""All that a worker gets to see of our environment, beside PYTHONPATH."""
 _SAID_BYTES, _SAID_CHARACTERS = 2_000, 300
 
 
@@ -59,7 +61,8 @@ class WorkerLimits:
     """Address space of the process."""
     computing_seconds: float = math.inf
     """Processor time that a request may take; the worker's start does not count."""
-    may_write_files: bool = False
+    is_trusted: bool = False
+    """True: it may read and write files and start processes; for a function that reads nothing foreign itself."""
     is_reused: bool = True
     """False: each request gets a process of its own."""
 
@@ -91,6 +94,7 @@ class WorkerPool:
 
     The first requests start the processes. `function` and `prepare` are functions of modules that the worker imports
     by name; their arguments and values are JSON. `prepare` runs once in each worker, before its first request.
+    `environment` is added to the little that a worker gets of ours.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class WorkerPool:
         function: Callable[..., Any],
         processes: int,
         limits: WorkerLimits,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> None:
         order = {
@@ -106,12 +110,14 @@ class WorkerPool:
             "function": _name(function),
             "prepare": _name(prepare) if prepare else "",
             "memory_mib": limits.memory_mib,
-            "may_write_files": limits.may_write_files,
+            "is_trusted": limits.is_trusted,
+            "code": [_folder(one) for one in (function, prepare) if one],
         }
         # -s, -P, -B: no packages of the user's, none from the working folder, no byte code written.
         command = [sys.executable, "-s", "-P", "-B", "-m", WORKER, json.dumps(order)]
         path = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
-        environment = {**environment, **guard_environment(), "PYTHONPATH": path}
+        passed = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+        environment = {**passed, **(environment or {}), **guard_environment(), "PYTHONPATH": path}
         self._workers = [_Worker(command, environment, limits) for _ in range(processes)]
         self._requests: queue.SimpleQueue[tuple[dict[str, Any], Future[Answer]] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -389,6 +395,11 @@ class _Clock:
         except psutil.Error:
             return 0.0
         return times.user + times.system
+
+
+def _folder(function: Callable[..., Any]) -> str:
+    """Where its module lies, which the worker imports; "" for what is built in."""
+    return os.path.dirname(getattr(sys.modules[function.__module__], "__file__", ""))
 
 
 def _name(function: Callable[..., Any]) -> str:

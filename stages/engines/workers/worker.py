@@ -5,9 +5,9 @@ the function, an answer a JSON line {"value": ...}; {"failure": "out_of_memory"}
 behind is unknown, and so is {"refused": ...} with the text of a UserError. Another exception ends the process: its last
 line on standard error is told by the pool.
 
-Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, files, core dumps and
-dying with the parent are limits that a process must put on itself. It imports little: a worker is as small, and starts
-as fast, as the function it answers with.
+Time is limited by the pool, from outside: a computation inside C code hears no alarm. Memory, core dumps, dying with
+the parent and the sandbox (`sandbox.py`) are limits that a process must put on itself. It imports little: a worker is
+as small, and starts as fast, as the function it answers with.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
+from stages.engines.workers.sandbox import confine
 from stages.foundations.errors import UserError
 from stages.observe.lifetime import die_with_parent
 
 
-def confine(memory_mib: int, may_write_files: bool) -> None:
+def limit(memory_mib: int, may_write_files: bool) -> None:
     """Caps the address space and forbids core dumps; unless it may, a write to a file raises OSError.
 
     A limit that already holds here is never raised.
@@ -33,10 +34,10 @@ def confine(memory_mib: int, may_write_files: bool) -> None:
     limits = {resource.RLIMIT_AS: memory_mib << 20, resource.RLIMIT_CORE: 0}
     if not may_write_files:
         limits[resource.RLIMIT_FSIZE] = 0
-    for limit, value in limits.items():
-        hard = resource.getrlimit(limit)[1]
+    for kind, value in limits.items():
+        hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(limit, (value, value))
+        resource.setrlimit(kind, (value, value))
 
 
 def serve(function: Callable[..., Any], requests: BinaryIO, answers: BinaryIO) -> None:
@@ -69,7 +70,9 @@ def main(order: str) -> None:
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     die_with_parent(asked["parent"])
-    confine(asked["memory_mib"], asked["may_write_files"])
+    limit(asked["memory_mib"], may_write_files=asked["is_trusted"])
+    if not asked["is_trusted"]:  # before anything is imported, which may start threads: they inherit it
+        confine(asked["code"])
     try:
         if asked["prepare"]:
             find(asked["prepare"])()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ def environment() -> dict[str, str]:
 
     Every thread reserves address space, and there is a process for each core already.
     """
-    return {**os.environ, **dict.fromkeys(_THREADS, "1")}
+    return dict.fromkeys(_THREADS, "1")
 
 
 def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:

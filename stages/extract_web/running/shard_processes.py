@@ -55,7 +55,7 @@ def run_in_processes(
 
     What still runs is killed when the caller stops.
     """
-    confined = WorkerLimits(limits.memory_mib, limits.seconds, may_write_files=True, is_reused=False)
+    confined = WorkerLimits(limits.memory_mib, limits.seconds, is_trusted=True, is_reused=False)
     with WorkerPool(extract_shard, min(processes, len(tasks)), confined, environment()) as pool:
         asked = {
             pool.submit(

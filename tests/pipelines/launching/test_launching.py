@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from pipelines.launching import kubernetes
 from pipelines.launching.__main__ import launch_of, run, shown
@@ -76,6 +77,30 @@ get) state=Running; test $(grep -c "^get" calls) -gt 2 && state=$(cat end)
 logs) echo "step 1 of 2" ;;
 esac
 """
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "touch",
+        "--prolog=/tmp/x",
+        "--output=/tmp/x",
+        "--export=ALL,A=b",
+        "-p",
+        "--prol=x",
+        "--partition\n=a",
+        "",
+    ],
+)
+def test_a_recipe_gives_srun_no_program_and_no_file(option):
+    launch = {
+        "nodes": 2,
+        "gpus_per_node": 1,
+        "hours": 1,
+        "command": {**SLURM, "options": ["--mem=1G", option]},
+    }
+    with pytest.raises(ValidationError, match=r"may not be set by a recipe: give --NAME or --NAME=VALUE"):
+        LaunchParams.model_validate(launch)
 
 
 def launch(**changes):

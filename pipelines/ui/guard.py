@@ -1,0 +1,101 @@
+"""Who may use a server of `make ui`: requests to our own host, from our own pages, and with the login.
+
+Every account of a shared machine reaches a port on loopback, and so does every page in the user's browser. The login
+keeps strangers out. The check of the host keeps out pages that point a name of their own at 127.0.0.1 (DNS rebinding),
+the check of the page those that a browser would send the login with. `/enter#LOGIN` gives the login to the browser.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipelines.ui.login import basic
+
+HOST = "127.0.0.1"
+ENTER = "/enter"
+HEALTH = "/health"
+"""Answers without a login: that the server is up is no secret."""
+# The part of an address behind `#` never leaves the browser, so the login is in no log. `replace` drops this page from
+# the tab's history.
+_ENTER_PAGE = """<!doctype html><meta charset="utf-8"><title>Enter</title>
+<p id="text">The link has no login. Use the one that <code>make ui</code> printed last.</p>
+<script>
+const [, login, place] = decodeURIComponent(location.hash).match(/^#([^/]*)(.*)$/s) || [];
+if (login) {{{script}}}
+</script>
+"""
+# No frame: a page of another port counts as the same site, and could lay a frame under the user's clicks.
+_NOT_IN_FRAMES = (b"x-frame-options", b"SAMEORIGIN")
+
+
+def addresses(port: int) -> list[str]:
+    """The addresses under which a browser may show the UI."""
+    return [f"http://{HOST}:{port}", f"http://localhost:{port}"]
+
+
+def refusal(headers: Iterable[tuple[bytes, bytes]], port: int) -> str:
+    """Why a request with these headers is refused; "" when it is not."""
+    ours, found = addresses(port), [(name, value.decode("latin-1")) for name, value in headers]
+    hosts = [value for name, value in found if name == b"host"]
+    if len(hosts) != 1 or f"http://{hosts[0]}" not in ours:
+        return f"Host must be {HOST}:{port} or localhost:{port}. Open {ours[0]}."
+    elsewhere = f"Pages of other sites may not use this server. Open {ours[0]}."
+    if any(value not in ours for name, value in found if name == b"origin"):
+        return elsewhere
+    # What a page loads as a picture or a script has no Origin. Links to us are followed, which is a navigation.
+    fetched = dict(found)
+    is_foreign = fetched.get(b"sec-fetch-site") in ("same-site", "cross-site")
+    return elsewhere if is_foreign and fetched.get(b"sec-fetch-mode") != "navigate" else ""
+
+
+def guarded(app: Any, port: int, entering: str, login: str = "") -> Any:
+    """An ASGI application that answers what is refused with 403 or 401, and passes the rest to `app`.
+
+    `entering` is JavaScript with `login` and `place`, the parts of the link behind `#`. With an empty `login` the
+    application checks that itself.
+    """
+    wanted = basic(login).get("Authorization", "").encode()
+    page = _ENTER_PAGE.format(script=entering)
+
+    def is_known(scope: Mapping[str, Any]) -> bool:
+        sent = dict(scope["headers"]).get(b"authorization", b"")
+        return not login or scope["path"] == HEALTH or hmac.compare_digest(sent, wanted)
+
+    async def guard(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return await app(scope, receive, send)
+        reason = refusal(scope["headers"], port)
+        if scope["type"] == "websocket" and (reason or not is_known(scope)):
+            return await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        if reason:
+            return await _answer(send, 403, "text/plain", f"{reason}\n")
+        if scope["type"] == "http" and scope["path"] == ENTER:
+            return await _answer(send, 200, "text/html", page)
+        if not is_known(scope):
+            told = "Open the link that `make ui` printed last: it contains the login.\n"
+            return await _answer(
+                send, 401, "text/plain", told, (b"www-authenticate", b'Basic realm="make ui"')
+            )
+
+        async def send_framed(message: Mapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = [one for one in message.get("headers", ()) if one[0].lower() != _NOT_IN_FRAMES[0]]
+                message = {**message, "headers": [*headers, _NOT_IN_FRAMES]}
+            await send(message)
+
+        return await app(scope, receive, send_framed)
+
+    return guard
+
+
+async def _answer(send: Any, status: int, kind: str, body: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [
+        (b"content-type", f"{kind}; charset=utf-8".encode()),
+        (b"cache-control", b"no-store"),
+        _NOT_IN_FRAMES,
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.encode()})

@@ -1,0 +1,28 @@
+"""MLflow's server behind the guard: the app `retrace` of `mlflow server --app-name`, which pyproject.toml names.
+
+MLflow itself lets every page of a loopback port use it, and asks for no login without a further package.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from pipelines.ui.guard import guarded
+from pipelines.ui.login import LOGIN, PORT
+
+# A request with name and password makes the browser keep both for this address and port, and for no other.
+_ENTER = """
+const request = new XMLHttpRequest(), [name, word] = login.split(":");
+request.onload = () => request.status == 200 ? location.replace("/" + place.replace(/^\\//, "#/"))
+  : document.getElementById("text").textContent = "The login is not that of this server. Use the link printed last.";
+request.open("GET", "/version", true, name, word);
+request.send();
+"""
+
+
+def app() -> Any:
+    """What uvicorn serves."""
+    from mlflow.server.fastapi_app import app as mlflow_app
+
+    return guarded(mlflow_app, int(os.environ[PORT]), _ENTER, os.environ[LOGIN])
