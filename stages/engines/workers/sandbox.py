@@ -1,8 +1,11 @@
-"""What a worker of foreign input may not do, by the kernel's word: seccomp refuses system calls, Landlock files.
+"""Confines a worker that reads untrusted input: seccomp rejects system calls, Landlock rejects files (Linux).
 
-Linux only. `lacking` says what this kernel or processor does not offer; `confine` uses all that it does. Neither can be
-taken back, and threads that the process starts inherit both. A library that asks for what is refused gets EPERM, as
-where an administrator forbids it; a newer system call gets ENOSYS, as on an old kernel, so that libc falls back.
+`confine` applies what the kernel offers, and `lacking` says what it does not offer. A process cannot remove either
+again, and its later threads inherit both. A rejected call fails with EPERM, as if an administrator had forbidden it.
+System calls newer than this list fail with ENOSYS, as on an old kernel, so libc uses older ones.
+
+The filter names what is rejected and allows the rest. A list of what Python and its libraries need would depend on
+their versions and on libc. docs/security.md describes the result.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ from typing import Any
 
 _PROJECT = os.path.realpath(f"{__file__}/../../../..")
 _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER = 38, 22, 2
-# Names with their numbers on x86-64 and on aarch64, which has no call for some ("-"): Linux, asm/unistd_64.h and
-# asm-generic/unistd.h. By what they do: other processes, the network, memory shared by name, keys, the kernel, files.
+# Names and numbers on x86-64 and on aarch64, "-" where aarch64 has no such call. Source: Linux, asm/unistd_64.h and
+# asm-generic/unistd.h. In this order: other processes, network, memory shared by name, keys, kernel, files.
 _REFUSED = """
 fork 57 - vfork 58 - execve 59 221 execveat 322 281 ptrace 101 117 process_vm_readv 310 270 process_vm_writev 311 271
 kcmp 312 272 tkill 200 130 rt_sigqueueinfo 129 138 rt_tgsigqueueinfo 297 240 setpriority 141 140 ioprio_set 251 30
@@ -40,9 +43,9 @@ futimesat 261 - utimensat 280 88 setxattr 188 5 lsetxattr 189 6 fsetxattr 190 7 
 fremovexattr 199 16 open_by_handle_at 304 265 name_to_handle_at 303 264
 """
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""By the machine's name: the column of the numbers, and AUDIT_ARCH_*, without which a number means nothing."""
+"""Column of the numbers, and AUDIT_ARCH_*: a call through another table of numbers (32-bit) ends the process."""
 _FIRST_NEW = 424
-"""From here on (Linux 5.1) numbers are the same everywhere: clone3, openat2, io_uring and pidfds are among them."""
+"""From here (Linux 5.1) all processors share the numbers. clone3, openat2, io_uring and pidfds are among them."""
 _NEW_BUT_HARMLESS = (436, 439, 441, 449)
 """close_range, faccessat2, epoll_pwait2, futex_waitv."""
 _LOAD, _EQUAL, _AT_LEAST, _SHARES_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -59,7 +62,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def lacking() -> list[str]:
-    """What cannot be refused here, in words; nothing where workers are confined as far as this module can."""
+    """What this kernel or processor cannot reject, in words; empty where everything is confined."""
     found = []
     if not _has_seccomp():
         found.append("network, new processes, writing (seccomp)")
@@ -69,9 +72,9 @@ def lacking() -> list[str]:
 
 
 def confine(code: Iterable[str]) -> None:
-    """Refuses files outside of Python, the system's libraries and `code`, network, other processes and all writing.
+    """Rejects network, other processes, all writing, and reading outside of libraries, `stages/` and folders `code`.
 
-    OSError where the kernel offers a restriction and then does not apply it.
+    OSError where the kernel offers a restriction and then fails to apply it.
     """
     if sys.platform != "linux":
         return
@@ -83,7 +86,7 @@ def confine(code: Iterable[str]) -> None:
 
 
 def _has_seccomp() -> bool:
-    """A filter that lies nowhere is a bad address where filters are known, and an invalid request elsewhere."""
+    """A null pointer is a bad address to a kernel with filters, and an invalid argument to one without."""
     if sys.platform != "linux" or os.uname().machine not in _ARCHITECTURES:
         return False
     return _libc.prctl(_SET_SECCOMP, _FILTER, None, 0, 0) == -1 and ctypes.get_errno() == errno.EFAULT
@@ -97,10 +100,8 @@ def _restrict_files(code: Iterable[str]) -> None:
     handled = ctypes.c_uint64(_ALL_OF_FILES)
     rules = _checked(_libc.syscall(_CREATE_RULES, ctypes.byref(handled), 8, 0))
     readable = dict.fromkeys(_readable(code), _READ_FILE | _READ_FOLDER)
-    for path, rights in {
-        _PROJECT: _READ_FOLDER,
-        **readable,
-    }.items():  # Python lists the folders that it imports from
+    readable[_PROJECT] = _READ_FOLDER  # Python lists the folders that it imports from
+    for path, rights in readable.items():
         try:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:  # not on this machine
@@ -113,7 +114,7 @@ def _restrict_files(code: Iterable[str]) -> None:
 
 
 def _readable(code: Iterable[str]) -> set[str]:
-    """Folders and files. Of the project only `code`, not its data; of a prefix, which may be a home, only `lib`."""
+    """Folders and files. Not the whole project, which holds data, nor a whole prefix, which may be a home folder."""
     folders = {os.path.realpath(path) for path in sys.path} - {_PROJECT}
     libraries = {f"{prefix}/{name}" for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64")}
     loader = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
@@ -131,7 +132,7 @@ def _restrict_calls() -> None:
 
 
 def call_filter(machine: str) -> Iterator[tuple[int, int, int, int]]:
-    """The filter of system calls, as BPF: operation, what to skip where it holds and where not, value."""
+    """The filter of system calls in BPF: operation, instructions to skip if true and if false, value."""
     column, architecture = _ARCHITECTURES[machine]
     refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
     yield from ((_LOAD, 0, 0, 4), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0))
@@ -152,8 +153,10 @@ def call_filter(machine: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _by_argument() -> tuple[tuple[Any, ...], ...]:
-    """Calls that one argument decides: name, the numbers, which argument (the kernel reads its lower half), the test,
-    whether what passes it is refused, and its values."""
+    """Calls that depend on one argument: name, numbers, position, test, whether to reject if it is true, values.
+
+    The kernel reads the lower 32 bits of these arguments, and so does the filter.
+    """
     writes = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
     return (
         ("open", 2, None, 1, _SHARES_BITS, True, (writes,)),
