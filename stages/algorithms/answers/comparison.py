@@ -47,11 +47,11 @@ def _without_names(gold, prediction):
     """Without `x =` before a whole answer: where both name the same, or one names none and is no relation."""
     if isinstance(gold, Named) and isinstance(prediction, Named):
         if gold.name == prediction.name:
-            return gold.answer, prediction.answer
+            return _without_names(gold.answer, prediction.answer)
     elif isinstance(gold, Named) and not isinstance(prediction, Relation):
-        return gold.answer, prediction
+        return _without_names(gold.answer, prediction)
     elif isinstance(prediction, Named) and not isinstance(gold, Relation):
-        return gold, prediction.answer
+        return _without_names(gold, prediction.answer)
     return gold, prediction
 
 

@@ -87,12 +87,17 @@ _DENIED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:that|this|it|which|(?:the|my) (?:answer|result))(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
+    r"(?:\A[\s$\\)\].*]{0,9},? which"
+    # Only the subject of a sentence is the box: "we find that it is not possible" speaks of something else.
+    r"|(?:\A|[.!?:;,\u2014]|\n)[\s$\\)\]*]{0,9}(?:(?:but|hmm+|wait|oh|no|so|however|actually|sorry|oops),? ){0,3}"
+    r"(?:that|this|it|(?:the|my|this|that) (?:answer|result)))"
+    r"(?:(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
     + _WRONG
-    # "It is impossible for a sum to ...": this "it" announces a clause and is no box.
+    # "It is impossible for a sum to ..." and "it should be noted": this "it" announces a clause and is no box.
     + r"(?!\s+(?:for|to|that|since|because)\b)"
-    r"|\b(?:that|this|it) (?:isn't|wasn't) (?:right|correct)|\bactually,? no\b|\bscratch that\b|\bI was wrong\b"
-    r"|\bI made (?:a mistake|an error)\b|\b(?:it|that|this|answer) should (?:have been|be)\b",
+    r"| (?:isn't|wasn't) (?:right|correct)| can(?:no|')t be(?:[.!]| (?:right|correct|true|valid|the answer))"
+    r"| should (?:have been|be) [\s$\\(:*]{0,5}[-0-9\\])"
+    r"|\bactually,? no\b|\bscratch that\b|\bI was wrong\b|\bI made (?:a mistake|an error)\b",
     re.IGNORECASE,
 )
 _FEWEST_WORDS = 8

@@ -138,6 +138,7 @@ def test_another_writing_of_the_answer_is_paid(gold, prediction):
         (r"A, C", r"A, B"),
         (r"A, C", r"A"),
         (r"A", r"A, C"),
+        (r"0.5", r"Z \sim N(0, 1)"),
     ],
 )
 def test_another_answer_in_a_like_writing_is_not_paid(gold, prediction):
