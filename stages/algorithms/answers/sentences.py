@@ -37,7 +37,13 @@ _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
 _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
-_NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
+_NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس)\s*\Z")
+_OPERATIVE_ABROAD = re.compile(
+    r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
+    r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|ou|pas|moins|environ|menos|más|mais"
+    r"|aproximadamente|не|или|больше|меньше|около)\b"
+)
+"""The same in other languages, their commonest words."""
 _DENIAL = re.compile(
     r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
 )
@@ -181,7 +187,7 @@ def _leads(head: str) -> bool:
 
 
 def _trails(tail: str) -> bool:
-    if _operates(tail.lower()) or re.match(r"\s*(?:might|could)\b", tail):
+    if _operates(tail.lower()) or re.match(r"\s*(?:(?:might|could)\b|[的多])", tail):
         return False
     if _REASON.match(tail):
         return True
@@ -193,7 +199,8 @@ def _trails(tail: str) -> bool:
 
 def _operates(words: str) -> bool:
     """True where a word compares, computes, conditions, denies or refers: then a number beside it is not the answer."""
-    return OPERATIVE_WORD.search(words) is not None or re.search(r"n't|squared|cubed", words) is not None
+    is_operative = OPERATIVE_WORD.search(words) or re.search(r"n't|squared|cubed", words)
+    return is_operative is not None or _OPERATIVE_ABROAD.search(words) is not None
 
 
 def _is_unreadable(text: str) -> bool:

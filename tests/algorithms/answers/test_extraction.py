@@ -152,7 +152,7 @@ def test_a_box_that_is_denied_or_taken_back_is_no_answer(response):
         r"\boxed{41} is wrong. It is \boxed{42}.",
         r"our answer is $\boxed{42}.$ Note: the maximum is $7,$ since it is impossible for a sum to include others.",
         r"So \boxed{42}, and it is not possible to do better.",
-        "the answer is $\\boxed{42}$.\n Note that $a$ cannot be $0$: that would make the base 1, which is not possible.",
+        "the answer is $\\boxed{42}$.\n Note that $a$ cannot be $0$: the base would be 1, which is not possible.",
         "the answer $\\boxed{42}$.\n It should be noted that the two cases differ.",
         r"So \boxed{42}. We check that this is not possible for 43.",
     ],
