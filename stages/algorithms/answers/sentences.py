@@ -41,7 +41,7 @@ _NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس
 _OPERATIVE_ABROAD = re.compile(
     r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
     r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|ou|pas|moins|environ|menos|más|mais"
-    r"|aproximadamente|не|или|больше|меньше|около)\b"
+    r"|aproximadamente|não|non|niet|inte|ikke|nie|değil|không|bukan|не|или|больше|меньше|около)\b"
 )
 """The same in other languages, their commonest words."""
 _DENIAL = re.compile(

@@ -95,6 +95,7 @@ def verdict(gold, prediction):
         (r"(-\infty,0)\cup(0,\infty)", r"\text{all real numbers except }0"),
         (r"(-\infty,1)\cup(1,2)\cup(2,\infty)", r"\text{all reals except } x = 1 \text{ and } 2"),
         (r"\mathbb R\setminus\{0\}", r"\mathbb{R} - \{0\}"),
+        (r"\mathbb R\setminus\{-\frac12\}", r"\text{All real numbers except $-\frac{1}{2}$}"),
         (r"x \neq 1, 2", r"x \neq 1 \text{ and } x\neq 2"),
         (r"[2,\infty)", r"\text{all real numbers greater than or equal to }2"),
         (r"(2,\infty)", r"\text{all } x > 2"),
@@ -187,6 +188,8 @@ def test_another_writing_of_the_answer_is_paid(gold, prediction):
         (r"42", r"--42"),
         (r"42", r"42\text{ish}"),
         (r"42", r"42\text{ fewer}"),
+        (r"P(5,2)=20", r"P(3,3)=6"),
+        (r"P(A)=0.3", r"P(B)=0.4"),
     ],
 )
 def test_another_answer_in_a_like_writing_is_not_paid(gold, prediction):
