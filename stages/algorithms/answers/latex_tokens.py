@@ -9,43 +9,14 @@ from stages.algorithms.answers.normalisation import one_spelling
 
 MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "log",
-        "ln",
-        "lg",
-        "exp",
-    ]
-)
+_FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
 """A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
-NAME_SIGNS = frozenset(
-    [
-        "angle",
-        "triangle",
-        "measuredangle",
-        "square",
-        "odot",
-        "overline",
-        "widehat",
-        "overleftrightarrow",
-        "overrightarrow",
-    ]
-)
+_SIGN_NAMES = "angle triangle measuredangle square odot overline widehat overleftrightarrow overrightarrow"
+NAME_SIGNS = frozenset(_SIGN_NAMES.split())
 """Commands after which capitals name a figure."""
 
 

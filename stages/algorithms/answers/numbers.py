@@ -28,28 +28,11 @@ _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
 )
-UNTIL_TWENTY = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_UNTIL_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+UNTIL_TWENTY = _UNTIL_TWENTY.split()
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _WORDS = {name: value for value, name in enumerate(UNTIL_TWENTY)} | {
     f"{tens}{gap}{one}".strip(): 10 * ten + value

@@ -140,34 +140,10 @@ _COMPOUND = re.compile(
 )
 _PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
 _SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
-_MATHEMATICS = frozenset(
-    [
-        "and",
-        "or",
-        "pi",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "exp",
-        "sqrt",
-        "mod",
-        "if",
-        "for",
-        "where",
-        "when",
-        "with",
-        "is",
-        "are",
-        "in",
-        "not",
-        "to",
-        "at",
-        "of",
-        "infty",
-    ]
+_MATHEMATICAL_WORDS = (
+    "and or pi sin cos tan log ln exp sqrt mod if for where when with is are in not to at of infty"
 )
+_MATHEMATICS = frozenset(_MATHEMATICAL_WORDS.split())
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
     r"th|st|nd|rd|ish|fewer|less|depending|assuming|given|provided|supposing|"

@@ -87,20 +87,10 @@ def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Inter
 def without_points(pieces: Sequence[Interval], points: Sequence[Node]) -> tuple[Interval, ...] | None:
     """The set less single points; None where a point is no real constant."""
     for point in points:
-        value = endpoint_value(point)
-        if value is None:
+        if endpoint_value(point) is None:
             return None
-        cut: list[Interval] = []
-        for piece in pieces:
-            low, high = endpoint_value(piece.low), endpoint_value(piece.high)
-            if low <= value <= high:  # type: ignore[operator]
-                if low < value:  # type: ignore[operator]
-                    cut.append(Interval(piece.low, point, piece.is_low_closed, False))
-                if value < high:  # type: ignore[operator]
-                    cut.append(Interval(point, piece.high, False, piece.is_high_closed))
-            else:
-                cut.append(piece)
-        pieces = cut
+        around = Interval(EVERYTHING.low, point, False, False), Interval(point, INFINITY, False, False)
+        pieces = common(pieces, around)
     return tuple(pieces)
 
 
