@@ -212,8 +212,9 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         if total is not None:
             return total
     start = _FIRST_UNIT.search(text) if "\\" in text else None
-    if start is not None and start.start():
-        words = " ".join(_LAYOUT.sub(" ", _FRACTION.sub(r"\1/(\2)", text[start.start() :])).split())
+    rest = text[start.start() :] if start is not None and start.start() else ""
+    if start is not None and rest and rest.count("{") == rest.count("}"):
+        words = " ".join(_LAYOUT.sub(" ", _FRACTION.sub(r"\1/(\2)", rest)).split())
         words = words.replace(r"\mu", "µ").replace("µ ", "µ").replace(r"\Omega", "ohm")
         measure = _measure(words)
         if measure is not None:
