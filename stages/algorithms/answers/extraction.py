@@ -48,13 +48,13 @@ _OTHER_MARKERS = (
 _MARKER = re.compile(_MARKERS, re.IGNORECASE | re.MULTILINE)
 _ANY_MARKER = re.compile(_MARKERS + _OTHER_MARKERS, re.IGNORECASE | re.MULTILINE)
 """Of the languages that reasoning models answer in; the second also in scripts that no ASCII text has."""
-_STEMS = (
-    *("####", "answer", "ans.", "ans:", "ans=", "ans ", "choice", "option"),
-    *("antwo", "sposta", "respuesta", "svar", "cevap", "jawaban"),
-)
+_ENGLISH_STEMS = ("####", "answer", "ans.", "ans:", "ans=", "ans ", "choice", "option")
+_STEMS = (*_ENGLISH_STEMS, "antwo", "sposta", "respuesta", "svar", "cevap", "jawaban")
 _ALL_STEMS = (*_STEMS, "réponse", "odpowiedź", "đáp án", "ответ", "答", "답", "उत्तर", "الجواب", "الإجابة")
 """Every marker holds one: finding the last one is cheap, the pattern is not."""
 _LONGEST_MARKER = 60
+_WORDS_BEHIND = re.compile(r"[0-9$})\]]\s{1,3}[^\W\d_]{2,20}\s{1,3}[^\W\d_]{2,20}")
+"""After a marker of another language two words behind a number may say anything: `18 divisé par deux`."""
 _ANOTHER_ANSWER = re.compile(
     r"\b(?:wrong|incorrect|false|invalid|previous|preceding|earlier|intermediate|tentative|estimated|approximate|assumed)"
     r"\s{1,3}\Z",
@@ -133,7 +133,7 @@ _NEXT_WORDS = 160
 """Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
-_OTHER_SCRIPT = re.compile(
+OTHER_SCRIPT = re.compile(
     "[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 )
 """Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean is a word."""
@@ -205,7 +205,7 @@ def is_prose(text: str) -> bool:
     r"""True when `text` reads as a sentence: outside `\text{}` two free-standing words of three letters or more, or
     one in a script that no formula is written in."""
     words = _TEXT_GROUP.sub(" ", text)
-    return len(_WORD.findall(words)) >= 2 or (not words.isascii() and _OTHER_SCRIPT.search(words) is not None)
+    return len(_WORD.findall(words)) >= 2 or (not words.isascii() and OTHER_SCRIPT.search(words) is not None)
 
 
 def _extract_delimited(text: str) -> Extraction | None:
@@ -376,6 +376,9 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = answer[:-2].rstrip(" .")
     if not answer:
         return Extraction(None, "empty")
+    is_english = any(stem in found[0].lower() for stem in _ENGLISH_STEMS)
+    if not is_english and _WORDS_BEHIND.search(answer):
+        return Extraction(None, "sentence")
     return Extraction(answer, "marker")
 
 

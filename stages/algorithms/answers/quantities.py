@@ -146,7 +146,7 @@ _MATHEMATICAL_WORDS = (
 _MATHEMATICS = frozenset(_MATHEMATICAL_WORDS.split())
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
-    r"th|st|nd|rd|ish|fewer|less|depending|assuming|given|provided|supposing|"
+    r"th|st|nd|rd|ish|fewer|less|mehr|weniger|lebih|kurang|fazla|depending|assuming|given|provided|supposing|"
     r"or|nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|"
     r"except|not|no|never|none|neither|cannot|without|than|greater|larger|smaller|bigger|"
     r"least|most|above|below|under|over|beyond|between|within|from|through|almost|nearly|"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from stages.algorithms.answers.extraction import Extraction, is_prose
+from stages.algorithms.answers.extraction import OTHER_SCRIPT, Extraction, is_prose
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
@@ -40,10 +40,15 @@ _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
 _NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس)\s*\Z")
 _OPERATIVE_ABROAD = re.compile(
     r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
-    r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|ou|pas|moins|environ|menos|más|mais"
+    r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|zum|zur|eller|mal|ou|pas|au|fois|moins|environ|veces|al|più|volte|vezes|meer|minder|menos|más|mais"
     r"|aproximadamente|não|non|niet|inte|ikke|nie|değil|không|bukan|не|или|больше|меньше|около)\b"
 )
 """The same in other languages, their commonest words."""
+_MEASURE_ABROAD = re.compile(
+    r"(?:[个個位名人元块円원角岁歲天日周月年秒点次本支枝只隻头匹条棵朵颗粒张件箱包袋瓶杯碗盒辆台层页頁道题种组对双份개명]"
+    r"|小[时時]|分[钟鐘]|美元|(?:平方|立方)?(?:毫|厘|分|千|英)?[米里尺寸克升]|公[斤里]|吨|度)[\u4e00-\u9fff]{0,4}|кг|г|см|м|км|л|руб\w*"
+)
+"""What is counted or measured behind a number in another script; whatever else stands there may change the number."""
 _DENIAL = re.compile(
     r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
 )
@@ -191,6 +196,9 @@ def _trails(tail: str) -> bool:
         return False
     if _REASON.match(tail):
         return True
+    rest = tail.strip(" .,!$。，")
+    if not rest.isascii() and OTHER_SCRIPT.search(rest) is not None:
+        return _MEASURE_ABROAD.fullmatch(rest) is not None
     words = tail.strip(" .!\"'").split()
     if all(word.lower() in _CLOSING_WORDS for word in words):
         return True
