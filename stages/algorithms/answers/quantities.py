@@ -218,7 +218,8 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         words = words.replace(r"\mu", "µ").replace("µ ", "µ").replace(r"\Omega", "ohm")
         measure = _measure(words)
         if measure is not None:
-            return Quantity(text[: start.start()].rstrip("\\, "), words, *measure, 1)
+            unit = " ".join(map(_singular, words.split()))
+            return Quantity(text[: start.start()].rstrip("\\, "), unit, *measure, 1)
     tail = _TAIL.fullmatch(text)
     if tail is not None:
         words = _TEXT.sub(r" \1 ", tail["unit"]).replace("\\", " ")
