@@ -39,9 +39,31 @@ _SET_BUILDER = re.compile(
     r"\\\{ ?([a-zA-Z])(?: ?\\in ?\\mathbb ?\{? ?R ?\}?)? ?(?::|\||\\mid(?![a-z])|\\vert(?![a-z])) ?([^{}:|]*\1.*)\\\}"
 )
 _ALL_NUMBERS = re.compile(r"(?:\\text ?\{ ?)?all real(?:s| numbers)(?: ?\})?", re.IGNORECASE)
+_TEXTS = re.compile(r"\\text ?\{((?:[^{}]|\{[^{}]*\})*)\}")
+_REALS = r"(?:\\mathbb ?\{ ?R ?\}|\\mathbb R)"
+_SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), replacement)
+    for pattern, replacement in (
+        (
+            r"all real(?:s| numbers)(?: [a-z])?,? (?:except|other than|excluding|but)(?: for)? (?:[a-z] ?= ?)?(.+)",
+            r"\\mathbb{R} \\setminus \\{\1\\}",
+        ),
+        (rf"{_REALS} ?- ?(\\\{{.*)", r"\\mathbb{R} \\setminus \1"),
+        (rf"(?:all (?:the )?)?positive real(?:s| numbers)|{_REALS} ?[_^] ?\{{? ?\+ ?\}}?", r"(0, \\infty)"),
+        (
+            r"(?:for )?all (?:real )?(?:numbers? |values of )?(?:[a-z] (?:such that|with|where) )?"
+            r"([a-z] ?(?:[<>]|\\[lgn]e).*)",
+            r"\1",
+        ),
+        (r"all real (?:numbers|values) (?:greater|larger) than or equal to (.+)", r"x \\ge \1"),
+        (r"all real (?:numbers|values) (?:less|smaller) than or equal to (.+)", r"x \\le \1"),
+        (r"all real (?:numbers|values) (?:greater|larger) than (.+)", r"x > \1"),
+        (r"all real (?:numbers|values) (?:less|smaller) than (.+)", r"x < \1"),
+    )
+)
 _CASES = re.compile(r"\\begin ?\{cases\}([^&{}]{1,300})\\end ?\{cases\}")
 _OPEN_INTERVAL = re.compile(r"\] ?([^\[\]()]{1,100},[^\[\]()]{1,100})\[")
-_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*")
+_WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*!?")
 _WORD = re.compile(r"[A-Za-z']+")
 _ARTICLES = frozenset(["a", "an", "the"])
 
@@ -99,8 +121,9 @@ def read(answer: str) -> Node | None:
 def _prepared(answer: str) -> str:
     if answer.count("$") % 2 == 0 and "\\$" not in answer:
         answer = answer.replace("$", " ")
-    answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", answer)
-    text = _PERCENT.sub(r"\\%", one_spelling(answer)).removesuffix(".")
+    if "all " in answer or "R" in answer or "real" in answer:
+        answer = _ALL_NUMBERS.sub(r"\\mathbb{R}", _without_words(answer))
+    text = _PERCENT.sub(r"\\%", one_spelling(answer))
     text = _TEMPERATURE.sub(lambda found: r"\text{ celsius}" if found[1] else r"\text{ fahrenheit}", text)
     text = _INCHES.sub(r"\\text{ in}", text)
     text = _CURRENCY.sub(lambda found: found[1], _DEGREES.sub(r"^\\circ", text))
@@ -109,6 +132,16 @@ def _prepared(answer: str) -> str:
     text = _OPEN_INTERVAL.sub(r"(\1)", text) if text.startswith("]") else text
     builder = _SET_BUILDER.fullmatch(text)
     return text if builder is None else builder[2]
+
+
+def _without_words(answer: str) -> str:
+    r"""`all real numbers except 0` as `\mathbb{R} \setminus \{0\}`, and its like."""
+    text = " ".join(_TEXTS.sub(r" \1 ", one_spelling(answer)).split())
+    for pattern, replacement in _SETS_IN_WORDS:
+        found = pattern.fullmatch(text)
+        if found is not None:
+            return found.expand(replacement)
+    return answer
 
 
 def _in_radians(node: Node) -> Node:

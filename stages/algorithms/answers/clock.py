@@ -10,7 +10,7 @@ from stages.algorithms.answers.normalisation import clean
 from stages.algorithms.answers.verdicts import Verdict
 
 _TIME = re.compile(
-    r"([01]?[0-9]|2[0-4])(?::([0-5][0-9])(?::([0-5][0-9]))?| o'clock)?"
+    r"([01]?[0-9]|2[0-4])(?:(?::|\.(?=[0-9]{2} ?[ap]))([0-5][0-9])(?::([0-5][0-9]))?| o'clock)?"
     r" ?(?:([AaPp])(?:\.?\s?[Mm]\.{0,2})?|(noon|in the afternoon|in the evening)|(midnight|in the morning))?"
 )
 _NAMED = {"noon": "12 noon", "midnight": "12 midnight"}

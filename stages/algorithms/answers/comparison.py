@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.latex_tree import Node
 from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.relations import agree_relations
@@ -47,18 +48,24 @@ def _without_names(gold, prediction):
     """Without `x =` before a whole answer: where both name the same, or one names none and is no relation."""
     if isinstance(gold, Named) and isinstance(prediction, Named):
         if gold.name == prediction.name:
-            return gold.answer, prediction.answer
+            return _without_names(gold.answer, prediction.answer)
     elif isinstance(gold, Named) and not isinstance(prediction, Relation):
-        return gold.answer, prediction
+        return _without_names(gold.answer, prediction)
     elif isinstance(prediction, Named) and not isinstance(gold, Relation):
-        return gold, prediction.answer
+        return _without_names(gold, prediction.answer)
     return gold, prediction
 
 
 def _agree_named(gold, prediction, allowed) -> bool | None:
-    """At least one side still has a name: two different ones, or a relation beside it."""
+    """At least one side still has a name: two different ones, or a relation beside it.
+
+    Two names are left open where they may have one value: `y = x+1` is `x = y-1`.
+    """
     if isinstance(gold, Named) and isinstance(prediction, Named):
-        return None
+        are_constants = all(
+            isinstance(side.answer, Node) and not symbols_of(side.answer) for side in (gold, prediction)
+        )
+        return False if are_constants and agree(gold.answer, prediction.answer, allowed) is False else None
     relation, named = (gold, prediction) if isinstance(gold, Relation) else (prediction, gold)
     if not isinstance(named.answer, Node) or named.name.startswith(
         ("unknown", "sequence", "multiply", "ratio", "|")

@@ -162,5 +162,7 @@ def _holds_words(node: Node) -> bool:
     """True for words, numerals in a base and functions of which nothing is known: no algebra decides about them."""
     if node.head in _WORDS or (node.head == "call" and node.first.startswith("unknown")):
         return True
+    if node.head == "multiply" and any(part.head == "sequence" for part in node.parts):
+        return True  # P(5, 2) is a function of two numbers, no product with a tuple
     parts = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
     return any(_holds_words(part) for part in parts if isinstance(part, Node) and node.head != "operator")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from functools import lru_cache
 
 from stages.algorithms.answers.leniency import STRICT, Leniency
 from stages.algorithms.answers.normalisation import clean, compact
@@ -37,6 +36,7 @@ _SEVERAL_CHOICES = re.compile(r"\(?[A-J]\)?(?:(?:, ?|/|,? or |,? and )\(?[A-J]\)
 _LETTERS = frozenset("ABCDEFGHIJ")
 _LOWER_CHOICE = re.compile(r"\A\(?([a-j])\)(?= |\Z)")
 _GROUPED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+")
+_GROUPED_IN_INDIA = re.compile(r"[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}")
 _SIDE_BY_SIDE = re.compile(r"(?<![_0-9])[0-9]+ [0-9]+(?![0-9/])")
 """Two numbers with nothing between: math-verify would add them, as it does with the parts of `1 1/2`."""
 _NO_SOLUTION = re.compile(
@@ -52,7 +52,7 @@ Decision = tuple[Verdict, str]
 
 def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Decision | None:
     """Verdict and reason for two bare answers, or None when the texts alone do not settle it. Never raises."""
-    gold_text, prediction_text = _clean_gold(gold), clean(prediction)
+    gold_text, prediction_text = clean(gold), clean(prediction)
     if not gold_text or not prediction_text:
         return Verdict.UNPARSED, "empty"
     if compact(gold_text) == compact(prediction_text) and not _is_split(gold_text, prediction_text):
@@ -71,12 +71,6 @@ def exact_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) -> Dec
     )
 
 
-@lru_cache(maxsize=4096)
-def _clean_gold(gold: str) -> str:
-    """Cached: a group of responses shares its gold answer."""
-    return clean(gold)
-
-
 def _is_split(gold: str, prediction: str) -> bool:
     """True for `4, 500`, a list, beside the number 4,500. The list `4, 500` may well be written `4,500`."""
     return ", " in prediction and _GROUPED.fullmatch(gold) is not None
@@ -90,6 +84,8 @@ def _compare_numbers(gold: str, prediction: str, allowed: Leniency) -> Decision 
     number = read_number(value)
     if number is not None:
         return _compare_values(gold_number, number, allowed)
+    if _GROUPED_IN_INDIA.fullmatch(value) and gold_number.value == int(value.replace(",", "")):
+        return Verdict.CORRECT, "number"  # else it may be a list
     if _PLAIN_WORDS.fullmatch(value):
         return Verdict.UNPARSED, "words_for_a_number"
     if _SIDE_BY_SIDE.search(value):

@@ -33,18 +33,28 @@ _MAX_BOXES = 12
 _MAX_GAP_CHARACTERS = 60
 """Boxes further apart than this are separate statements."""
 
-_MARKER = re.compile(
+_MARKERS = (
     r"####|\banswer(?:\*\*)?\s{0,2}(?::|=|\bis\b)\s{0,2}:?|\bans\.?\s?[:=]"
     r"|\b(?:correct|right|final)\s(?:choice|option)\s{0,2}(?::|\bis\b)"
     r"|^[#*_ ]{0,8}(?:(?:the|my)\s)?(?:(?:final|correct)\s)?answer[*_ ]{0,4}$"
-    r"|答案\s?(?:[:：]|就?[是为為](?:[:：])?)"
-    r"|\b(?:réponse|respuesta|antwort)(?:\s(?:finale?|correcte?a?))?\s{0,2}"
-    r"(?::|=|\best\b|\bes\b|\bist\b|\blautet\b)\s{0,2}:?"
-    r"|उत्तर\s{0,2}(?:[:：]|है(?=\s))?"
-    r"|(?:الجواب|الإجابة)(?:\s(?:النهائي|النهائية|الصحيح|الصحيحة))?\s{0,2}(?:[:：=]|هو|هي)\s{0,2}:?",
-    re.IGNORECASE | re.MULTILINE,
+    r"|\b(?:réponse|respuesta|antwort|resposta|risposta|antwoord|svar(?:et)?|odpowiedź|cevap|jawaban|đáp án|ответ)"
+    r"(?:\s(?:finale?|correcte?a?|akhir))?\s{0,2}(?:[:=—]|\b(?:est|es|ist|lautet|is|adalah|to|é|è|är|là)\b)\s{0,2}:?"
 )
-"""Of the languages that reasoning models answer in: English, Chinese, French, Spanish, German, Hindi and Arabic."""
+_OTHER_MARKERS = (
+    r"|答案\s?(?:[:：]|就?[是为為](?:[:：])?)|答え\s?(?:は|[:：])|(?:정답|답)\s?(?:은|는|[:：])"
+    r"|उत्तर\s{0,2}(?:[:：]|है(?=\s))?"
+    r"|(?:الجواب|الإجابة)(?:\s(?:النهائي|النهائية|الصحيح|الصحيحة))?\s{0,2}(?:[:：=]|هو|هي)\s{0,2}:?"
+)
+_MARKER = re.compile(_MARKERS, re.IGNORECASE | re.MULTILINE)
+_ANY_MARKER = re.compile(_MARKERS + _OTHER_MARKERS, re.IGNORECASE | re.MULTILINE)
+"""Of the languages that reasoning models answer in; the second also in scripts that no ASCII text has."""
+_ENGLISH_STEMS = ("####", "answer", "ans.", "ans:", "ans=", "ans ", "choice", "option")
+_STEMS = (*_ENGLISH_STEMS, "antwo", "sposta", "respuesta", "svar", "cevap", "jawaban")
+_ALL_STEMS = (*_STEMS, "réponse", "odpowiedź", "đáp án", "ответ", "答", "답", "उत्तर", "الجواب", "الإجابة")
+"""Every marker holds one: finding the last one is cheap, the pattern is not."""
+_LONGEST_MARKER = 60
+_WORDS_BEHIND = re.compile(r"[0-9$})\]]\s{1,3}[^\W\d_]{2,20}\s{1,3}[^\W\d_]{2,20}")
+"""After a marker of another language two words behind a number may say anything: `18 divisé par deux`."""
 _ANOTHER_ANSWER = re.compile(
     r"\b(?:wrong|incorrect|false|invalid|previous|preceding|earlier|intermediate|tentative|estimated|approximate|assumed)"
     r"\s{1,3}\Z",
@@ -55,7 +65,7 @@ _STRONG_MARKER = re.compile(r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
-_CLOSING_COPULA = re.compile(r"\s(?:है|हैं)\Z")
+_CLOSING_COPULA = re.compile(r"(?:\s(?:है|हैं)|です|である|입니다|이다)\Z")
 _ENDLESS = re.compile(r"(\.[0-9]{1,60}) ?(?:\.\.\.|\\l?dots(?![a-z])|\\cdots(?![a-z]))")
 """The dots of 0.333... are no full stops."""
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
@@ -64,7 +74,7 @@ _LIST_GAP = re.compile(r"[,;&]|\b(?:and|or)\b")
 _NEW_STATEMENT = re.compile(
     r"\b(?:not?|wait|but|actually|instead|rather|however|sorry|hmm|oops|so|then|thus|hence|therefore|is|are|gives?|get|"
     r"total|final|answer|correct|correction|corrected|mistake|error|wrong|mean|meant|scratch|fix|should|better|revised|"
-    r"again|let|forgot)\b|[!?:\u2014\u2192~]|\.\s+[A-Z]|\\(?:rightarrow|to|implies)(?![a-z])",
+    r"again|let|forgot|reflection|recheck\w{0,3}|checking)\b|[!?:\u2014\u2192~]|\.\s+[A-Z]|\\(?:rightarrow|to|implies)(?![a-z])",
     re.IGNORECASE,
 )
 """What makes the next box a correction or a conclusion, not one more of a list."""
@@ -87,19 +97,47 @@ _DENIED_AFTER = re.compile(
     re.IGNORECASE,
 )
 _TAKEN_BACK = re.compile(
-    r"\b(?:that|this|it|which|(?:the|my) (?:answer|result))(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
+    r"(?:\A[\s$\\)\].*]{0,9},? which"
+    # Only the subject of a sentence is the box: "we find that it is not possible" speaks of something else.
+    r"|(?:\A|[.!?:;,\u2014]|\n)[\s$\\)\]*]{0,9}(?:(?:but|hmm+|wait|oh|no|so|however|actually|sorry|oops),? ){0,3}"
+    r"(?:that|this|it|(?:the|my|this|that) (?:answer|result)))"
+    r"(?:(?: (?:is|was|seems|looks|must be|can(?:no|')t be)|'s) "
     + _WRONG
-    # "It is impossible for a sum to ...": this "it" announces a clause and is no box.
+    # "It is impossible for a sum to ..." and "it should be noted": this "it" announces a clause and is no box.
     + r"(?!\s+(?:for|to|that|since|because)\b)"
-    r"|\b(?:that|this|it) (?:isn't|wasn't) (?:right|correct)|\bactually,? no\b|\bscratch that\b|\bI was wrong\b"
-    r"|\bI made (?:a mistake|an error)\b|\b(?:it|that|this|answer) should (?:have been|be)\b",
+    r"| (?:isn't|wasn't) (?:right|correct)| can(?:no|')t be(?:[.!]| (?:right|correct|true|valid|the answer))"
+    r"| should (?:have been|be) [\s$\\(:*]{0,5}[-0-9\\])"
+    r"|\bactually,? no\b|\bscratch that\b|\bI was wrong\b|\bI made (?:a mistake|an error)\b",
     re.IGNORECASE,
+)
+_STEMS_OF_DENIAL = ("not", "Not", "NOT", "n't", "ever", "ul", "ject", "clud", "card", "iminat", "\\ne", "≠")
+_STEMS_OF_CORRECTION = (
+    *(
+        "rong",
+        "RONG",
+        "correct",
+        "false",
+        "alid",
+        "ossible",
+        "error",
+        "mistake",
+        "not",
+        "n't",
+        "cratch",
+        "ctually",
+    ),
+    *("can't be", "cannot be", "should"),
 )
 _FEWEST_WORDS = 8
 _NEXT_WORDS = 160
 """Characters after a box in which it may be taken back."""
 _TEXT_GROUP = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|operatorname)\s?\{[^{}]*\}")
 _WORD = re.compile(r"(?<!\S)[a-zA-Z]{3,}(?=[\s.,;:!?)]|\Z)")
+OTHER_SCRIPT = re.compile(
+    "[\u0400-\u04ff\u0620-\u064a\u0904-\u0939]{2}|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
+)
+"""Cyrillic, Arabic and Devanagari words; one character of Chinese, Japanese or Korean is a word."""
+_STRUCK_OUT = re.compile(r"(?<![\w\\~])~~(?=[^\s~])[^~\n]{1,200}(?<!\s)~~(?![\w~])")
 
 
 @dataclass(frozen=True)
@@ -111,8 +149,6 @@ class Extraction:
     rule: str
     """`tag`, `box`, `boxes`, `marker`, `bare` or `last_sentence`; without an answer the reason: `empty`,
     `unclosed_box`, `answer_too_long`."""
-    context: str = ""
-    """For a marker: the text from the marker on, for verifiers that read sentences."""
 
     @property
     def is_marked(self) -> bool:
@@ -135,7 +171,7 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
     visible = _visible(response)
     if visible is not response and not visible.strip() and response.strip():
         return Extraction(None, "unfinished_thought" if "<think>" in response else "empty")
-    conclusion = _ENDLESS.sub("\\1…", visible)
+    conclusion = _ENDLESS.sub("\\1…", visible) if "..." in visible or "dots" in visible else visible
     delimited = _extract_delimited(_outside_fences(conclusion)) if "```" in conclusion else None
     delimited = delimited or _extract_delimited(conclusion)
     if delimited is not None:
@@ -144,7 +180,7 @@ def extract_answer(response: str, max_bare_characters: int = _MAX_BARE_CHARACTER
     last_line = tail[tail.rfind("\n") + 1 :]
     if last_line.startswith("A:"):
         tail = f"Answer:{last_line[2:]}"
-    marked = _extract_marked(tail, _MARKER)
+    marked = _extract_marked(tail, _any_marker(tail))
     if marked is not None:
         return marked
     rest = _without_afterthought(tail).strip()
@@ -166,8 +202,10 @@ def extract_gold(gold: str) -> Extraction:
 
 
 def is_prose(text: str) -> bool:
-    r"""True when `text` reads as a sentence: two free-standing words of three letters or more outside `\text{}`."""
-    return len(_WORD.findall(_TEXT_GROUP.sub(" ", text))) >= 2
+    r"""True when `text` reads as a sentence: outside `\text{}` two free-standing words of three letters or more, or
+    one in a script that no formula is written in."""
+    words = _TEXT_GROUP.sub(" ", text)
+    return len(_WORD.findall(words)) >= 2 or (not words.isascii() and OTHER_SCRIPT.search(words) is not None)
 
 
 def _extract_delimited(text: str) -> Extraction | None:
@@ -176,9 +214,7 @@ def _extract_delimited(text: str) -> Extraction | None:
 
 def _visible(response: str) -> str:
     """The response without its thoughts and comments; all of it where one closed thought is all there is."""
-    if "<" not in response and "%" not in response:
-        return response
-    text = response
+    text = _STRUCK_OUT.sub("", response) if "~~" in response else response
     if "think>" in text:
         opening, closing = _THOUGHT_TAGS
         before, _, after = text.rpartition(closing)
@@ -214,7 +250,7 @@ def _extract_tagged(text: str) -> Extraction | None:
     if start < 0 or end - start > _TAIL_CHARACTERS:
         return None
     content = text[start + len("<answer>") : end].strip()
-    boxed = _extract_boxed(content) or _extract_marked(content, _MARKER)
+    boxed = _extract_boxed(content) or _extract_marked(content, _any_marker(content))
     return boxed or (Extraction(content, "tag") if content else Extraction(None, "empty"))
 
 
@@ -236,7 +272,7 @@ def _extract_boxed(text: str) -> Extraction | None:
             break
         run.insert(0, earlier)
         begin = earlier_begin
-    if _DENIED_BEFORE.search(text, max(0, begin - _MAX_GAP_CHARACTERS), begin) or _is_taken_back(text, end):
+    if _is_denied(text, begin) or _is_taken_back(text, end):
         return Extraction(None, "denied_answer")
     distinct = list(dict.fromkeys(part.strip() for part in run))
     answer = ", ".join(distinct)
@@ -245,9 +281,14 @@ def _extract_boxed(text: str) -> Extraction | None:
     return Extraction(answer, "box" if len(distinct) == 1 else "boxes")
 
 
+def _is_denied(text: str, begin: int) -> bool:
+    before = text[max(0, begin - _MAX_GAP_CHARACTERS) : begin]
+    return any(stem in before for stem in _STEMS_OF_DENIAL) and _DENIED_BEFORE.search(before) is not None
+
+
 def _is_taken_back(text: str, end: int) -> bool:
     following = text[end : end + _NEXT_WORDS]
-    if len(following) < _FEWEST_WORDS:
+    if len(following) < _FEWEST_WORDS or not any(stem in following for stem in _STEMS_OF_CORRECTION):
         return False
     return _DENIED_AFTER.match(following) is not None or _TAKEN_BACK.search(following) is not None
 
@@ -315,16 +356,14 @@ def _is_list_gap(gap: str) -> bool:
 
 
 def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
-    matches = (
-        match
-        for match in pattern.finditer(tail)
-        if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start())
-    )
-    found = max(matches, key=re.Match.start, default=None)
+    lower = tail.lower()
+    last = max(map(lower.rfind, _STEMS if lower.isascii() else _ALL_STEMS))
+    if last < 0:
+        return None
+    found = _last_match(tail, pattern, max(0, last - _LONGEST_MARKER)) or _last_match(tail, pattern, 0)
     if found is None:
         return None
     rest = _without_afterthought(tail[found.end() :]).strip(" \t\n*:")
-    context = tail[found.start() :][:_MAX_BARE_CHARACTERS]
     closing = {"\\[": "\\]", "$$": "$$"}.get(rest[:2])
     if closing and closing in rest[2:]:
         answer = rest[2 : rest.index(closing, 2)]
@@ -332,16 +371,34 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
     answer = _EMPHASIS_END.sub("", answer).strip(" \t*").removesuffix(".")
     answer = _CLOSING_COPULA.sub("", answer)
+    opening = {"\\]": "\\[", "\\)": "\\("}.get(answer[-2:])
+    if opening and opening not in answer:  # the marker stands in the formula
+        answer = answer[:-2].rstrip(" .")
     if not answer:
         return Extraction(None, "empty")
-    return Extraction(answer, "marker", context)
+    is_english = any(stem in found[0].lower() for stem in _ENGLISH_STEMS)
+    if not is_english and _WORDS_BEHIND.search(answer):
+        return Extraction(None, "sentence")
+    return Extraction(answer, "marker")
+
+
+def _last_match(tail: str, pattern: re.Pattern[str], start: int) -> re.Match[str] | None:
+    found = None
+    for match in pattern.finditer(tail, start):
+        if not _ANOTHER_ANSWER.search(tail, max(0, match.start() - 30), match.start()):
+            found = match
+    return found
+
+
+def _any_marker(text: str) -> re.Pattern[str]:
+    return _MARKER if text.isascii() else _ANY_MARKER
 
 
 def _last_sentence(text: str) -> str:
-    line = text[text.rfind("\n") + 1 :]
+    line = text[text.rfind("\n") + 1 :].rstrip("。। ")
     return _SENTENCE_END.split(line)[-1].strip()[-_MAX_BARE_CHARACTERS:]
 
 
 def _without_afterthought(text: str) -> str:
     """Cuts few-shot boilerplate and special tokens that follow an answer."""
-    return _AFTERTHOUGHT.sub("", text, count=1)
+    return _AFTERTHOUGHT.sub("", text, count=1) if "<" in text or "I hope" in text else text

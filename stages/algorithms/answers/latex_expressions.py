@@ -62,8 +62,10 @@ class ExpressionReader:
                 if found not in (None, "+"):
                     raise UnreadableError("signs")
                 found = value
+            elif found == value == "-":
+                raise UnreadableError("two minus signs")
             else:
-                found = "-" if (found == "-") != (value == "-") else "+"
+                found = "-" if "-" in (found, value) else "+"
         return found
 
     def product(self, depth: int) -> Node:

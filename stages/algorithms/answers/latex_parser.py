@@ -24,7 +24,7 @@ _RELATIONS = {
     "sim": "approx",
 }
 _SET_OPERATIONS = {"cup": "union", "cap": "intersection", "setminus": "minus", "backslash": "minus"}
-_SEPARATORS = frozenset(["and", "or", ", and", ", or"])
+_SEPARATORS = frozenset(["and", "or"])
 
 
 def parse_answer(answer: str) -> Node:
@@ -46,7 +46,11 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
     while separator := _separator(reader.tokens):
         if separator == ";" and not is_inside:
             groups.append([])
-        groups[-1].append(_relation(reader, depth))
+        node = _relation(reader, depth)
+        if separator == "or" and groups[-1] and _is_inequality(groups[-1][-1]) and _is_inequality(node):
+            groups[-1][-1] = Node("union", (groups[-1][-1], node))
+        else:
+            groups[-1].append(node)
     if len(groups) == 1:
         return groups[0][0] if len(groups[0]) == 1 else Node("list", tuple(groups[0]))
     if all(len(group) == 1 for group in groups):
@@ -57,9 +61,14 @@ def _listing(reader: ExpressionReader, depth: int, is_inside: bool) -> Node:
 def _separator(tokens: TokenStream) -> str:
     found = ""
     while tokens.at("symbol", ",", ";") or (tokens.at("text") and tokens.peek().value in _SEPARATORS):
-        token = tokens.next()
-        found = found or (token.value if token.kind == "symbol" else "and")
+        value = tokens.next().value
+        found = value if value == "or" else found or value
     return found
+
+
+def _is_inequality(node: Node) -> bool:
+    """True for an inequality and for several with `or` between."""
+    return node.head == "union" or (node.head == "relation" and not {"eq", "approx", "in"} & {*node.parts[1]})
 
 
 def _relation(reader: ExpressionReader, depth: int) -> Node:

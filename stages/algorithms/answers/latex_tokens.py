@@ -9,43 +9,14 @@ from stages.algorithms.answers.normalisation import one_spelling
 
 MAX_TOKENS = 800
 """Longer answers are no expressions that a rule could read; a bound for everything that follows."""
-FUNCTIONS = frozenset(
-    [
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "log",
-        "ln",
-        "lg",
-        "exp",
-    ]
-)
+_FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 _WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
 _WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
 _MAX_VARIABLE_LETTERS = 3
 """A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
-NAME_SIGNS = frozenset(
-    [
-        "angle",
-        "triangle",
-        "measuredangle",
-        "square",
-        "odot",
-        "overline",
-        "widehat",
-        "overleftrightarrow",
-        "overrightarrow",
-    ]
-)
+_SIGN_NAMES = "angle triangle measuredangle square odot overline widehat overleftrightarrow overrightarrow"
+NAME_SIGNS = frozenset(_SIGN_NAMES.split())
 """Commands after which capitals name a figure."""
 
 
@@ -72,17 +43,17 @@ _SIGNS = str.maketrans(
         "△": r"\triangle ",
     }
 )
-_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
-_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "01234567890123456789")
 _ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
 _CONJUNCTION = re.compile(
-    r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(?:and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(?:and|or)(?=[^a-z])"
-    r"|\\(?:lor|vee|land|wedge)(?![a-zA-Z])"
+    r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(and|or)(?=[^a-z])"
+    r"|\\(?:land|wedge|(lor|vee))(?![a-zA-Z])"
 )
 _QUAD = re.compile(r"\\q?quad")
 """No other command starts so; what follows without a space is a letter of the next formula."""
-_REPEATING = re.compile(r"([0-9]{0,30})\.([0-9]{0,30})\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}")
+_REPEATING = re.compile(
+    r"([0-9]{0,30})\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}|\(([0-9]{1,30})\)"
+    r"|((?:\\dot ?[0-9]){1,9}))"
+)
 _ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
 _ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
 _TOKEN = re.compile(
@@ -102,13 +73,11 @@ _SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "�
 def tokenise(answer: str) -> list[Token]:
     """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
     text = _endless_as_fractions(answer).translate(_SIGNS)
-    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", text)
-    text = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_DIGITS)}}}", text)
     if "\\begin" not in text:
         text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
     text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
     text = _REPEATING.sub(_as_fraction, text)
-    text = _CONJUNCTION.sub(r"\\text{and}", text)
+    text = _CONJUNCTION.sub(_as_separator, text)
     text = _ROMAN.sub(_unwrap_roman, text)
     if not text.isprintable():
         raise UnreadableError("control characters")
@@ -216,12 +185,17 @@ def _endless_as_fraction(match: re.Match[str]) -> str:
 
 def _as_fraction(match: re.Match[str]) -> str:
     r"""A repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
-    return _fraction(*match.groups())
+    whole, first, *period = match.groups()
+    return _fraction(whole, first, "".join(filter(str.isdigit, next(filter(None, period)))))
 
 
 def _fraction(whole: str, first: str, period: str) -> str:
     top = int(whole + first + period or 0) - int(whole + first or 0)
     return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
+
+
+def _as_separator(match: re.Match[str]) -> str:
+    return r"\text{or}" if "or" in match.groups() or match[3] else r"\text{and}"
 
 
 def _unwrap_roman(match: re.Match[str]) -> str:

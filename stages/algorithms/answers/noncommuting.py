@@ -11,7 +11,8 @@ import re
 _STYLED = r"\\(?:mathbf|mathrm|vec|bm|boldsymbol|hat|overrightarrow)\s?\{?\s?[A-Za-z]\s?\}?"
 _LETTER = rf"(?:{_STYLED}|\\nabla|(?<![A-Za-z\\])[A-Za-z])"
 _JOINED = re.compile(
-    rf"({_LETTER})\s?(?:\\(times|cdot|land|lor|wedge|vee)(?![a-zA-Z])|([×·∧∨]))\s?(?=({_LETTER})(?![A-Za-z]))"
+    rf"({_LETTER})\s?(?:\\(times|cdot|land|lor|wedge|vee)(?![a-zA-Z])|([×·∧∨]))\s?"
+    rf"(?=({_LETTER})(?![A-Za-z])(?!\s?(?:[<>=]|\\[lgn]e)))"
 )
 _SIGNS = {"×": "times", "·": "cdot", "∧": "land", "∨": "lor", "wedge": "land", "vee": "lor"}
 _MARK = r"\^\s?\{?\s?(?:T|H|-1|\\top|\\intercal|\\dagger|\*)\s?\}?"

@@ -10,6 +10,7 @@ its lossy ones (dropping units, `0.5` into a fraction, a leading `k =`).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _CHARACTERS = str.maketrans(
     {
@@ -21,7 +22,6 @@ _CHARACTERS = str.maketrans(
         "\u00a0": " ",
         "\u2009": " ",
         "\u202f": " ",
-        "~": " ",
         "∞": r"\infty ",
         "π": r"\pi ",
         "×": r"\times ",
@@ -48,28 +48,41 @@ _CHARACTERS = str.maketrans(
         "（": "(",
         "）": ")",
     }
-    | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0) for digit in range(10)}
+    | {chr(first + digit): str(digit) for first in (0xFF10, 0x0660, 0x06F0, 0x0966) for digit in range(10)}
 )
-_STEPS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r",\\!\s?", ","),
-        (r" ?\{ ?, ?\}", ","),
-        (r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
-        (r"\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\[,;: ]", " "),
-        (r"(?<!\\)\\!", ""),
-        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-        (r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        (r"\\(?:leq|leqslant)(?![a-zA-Z])", r"\\le"),
-        (r"\\(?:geq|geqslant)(?![a-zA-Z])", r"\\ge"),
-        (r"\\neq(?![a-zA-Z])", r"\\ne"),
-        (r"\^\{?\\(?:circ|degree)(?![a-zA-Z])\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
-        (r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
-        (r"\\frac\s?([0-9]|\{[^{}]*\})\s?([0-9]|\{[^{}]*\})", r"\\frac{\1}{\2}"),
-        (r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
-        (r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
+"""With the digits of Arabic, Persian, Hindi and of full width."""
+_RAISED = re.compile("[⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_DIGITS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹₀₁₂₃₄₅₆₇₈₉", "+-01234567890123456789")
+_STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
+    (key, re.compile(pattern), replacement)
+    for key, pattern, replacement in (
+        (r"\!", r",\\!\s?", ","),
+        (",", r" ?\{ ?, ?\}", ","),
+        ("\\", r"\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr|limits)(?![a-zA-Z])", ""),
+        (r"quad", r"\\q?quad(?![a-zA-Z])", " "),
+        ("\\", r"(?<!\\)\\[,;: ]", " "),
+        (r"\!", r"(?<!\\)\\!", ""),
+        (r"\math", r"\\(math(?:rm|bf|it|sf)) ([a-zA-Z])(?![a-zA-Z])", r"\\\1{\2}"),
+        ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        ("binom", r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
+        ("C_", r"\{ ?\}_\{? ?([0-9a-z]{1,9}) ?\}? ?C_\{? ?([0-9a-z]{1,9}) ?\}?", r"\\binom{\1}{\2}"),
+        (r"\leq", r"\\leq(?:slant)?(?![a-zA-Z])", r"\\le"),
+        (r"\geq", r"\\geq(?:slant)?(?![a-zA-Z])", r"\\ge"),
+        (r"\neq", r"\\neq(?![a-zA-Z])", r"\\ne"),
+        ("dots", r"\\(?:[lc]?dots|dots[bc])(?![a-zA-Z])", r"\\ldots"),
+        (r"\colon", r"\\colon(?![a-zA-Z])", ":"),
+        (r"\circ", r"\^\{?\\circ(?![a-zA-Z])\}?", r"^\\circ"),
+        (r"\degree", r"(?:\^\{)?\\degree(?![a-zA-Z])\}?", r"^\\circ"),
+        (r"\over", r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
+        (r"\frac", r"\\frac\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\frac{\1\2}{\3\4}"),
+        (r"\sqrt", r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
+        (r"\sqrt", r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
+        (" to", r"([0-9]) ?\\text ?\{ ?to ?\} ?([0-9])", r"\1:\2"),
+        (r"_{\text", r"_\{\\text ?\{ ?base ?\} ?([0-9]{1,2})\}", r"_{\1}"),
     )
 )
+"""What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""
 _DOLLARS = re.compile(r"\AUS(?:D ?\\?\$?|\\?\$) ?(?=[0-9])")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname|bold)\s?\{([^{}]*)\}"
@@ -79,6 +92,7 @@ _LAYOUT_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 _DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"), ('"', '"'))
 
 
+@lru_cache(maxsize=256)
 def clean(answer: str) -> str:
     """The answer without delimiters and layout commands, in one spelling, spaces collapsed to one."""
     text = one_spelling(answer)
@@ -89,19 +103,25 @@ def clean(answer: str) -> str:
     return text
 
 
+@lru_cache(maxsize=256)
 def one_spelling(answer: str) -> str:
     r"""As `clean`, but with its text commands: `2\text{ m}` differs from `2m`, where m is a variable."""
-    text = " ".join(answer.translate(_CHARACTERS).split())
-    text = _DOLLARS.sub(r"\\$", _without_delimiters(text)) if text[:2] == "US" else _without_delimiters(text)
+    if not answer.isascii():
+        answer = _RAISED.sub(lambda found: f"^{{{found[0].translate(_DIGITS)}}}", answer)
+        answer = _LOWERED.sub(lambda found: f"_{{{found[0].translate(_DIGITS)}}}", answer)
+        answer = answer.translate(_CHARACTERS)
+    text = _without_delimiters(" ".join(answer.replace("~", " ").split()))
+    text = _DOLLARS.sub(r"\\$", text) if text[:2] == "US" else text
     if "\\" in text or "{" in text:
-        for pattern, replacement in _STEPS:
-            text = pattern.sub(replacement, text)
+        for key, pattern, replacement in _STEPS:
+            if key in text:
+                text = pattern.sub(replacement, text)
     return text
 
 
 def compact(cleaned: str) -> str:
     """`clean` text without the spaces that carry no meaning: equal compact forms are equal answers."""
-    return _LAYOUT_SPACE.sub("", cleaned)
+    return _LAYOUT_SPACE.sub("", cleaned) if " " in cleaned else cleaned
 
 
 _STYLES = re.compile(

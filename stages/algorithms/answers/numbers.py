@@ -12,7 +12,10 @@ from fractions import Fraction
 
 _MAX_DIGITS = 4_000
 """Longest integer that is converted; longer ones are compared as digits. Python refuses above 4,300 by default."""
-_INTEGER = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,2}(?: [0-9]{3})+|[0-9]+)"
+_INTEGER = (
+    r"(?:[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+|(?:'[0-9]{3})+|(?:\.[0-9]{3}){2,}(?![.0-9]))|[0-9]+)"
+)
+_GROUPING = str.maketrans("", "", ", .'")
 _CURRENCY = r"(?:\\\$|[$€£¥₹] ?)"
 _PLAIN = re.compile(
     rf"([+-]?) ?({_CURRENCY})?(-?)({_INTEGER})?(?:\.([0-9]*))?(\\\$|[$€£¥₹])?"
@@ -25,28 +28,11 @@ _SCIENTIFIC = re.compile(
     r"([+-]?[0-9]+)(?:\.([0-9]+))? ?"
     r"(?:(?:\\times|\\cdot|\*) ?10 ?\^ ?\{? ?([+-]?[0-9]{1,3}) ?\}?|[eE]([+-]?[0-9]{1,3}))"
 )
-UNTIL_TWENTY = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
+_UNTIL_TWENTY = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen"
+)
+UNTIL_TWENTY = _UNTIL_TWENTY.split()
 _TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _WORDS = {name: value for value, name in enumerate(UNTIL_TWENTY)} | {
     f"{tens}{gap}{one}".strip(): 10 * ten + value
@@ -76,6 +62,8 @@ class WrittenNumber:
 
 def read_number(text: str) -> WrittenNumber | None:
     """The number that `text` (as `normalisation.clean` leaves it) denotes, or None when it is not just a number."""
+    if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS:
+        return WrittenNumber(Fraction(int(text)))
     if text[:1].isalpha():
         return WrittenNumber(Fraction(_WORDS[text.lower()])) if text.lower() in _WORDS else None
     plain = _PLAIN.fullmatch(text)
@@ -99,7 +87,7 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
     sign, before, inner_sign, integer, decimals, after, percent, degrees = match.groups()
     if (integer is None and not decimals) or (sign and inner_sign):
         return None
-    whole = (integer or "0").replace(",", "").replace(" ", "")
+    whole = (integer or "0").translate(_GROUPING)
     sign = "-" if "-" in (sign, inner_sign) else ""
     fractional = (decimals or "").rstrip("0")
     if len(whole) + len(fractional) > _MAX_DIGITS:
@@ -115,7 +103,7 @@ def _plain_number(match: re.Match[str]) -> WrittenNumber | None:
 
 def _fraction_number(match: re.Match[str]) -> WrittenNumber | None:
     sign, latex_top, latex_bottom, top, bottom = match.groups()
-    texts = [part.replace(",", "").replace(" ", "") for part in (latex_top or top, latex_bottom or bottom)]
+    texts = [part.translate(_GROUPING) for part in (latex_top or top, latex_bottom or bottom)]
     if max(map(len, texts)) > _MAX_DIGITS:
         return None
     numerator, denominator = map(int, texts)

@@ -8,9 +8,9 @@ dimensions contradict each other, things that are counted (`5 apples`) among the
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import prod
 
 _UNITS: dict[str, tuple[str, Fraction]] = {}
 STERLING = "british pounds"
@@ -27,20 +27,20 @@ def _define(dimension: str, **units: str) -> None:
 _define(
     "length",
     m__meter__metre="1",
-    cm__centimeter__centimetre="1/100",
-    mm__millimeter__millimetre="1/1000",
-    km__kilometer__kilometre="1000",
+    centimeter__centimetre="1/100",
+    millimeter__millimetre="1/1000",
+    kilometer__kilometre="1000",
     inch__in__inche="254/10000",
     ft__foot__feet="3048/10000",
     yd__yard="9144/10000",
     mi__mile="1609344/1000",
-    nm__nanometer="1/1000000000",
+    nanometer="1/1000000000",
 )
 _define(
     "mass",
     g__gram="1",
-    kg__kilogram="1000",
-    mg__milligram="1/1000",
+    kilogram="1000",
+    milligram="1/1000",
     lb__pound="45359237/100000",
     oz__ounce="45359237/1600000",
     ton="907184740/1000",
@@ -53,12 +53,12 @@ _define(
     h__hr__hour="3600",
     day="86400",
     week="604800",
-    ms__millisecond="1/1000",
+    millisecond="1/1000",
 )
 _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
-_define("volume", l__L__liter__litre="1", ml__mL__milliliter__millilitre="1/1000")
+_define("volume", l__L__liter__litre="1", milliliter__millilitre="1/1000")
 _define(
     "kitchen volume",
     cup="1",
@@ -76,19 +76,23 @@ _define("rupees", rupee__inr="1")
 _define("yuan", yuan__rmb__cny="1")
 _define("degrees Celsius", celsius="1")
 _define("degrees Fahrenheit", fahrenheit="1")
-_define("kelvin", kelvin="1")
-_define("force", N__newton="1", kN="1000")
-_define("energy", J__joule="1", kJ__kilojoule="1000")
+_define("kelvin", K__kelvin="1")
+_define("information", byte="1", bit="1/8", kB="1000", MB="1000000", kb="125", Mb="125000")
+_define("force", N__newton="1")
+_define("energy", J__joule="1", kilojoule="1000")
 _define("angle", radian__rad="1")
-_define("pressure", Pa__pascal="1", kPa="1000")
+_define("pressure", Pa__pascal="1")
 _define("voltage", V__volt="1")
 _define("current", ampere__amp="1")
 _define("resistance", ohm="1")
 _define("charge", coulomb="1")
 _define("amount", mol__mole="1")
 _define("area", acre="1", hectare__ha="247105381/100000000")
-_define("power", W__watt="1", kW__kilowatt="1000")
-_define("frequency", Hz__hertz="1", kHz="1000", MHz="1000000")
+_define("power", W__watt="1", kilowatt="1000")
+_define("frequency", Hz__hertz="1")
+for _symbol in ("m", "g", "s", "l", "L", "N", "J", "Pa", "V", "mol", "W", "Hz"):
+    for _prefix, _exponent in {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}.items():
+        _UNITS[_prefix + _symbol] = (_UNITS[_symbol][0], _UNITS[_symbol][1] * Fraction(10) ** _exponent)
 _ALIASES = {
     "a.m": "am",
     "p.m": "pm",
@@ -121,6 +125,12 @@ _TAIL = re.compile(
     r"(?P<unit>\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{[^{}]*\}"
     r"(?:\s?/\s?\\(?:text|mathrm)\s?\{[^{}]*\})?)\s*(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
 )
+_FIRST_UNIT = re.compile(
+    r"(?:\\frac ?\{ ?|\\mu ?)?\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|(?<=[0-9} ])\\Omega ?\Z"
+)
+_FRACTION = re.compile(r"\\frac ?\{(.*)\}\{(.*)\}")
+_LAYOUT = re.compile(r"\\(?:text|textrm|mathrm|mbox)(?![a-zA-Z])|[{}~]|\\cdot(?![a-zA-Z])|·")
+_FACTOR = re.compile(r"(?P<mark>/ ?\(?|per |\))|(?P<name>[A-Za-zµ]+) ?(?:\^ ?(?P<power>-?[0-9]))?")
 _WORDS = re.compile(
     r"(?P<body>.*?(?:[0-9)}\]%]|\\pi))(?P<gap>\s*)(?P<unit>[A-Za-z][A-Za-z]*\.?(?:(?:\s|/|-)[A-Za-z]+\.?){0,6})\s?"
     r"(?:\^\{?\s?(?P<power>[23])\s?\}?)?"
@@ -130,37 +140,13 @@ _COMPOUND = re.compile(
 )
 _PREFIX = re.compile(r"(?P<sign>-?)(?P<symbol>\\\$|[€£¥₹$])\s?(?P<body>[0-9.].*|\\frac.*)", re.DOTALL)
 _SUFFIX = re.compile(r"(?P<body>.*[0-9)}])\s?(?P<symbol>\\\$|[€£¥₹])", re.DOTALL)
-_MATHEMATICS = frozenset(
-    [
-        "and",
-        "or",
-        "pi",
-        "sin",
-        "cos",
-        "tan",
-        "log",
-        "ln",
-        "exp",
-        "sqrt",
-        "mod",
-        "if",
-        "for",
-        "where",
-        "when",
-        "with",
-        "is",
-        "are",
-        "in",
-        "not",
-        "to",
-        "at",
-        "of",
-        "infty",
-    ]
+_MATHEMATICAL_WORDS = (
+    "and or pi sin cos tan log ln exp sqrt mod if for where when with is are in not to at of infty"
 )
+_MATHEMATICS = frozenset(_MATHEMATICAL_WORDS.split())
 OPERATIVE_WORD = re.compile(
     r"(?<![\w])(?:"
-    r"th|st|nd|rd|depending|assuming|given|provided|supposing|"
+    r"th|st|nd|rd|ish|fewer|less|mehr|weniger|lebih|kurang|fazla|depending|assuming|given|provided|supposing|"
     r"or|nor|if|unless|otherwise|else|when|whenever|where|whether|while|until|but|"
     r"except|not|no|never|none|neither|cannot|without|than|greater|larger|smaller|bigger|"
     r"least|most|above|below|under|over|beyond|between|within|from|through|almost|nearly|"
@@ -180,7 +166,6 @@ OPERATIVE_WORD = re.compile(
 )
 """Closed classes of words that compare, compute, condition, deny or refer, that bound or estimate a value, doubt it,
 place it elsewhere in the work, or make another of it: a value beside one is not the answer."""
-_SUPERSCRIPT = str.maketrans({"²": "^2", "³": "^3"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +198,7 @@ def read_quantities(gold: str, prediction: str) -> tuple[Quantity, Quantity]:
 
 
 def _read(text: str, allows_letters: bool) -> Quantity:
-    text = text.translate(_SUPERSCRIPT).strip()
+    text = text.strip()
     prefix = _PREFIX.fullmatch(text)
     if prefix is not None:
         inner = _read(prefix["sign"] + prefix["body"], False)
@@ -226,6 +211,15 @@ def _read(text: str, allows_letters: bool) -> Quantity:
         total = _total(*compound.groups())
         if total is not None:
             return total
+    start = _FIRST_UNIT.search(text) if "\\" in text else None
+    rest = text[start.start() :] if start is not None and start.start() else ""
+    if start is not None and rest and rest.count("{") == rest.count("}"):
+        words = " ".join(_LAYOUT.sub(" ", _FRACTION.sub(r"\1/(\2)", rest)).split())
+        words = words.replace(r"\mu", "µ").replace("µ ", "µ").replace(r"\Omega", "ohm")
+        measure = _measure(words)
+        if measure is not None:
+            unit = " ".join(map(_singular, words.split()))
+            return Quantity(text[: start.start()].rstrip("\\, "), unit, *measure, 1)
     tail = _TAIL.fullmatch(text)
     if tail is not None:
         words = _TEXT.sub(r" \1 ", tail["unit"]).replace("\\", " ")
@@ -293,20 +287,32 @@ def _from_words(text: str, body: str, phrase: str, power: str | None) -> Quantit
 
 def _with_unit(body: str, name: str, power: str, count: int) -> Quantity:
     body = body.strip().rstrip("\\, ")
-    top, _, bottom = _ALIASES.get(name, name).partition(" per ")
-    dimension, factor = "", Fraction(1)
-    factors = top.split(" ")
-    if len(factors) > 1 and not bottom and not power and all(word in _UNITS for word in factors):
-        dimensions, ones = zip(*(_UNITS[word] for word in factors), strict=True)
-        return Quantity(body, name, " ".join(sorted(dimensions)), prod(ones, start=Fraction(1)), count)
-    if top in _UNITS and (not bottom or bottom in _UNITS):
-        dimension, one = _UNITS[top]
-        factor = one ** (int(power[1:]) if power else 1)
-        dimension += power
-        if bottom:
-            dimension += f" per {_UNITS[bottom][0]}"
-            factor /= _UNITS[bottom][1]
+    dimension, factor = _measure(_ALIASES.get(name, name) + power) or ("", Fraction(1))
     return Quantity(body, name + power, dimension, factor, count)
+
+
+def _measure(words: str) -> tuple[str, Fraction] | None:
+    """Dimension and factor of `km`, `m s^-2`, `J/(mol kg)`; None where something in it is no unit."""
+    exponents: Counter[str] = Counter()
+    factor, sign, is_group, end = Fraction(1), 1, False, 0
+    for found in _FACTOR.finditer(words):
+        if words[end : found.start()].strip():
+            return None
+        end = found.end()
+        if found["mark"]:
+            sign, is_group = (1, False) if found["mark"] == ")" else (-1, "(" in found["mark"])
+            continue
+        unit = _UNITS.get(_singular(found["name"]))
+        if unit is None:
+            return None
+        exponent = sign * int(found["power"] or 1)
+        exponents[unit[0]] += exponent
+        factor *= unit[1] ** exponent
+        sign = sign if is_group else 1
+    if words[end:].strip() or not exponents:
+        return None
+    names = (f"{name}^{power}" if power != 1 else name for name, power in sorted(exponents.items()) if power)
+    return " ".join(names), factor
 
 
 def _singular(word: str) -> str:
@@ -319,17 +325,10 @@ def _singular(word: str) -> str:
     return lower.removesuffix("s") if len(lower) > 3 else lower
 
 
-def _is_other_prefix(gold: str, prediction: str) -> bool:
-    """True for mW beside MW, kb beside kB: short units that differ in case where it counts."""
-    if gold == prediction or gold.lower() != prediction.lower() or len(gold) > 3:
-        return False
-    return (gold[0] != prediction[0] and gold[0] in "mMpP") or gold[-1] + prediction[-1] in ("bB", "Bb")
-
-
 def conversion(gold: Quantity, prediction: Quantity) -> Fraction | None:
     """What to multiply the prediction's value with before comparing it with gold's; None where units contradict."""
     counts = Fraction(prediction.count, gold.count)
-    if _is_other_prefix(gold.unit, prediction.unit) or (not gold.unit and prediction.unit in _MAGNITUDES):
+    if not gold.unit and prediction.unit in _MAGNITUDES:
         return None
     if {gold.dimension, prediction.dimension} == {STERLING, "mass"} and "pound" in (
         gold.unit,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-from stages.algorithms.answers.extraction import Extraction, is_prose
+from stages.algorithms.answers.extraction import OTHER_SCRIPT, Extraction, is_prose
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
@@ -37,7 +37,18 @@ _LIST_GAP = re.compile(r"\s*(?:,|,?\s*\b(?:and|or)\b)\s*")
 _CODE = re.compile(r"__|[A-Za-z]\(\)|[a-z]\.[a-z]+\(|[a-z]{4,}\(['\"]")
 _AMOUNT_SIGN = re.compile(r"\$(?=[0-9])")
 _UNIT_WORD = re.compile(r" (?:(?:square|cubic) )?([A-Za-z]{2,12})(?![A-Za-z])")
-_NEGATION = re.compile(r"(?:\bnot|n't|\bno)\s*\Z")
+_NEGATION = re.compile(r"(?:\b(?:not?|nicht|pas|не)|n't|不是?|没有?|ليس)\s*\Z")
+_OPERATIVE_ABROAD = re.compile(
+    r"[不没非约倍万亿百或余几]|至[少多]|[大小]于|超过|以[上下]|左右|分之|一半|千(?![克米卡瓦])|ない|아니|이[상하]|नहीं|ليس|أو|أكثر|أقل"
+    r"|\b(?:nicht|oder|mehr|weniger|mindestens|höchstens|über|unter|etwa|ungefähr|zum|zur|eller|mal|ou|pas|au|fois|moins|environ|veces|al|più|volte|vezes|meer|minder|menos|más|mais"
+    r"|aproximadamente|não|non|niet|inte|ikke|nie|değil|không|bukan|не|или|больше|меньше|около)\b"
+)
+"""The same in other languages, their commonest words."""
+_MEASURE_ABROAD = re.compile(
+    r"(?:[个個位名人元块円원角岁歲天日周月年秒点次本支枝只隻头匹条棵朵颗粒张件箱包袋瓶杯碗盒辆台层页頁道题种组对双份개명]"
+    r"|小[时時]|分[钟鐘]|美元|(?:平方|立方)?(?:毫|厘|分|千|英)?[米里尺寸克升]|公[斤里]|吨|度)[\u4e00-\u9fff]{0,4}|кг|г|см|м|км|л|руб\w*"
+)
+"""What is counted or measured behind a number in another script; whatever else stands there may change the number."""
 _DENIAL = re.compile(
     r"\b(?:not|isn't|wrong|incorrect|false|invalid|impossible|never)\b|\\(?:neg|lnot)(?![a-z])"
 )
@@ -181,10 +192,13 @@ def _leads(head: str) -> bool:
 
 
 def _trails(tail: str) -> bool:
-    if _operates(tail.lower()) or re.match(r"\s*(?:might|could)\b", tail):
+    if _operates(tail.lower()) or re.match(r"\s*(?:(?:might|could)\b|[的多])", tail):
         return False
     if _REASON.match(tail):
         return True
+    rest = tail.strip(" .,!$。，")
+    if not rest.isascii() and OTHER_SCRIPT.search(rest) is not None:
+        return _MEASURE_ABROAD.fullmatch(rest) is not None
     words = tail.strip(" .!\"'").split()
     if all(word.lower() in _CLOSING_WORDS for word in words):
         return True
@@ -193,7 +207,8 @@ def _trails(tail: str) -> bool:
 
 def _operates(words: str) -> bool:
     """True where a word compares, computes, conditions, denies or refers: then a number beside it is not the answer."""
-    return OPERATIVE_WORD.search(words) is not None or re.search(r"n't|squared|cubed", words) is not None
+    is_operative = OPERATIVE_WORD.search(words) or re.search(r"n't|squared|cubed", words)
+    return is_operative is not None or _OPERATIVE_ABROAD.search(words) is not None
 
 
 def _is_unreadable(text: str) -> bool:

@@ -7,12 +7,14 @@ Here the conventions of answers are applied: `x = 5` names a value; of `x = 2 + 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 from stages.algorithms.answers.evaluation import symbols_of
 from stages.algorithms.answers.latex_tree import Node, number, signed
 from stages.algorithms.answers.solution_sets import (
     EVERYTHING,
     Interval,
+    common,
     endpoint_value,
     interval,
     solve,
@@ -111,6 +113,7 @@ def _several(kind: str, items: tuple[Node, ...]):
     pairs = [(item, shape_of(item)) for item in items]
     if kind == "list":
         pairs = _without_domains(pairs)
+        pairs = _with_exceptions(pairs)
     shapes = [shape for _, shape in pairs]
     if kind == "list" and all(isinstance(shape, Numbers) and shape.name for shape in shapes):
         return _all_of(shapes)
@@ -133,6 +136,17 @@ def _without_domains(pairs: list) -> list:
     ]
 
 
+def _with_exceptions(pairs: list) -> list:
+    r"""`x \ne 1, 2` as `x \ne 1, x \ne 2`."""
+    first, shape = pairs[0]
+    if first.head != "relation" or first.parts[1] != ("ne",) or not isinstance(shape, Numbers):
+        return pairs
+    if any(endpoint_value(item) is None for item, _ in pairs[1:]):
+        return pairs
+    relations = [Node("relation", ((first.first[0], item), ("ne",))) for item, _ in pairs[1:]]
+    return [pairs[0], *((relation, shape_of(relation)) for relation in relations)]
+
+
 def _all_of(shapes: list[Numbers]):
     """Inequalities in one unknown side by side: their union where they exclude each other, else what all allow."""
     if len({shape.name for shape in shapes}) != 1:
@@ -141,13 +155,16 @@ def _all_of(shapes: list[Numbers]):
     together = united(pieces)
     if len(together) == len(pieces):
         return Numbers(together, shapes[0].name)
-    return Several("list", tuple(shapes))
+    shared = reduce(common, (shape.pieces for shape in shapes))
+    return Numbers(shared, shapes[0].name) if shared else Several("list", tuple(shapes))
 
 
 def _set_operation(node: Node):
     left, right = (as_numbers(shape_of(part)) for part in node.parts)
     if node.head == "union" and left is not None and right is not None:
-        return Numbers(united([*left.pieces, *right.pieces]), None)
+        if left.name != right.name:
+            return node
+        return Numbers(united([*left.pieces, *right.pieces]), left.name)
     if node.head == "minus" and left is not None and node.parts[1].head == "set":
         pieces = without_points(left.pieces, node.parts[1].parts)
         return node if pieces is None else Numbers(pieces, None)
@@ -188,7 +205,8 @@ def name_of(node: Node) -> str | None:
         return node.first
     if node.head == "call" and node.first == "abs":
         inner = name_of(node.parts[1])
-        return None if inner is None else f"|{inner}|"
+        # An unknown whose absolute value is 42 is 42 or -42.
+        return None if inner in (None, "x", "y") else f"|{inner}|"
     if node.head == "text":
         return node.first
     if node.head == "multiply" and _is_application(node.parts):
@@ -236,6 +254,8 @@ def without_quantity(node: Node) -> Node:
 def _is_quantity(node: Node) -> bool:
     if node.head == "operator":
         return bool(symbols_of(node.parts[-1]))
+    if node.head == "call":
+        return node.first.startswith(("sum over", "prod over"))
     if node.head == "add":
         return all(part.head == "symbol" for part in node.parts)
     if node.head != "multiply" or len(node.parts) != 2:

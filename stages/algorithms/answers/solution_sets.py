@@ -71,23 +71,26 @@ def _touch(left: Interval, right: Interval) -> bool:
     return start < end or (start == end and (left.is_high_closed or right.is_low_closed))  # type: ignore[operator]
 
 
+def common(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Interval, ...]:
+    """What both sets hold."""
+    shared = []
+    for one in first:
+        for other in second:
+            low = max((one, other), key=lambda piece: (endpoint_value(piece.low), not piece.is_low_closed))
+            high = min((one, other), key=lambda piece: (endpoint_value(piece.high), piece.is_high_closed))
+            ends = endpoint_value(low.low), endpoint_value(high.high)
+            if ends[0] < ends[1] or (ends[0] == ends[1] and low.is_low_closed and high.is_high_closed):  # type: ignore[operator]
+                shared.append(Interval(low.low, high.high, low.is_low_closed, high.is_high_closed))
+    return tuple(shared)
+
+
 def without_points(pieces: Sequence[Interval], points: Sequence[Node]) -> tuple[Interval, ...] | None:
     """The set less single points; None where a point is no real constant."""
     for point in points:
-        value = endpoint_value(point)
-        if value is None:
+        if endpoint_value(point) is None:
             return None
-        cut: list[Interval] = []
-        for piece in pieces:
-            low, high = endpoint_value(piece.low), endpoint_value(piece.high)
-            if low <= value <= high:  # type: ignore[operator]
-                if low < value:  # type: ignore[operator]
-                    cut.append(Interval(piece.low, point, piece.is_low_closed, False))
-                if value < high:  # type: ignore[operator]
-                    cut.append(Interval(point, piece.high, False, piece.is_high_closed))
-            else:
-                cut.append(piece)
-        pieces = cut
+        around = Interval(EVERYTHING.low, point, False, False), Interval(point, INFINITY, False, False)
+        pieces = common(pieces, around)
     return tuple(pieces)
 
 

@@ -135,6 +135,8 @@ def test_what_no_reader_sees_is_no_answer(response, answer, rule):
         "So \\boxed{91}\n\nActually no, I forgot one case; it should be 92.",
         r"\boxed{42} is not the answer",
         r"\boxed{42} is wrong.",
+        r"The answer is \boxed{91}. But that can't be right.",
+        r"So \boxed{91}, which is impossible.",
     ],
 )
 def test_a_box_that_is_denied_or_taken_back_is_no_answer(response):
@@ -150,6 +152,9 @@ def test_a_box_that_is_denied_or_taken_back_is_no_answer(response):
         r"\boxed{41} is wrong. It is \boxed{42}.",
         r"our answer is $\boxed{42}.$ Note: the maximum is $7,$ since it is impossible for a sum to include others.",
         r"So \boxed{42}, and it is not possible to do better.",
+        "the answer is $\\boxed{42}$.\n Note that $a$ cannot be $0$: the base would be 1, which is not possible.",
+        "the answer $\\boxed{42}$.\n It should be noted that the two cases differ.",
+        r"So \boxed{42}. We check that this is not possible for 43.",
     ],
 )
 def test_a_box_beside_other_denials_is_the_answer(response):

@@ -88,6 +88,40 @@ def verdict(gold, prediction):
         (r"AC", r"A, C"),
         (r"A, C", r"\text{A and C}"),
         ("67", "6\u200b7"),
+        (r"(0,6)", r"x>0 \text{ and } x<6"),
+        (r"(0,6)", r"0<x \land x<6"),
+        (r"(0,6)", r"x>0, x<6"),
+        (r"(-\infty,\infty)", r"x>0 \text{ or } x<6"),
+        (r"(-\infty,0)\cup(0,\infty)", r"\text{all real numbers except }0"),
+        (r"(-\infty,1)\cup(1,2)\cup(2,\infty)", r"\text{all reals except } x = 1 \text{ and } 2"),
+        (r"\mathbb R\setminus\{0\}", r"\mathbb{R} - \{0\}"),
+        (r"\mathbb R\setminus\{-\frac12\}", r"\text{All real numbers except $-\frac{1}{2}$}"),
+        (r"x \neq 1, 2", r"x \neq 1 \text{ and } x\neq 2"),
+        (r"[2,\infty)", r"\text{all real numbers greater than or equal to }2"),
+        (r"(2,\infty)", r"\text{all } x > 2"),
+        (r"(0,\infty)", r"\mathbb{R}^+"),
+        (r"1234567", r"1'234'567"),
+        (r"1234567", r"1.234.567"),
+        (r"1234567", r"12,34,567"),
+        (r"10^{13}", r"10¹³"),
+        (r"10^{-3}", r"10⁻³"),
+        (r"67", r"६७"),
+        (r"10:25 PM", r"10.25 PM"),
+        (r"\frac{13}{33}", r"0.\dot3\dot9"),
+        (r"\frac{13}{33}", r"0.(39)"),
+        (r"55", r"{}_{11}C_2"),
+        (r"1:11", r"1\text{ to }11"),
+        (r"5 km/h", r"5\ \mathrm{km\,h^{-1}}"),
+        (r"5\text{ m/s}^2", r"5\ \frac{\mathrm m}{\mathrm s^2}"),
+        (r"5\text{ m/s}", r"5 \text{ m}\cdot\text{s}^{-1}"),
+        (r"18\text{ km/h}", r"5 \text{ m s}^{-1}"),
+        (r"5\text{ J/(mol K)}", r"5\ \mathrm{J\,mol^{-1}\,K^{-1}}"),
+        (r"5\text{ ohms}", r"5\ \Omega"),
+        (r"5\text{ µm}", r"5\ \mu\mathrm{m}"),
+        (r"5", r"5\ \mathrm{km\,h^{-1}}"),
+        (r"55", r"\sum_{k=1}^{10} k = 55"),
+        (r"1,2,\ldots,n", r"1,2,\dots,n"),
+        (r"New York City", r"New York City!"),
     ],
 )
 def test_another_writing_of_the_answer_is_paid(gold, prediction):
@@ -138,6 +172,24 @@ def test_another_writing_of_the_answer_is_paid(gold, prediction):
         (r"A, C", r"A, B"),
         (r"A, C", r"A"),
         (r"A", r"A, C"),
+        (r"0.5", r"Z \sim N(0, 1)"),
+        (r"(0,6)", r"x>0 \text{ or } x<6"),
+        (r"(0,6)", r"x\ge 0 \text{ and } x<6"),
+        (r"(0,6)", r"x>0 \text{ and } y<6"),
+        (r"0", r"\text{all real numbers except }0"),
+        (r"(-\infty,0)\cup(0,\infty)", r"\text{all real numbers except }1"),
+        (r"1.234", r"1.234.567"),
+        (r"12, 34, 567", r"1234567"),
+        (r"1013", r"10¹³"),
+        (r"5 \text{ m/s}", r"5\ \mathrm{m\,s^{-2}}"),
+        (r"5 \text{ m/s}", r"5\text{ m s}"),
+        (r"5\text{ kg/m}^3", r"5\text{ kg m}^{3}"),
+        (r"42", r"|x|=42"),
+        (r"42", r"--42"),
+        (r"42", r"42\text{ish}"),
+        (r"42", r"42\text{ fewer}"),
+        (r"P(5,2)=20", r"P(3,3)=6"),
+        (r"P(A)=0.3", r"P(B)=0.4"),
     ],
 )
 def test_another_answer_in_a_like_writing_is_not_paid(gold, prediction):
@@ -147,3 +199,58 @@ def test_another_answer_in_a_like_writing_is_not_paid(gold, prediction):
 @pytest.mark.parametrize("response", ["Answer: $m+n = 256+37 = 293$", "Answer: m+n = 256+37 = 293"])
 def test_a_named_sum_after_a_marker_is_paid(response):
     assert decide("293", extract_answer(response), require_marker=True).verdict is Verdict.CORRECT
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "最终答案是 192 公斤。",
+        "答えは192です。",
+        "答案是192个苹果",
+        "Ответ: 192 кг",
+        "정답은 192입니다.",
+        "Ответ: 192",
+        "La risposta è 192.",
+        "A resposta é 192.",
+        "Đáp án: 192",
+        r"\[Answer: 192\]",
+        r"First \boxed{191}, on reflection \boxed{192}",
+        "So it is 192.\n</think>\n\nThe answer is 192.",
+    ],
+)
+def test_a_marked_answer_in_any_language_is_paid(response):
+    assert decide("192", extract_answer(response), require_marker=True).verdict is Verdict.CORRECT
+
+
+@pytest.mark.parametrize(
+    "response", ["所以他一共有192公斤。", "所以，总共有 192 个苹果。", "…" * 200 + "。所以一共有192公斤。"]
+)
+def test_a_last_sentence_in_another_script_holds_the_answer(response):
+    assert decide("192", extract_answer(response), require_marker=False).verdict is Verdict.CORRECT
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "答案是大于192",
+        "答案是192以上",
+        "答案是192的一半",
+        "答案是192万",
+        "Ответ: не 192",
+        "Die Antwort ist nicht 192.",
+        "Die Antwort ist 192 oder mehr.",
+        "La réponse est au moins 192.",
+        "192ではない",
+        "答えは192より大きい",
+        "답은 192보다 크다",
+        "उत्तर 192 से अधिक है",
+        "Ответ: 192 в квадрате",
+        "Die Antwort ist 192 zum Quadrat",
+        "La réponse est 192 divisé par deux",
+        "答案是192加上一",
+        "**Answer:** ~~192~~",
+        r"~~\boxed{192}~~",
+    ],
+)
+def test_a_denied_or_bounded_answer_in_any_language_is_not_paid(response):
+    assert decide("192", extract_answer(response), require_marker=True).verdict is not Verdict.CORRECT
