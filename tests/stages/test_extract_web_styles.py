@@ -210,3 +210,40 @@ def test_of_several_solutions_in_one_box_the_first_counts_and_a_hint_is_none():
         "::: box\n\nFirst one?\n\n:::: solution\n1\n::::\n\nSecond one?\n\n:::: solution\n2\n::::\n\n:::\n"
     )
     assert ("First one?\nSecond one?", "1") not in pairs(several, "markdown")
+
+
+def test_callouts_are_what_their_titles_say():
+    beside = (
+        "::: {.callout-note}\n## Exercise 2\n\nWhat is 2+3?\n:::\n\n"
+        '::: {.callout-caution collapse="true"}\n## Solution\n\nIt is 5.\n:::\n'
+    )
+    titled = (
+        '::: {.callout-tip title="Exercise 2"}\nWhat is 2+3?\n:::\n\n'
+        '::: {.callout-note collapse="true" title="Solution"}\nIt is 5.\n:::\n'
+    )
+    assert pairs(beside, "markdown") == pairs(titled, "markdown") == [("What is 2+3?", "It is 5.")]
+
+
+def test_values_that_a_program_fills_in_leave_no_exercise_and_blanks_do():
+    source = (
+        "<section><exercise><webwork><pg-code>$a=random(1,9);</pg-code><statement><p>Solve <m>x+{}=5</m>.</p>"
+        '<p><m>x=</m><var name="$x" width="5"/></p></statement><solution><p>3</p></solution>'
+        "</webwork></exercise></section>"
+    )
+    assert pairs(source.format('<var name="$a"/>'), "pretext") == []
+    assert pairs(source.format("2"), "pretext") == [("Solve $x+2=5$.\n$x=$", "3")]
+
+
+def answer(solution):
+    return extracted(f"### Problem 1\nFind it.\n\n### Solution\n{solution}\n", "markdown")[0]["answer"]
+
+
+def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
+    assert answer("$2+2=4$. Ответ: 4.") == "4"
+    assert answer("$1$, т.к. все числа равны") == "1"
+    assert answer("B, because 12 = 2*6") == "B"
+    assert answer(r"$L\approx 2.44$ (actual value $L=2.42$)") == r"L\approx 2.44"
+    assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
+    assert answer("Обе ситуации возможны.") is None
+    assert answer("Fine") is None
+    assert answer("$x=3$ or $x=4$") == "$x=3$ or $x=4$"

@@ -202,6 +202,12 @@ def is_aside_label(text: str) -> bool:
     return label is not None and label.part is Part.ASIDE
 
 
+def is_problem_title(text: str) -> bool:
+    """True for "Exercise 2", "Exercise 2: Sums" and the like."""
+    label = (_whole_label(text) or prefix_label(text)) if text else None
+    return label is not None and label.part is Part.PROBLEM
+
+
 def is_solution_label(text: str) -> bool:
     """True for a text that labels a solution or an answer and nothing else."""
     label = _whole_label(text) if text else None

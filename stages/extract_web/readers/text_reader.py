@@ -18,7 +18,9 @@ _COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
 _QUOTE = re.compile(r"\s{0,3}>!?\s?")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
-_BOX = re.compile(r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*\{?\.?([\w-]*)\}?\s*[\"“]?([^\"”{}]*)[\"”]?\s*")
+_BOX = re.compile(
+    r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*(?:\{\.?([\w-]*)[^{}]*\}|([\w-]*))\s*[\"“]?([^\"”{}]*)[\"”]?\s*"
+)
 _SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,500}?)</summary>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(
     r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE
@@ -91,9 +93,8 @@ class _Lines:
             self.page.blocks.append(Block("", "rule"))
         elif box or stripped.startswith("\0"):
             self.end()
-            title = (
-                box[2].strip() or (box[1] if is_whole_label(box[1]) else "") if box else stripped[1:].strip()
-            )
+            name = (box[1] or box[2] or "") if box else ""
+            title = box[3].strip() or (name if is_whole_label(name) else "") if box else stripped[1:].strip()
             if title:
                 self.add(Block(_plain(title), "toggle", 0, _plain(title)))
         elif not stripped:

@@ -6,10 +6,12 @@ The parser resolves no entities, loads no DTD, opens no connection, and recovers
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import unescape
 
 from lxml import etree
 from lxml.etree import _Element
 
+from stages.algorithms.latex_macros import definitions, expander
 from stages.extract_web.labels.blocks import decoded, tidy
 from stages.extract_web.labels.instructions import is_instruction
 from stages.extract_web.pairing.exercises import Exercise
@@ -26,7 +28,8 @@ BLOCKS = names(
     "statement problem solution answer introduction caption title program pre me men md mdn conclusion"
 )
 DROPPED = names(
-    "idx index notation latex-image metadata shortdescription description setup colspec source asymptote sage"
+    "idx index notation latex-image metadata shortdescription description setup pg-code pg-macros colspec source "
+    "asymptote sage"
 )
 _TASKS = names("task webwork")
 _SOLVES = names("solution answer")
@@ -57,9 +60,20 @@ def read_xml(content: str) -> list[Exercise]:
         raise NotXml(str(error)) from error
     if root is None:
         raise NotXml("no element")
+    _expand_macros(root, content)
     found: list[Exercise] = []
     _collect(root, "", 0, found)
     return found
+
+
+def _expand_macros(root: _Element, content: str) -> None:
+    """Puts the macros that the file defines, in PreTeXt's `macros` or a comment, into its formulas."""
+    defined = definitions(unescape(content))
+    if not defined:
+        return
+    expanded = expander(defined)
+    for formula in root.iter(*(f"{{*}}{name}" for name in FORMULAS | {"mrow"})):
+        formula.text = expanded(formula.text or "")
 
 
 def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
@@ -89,15 +103,21 @@ def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
     """One exercise; or one for each task, the common beginning before its own text."""
     tasks = [child for child in element if name_of(child) in ("task", "webwork")]
     if not tasks:
-        yield _exercise(element, "", shared)
+        if not _is_computed(element):
+            yield _exercise(element, "", shared)
         return
     before = [child for child in element if name_of(child) in ("introduction", "statement")]
     beginning = "\n".join(filter(None, map(_text, before)))
     for task in tasks:
         inner = next((child for child in task if name_of(child) == "webwork"), task)
         exercise = _exercise(inner, beginning, shared)
-        if exercise.problem:
+        if exercise.problem and not _is_computed(inner):
             yield exercise
+
+
+def _is_computed(element: _Element) -> bool:
+    """True where a program fills a value in: WeBWorK's `<var name="$a"/>`; one with a width or a form is a blank."""
+    return any(not (var.get("width") or var.get("form")) for var in element.iter("{*}var") if var.get("name"))
 
 
 def _exercise(element: _Element, beginning: str, shared: str) -> Exercise:
