@@ -20,7 +20,9 @@ _PLACE = re.compile(r"#([1-9])")
 _TOKEN = re.compile(r"\s*(\\[A-Za-z]+|\\?.)", re.DOTALL)
 _OPTION = re.compile(r"\s*\[([^\[\]]{0,200})\]")
 _SPACE = re.compile(r"\s*")
-_NO_MATHS = re.compile(r"\\(?:ensuremath|xspace)\b\s*")
+_NO_MATHS = re.compile(r"\\(?:ensuremath|xspace|protect)\b\s*")
+_BEFORE_PLACE = re.compile(r"(\\[A-Za-z]+)#")
+"""`\\bf#1` must not become `\\bfx`."""
 MAX_MACROS = 2_000
 MAX_BODY = 2_000
 """Characters of a definition or an argument."""
@@ -51,7 +53,8 @@ def definitions(text: str) -> dict[str, Macro]:
         else:
             count = int(one["count"] or 0) or len(one["places"] or "") // 2
             name = one["braced"] or one["bare"] or one["plain"]
-            found[name] = Macro(count, one["default"], _NO_MATHS.sub("", body))
+            body = _BEFORE_PLACE.sub(r"\1 #", _NO_MATHS.sub("", body))
+            found[name] = Macro(count, one["default"], body)
     return found
 
 

@@ -7,7 +7,7 @@ from stages.algorithms.latex_macros import agreed, definitions, expander, used
 SOURCE = r"""
 \newcommand{\R}{\mathbb{R}} \newcommand\norm[1]{\left\|#1\right\|} \renewcommand{\vec}[1]{\mathbf{#1}}
 \newcommand{\pd}[2][x]{\frac{\partial #2}{\partial #1}} \def\half#1{\tfrac{#1}{2}} \DeclareMathOperator{\rank}{rk}
-\providecommand{\Rn}{\ensuremath{\R^n}} \newcommand{\loop}{\loop\loop}
+\providecommand{\Rn}{\ensuremath{\R^n}} \newcommand{\loop}{\loop\loop} \newcommand{\fat}[1]{{\bf#1}}
 """
 
 
@@ -22,6 +22,7 @@ SOURCE = r"""
         (r"\Rn{}x", r"{\mathbb{R}^n}x"),
         (r"2^\R", r"2^{\mathbb{R}}"),
         (r"\loop", r"\loop"),
+        (r"\fat{x}", r"{\bf x}"),
         (r"\norm", r"\left\|\right\|"),
     ],
 )

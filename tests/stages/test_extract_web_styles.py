@@ -246,4 +246,50 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
     assert answer("Обе ситуации возможны.") is None
     assert answer("Fine") is None
+    assert (
+        answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
+        is None
+    )
+    assert answer(r"Then $\begin{aligned}x&=2+2\\&=\boxed{4}\end{aligned}$") == "4"
     assert answer("$x=3$ or $x=4$") == "$x=3$ or $x=4$"
+
+
+DETAILS = "<details>\n<summary>{}</summary>\n\n{}\n\n</details>\n\n"
+
+
+def test_summaries_that_ask_hide_answers_and_other_summaries_hide_text():
+    page = "# Networks\n\n" + "".join(
+        DETAILS.format(question, answer)
+        for question, answer in (
+            ("Which port does SSH use?", "It is 22.\n\nSee the manual."),
+            ("What do these do?\n\n- `cd`\n- `ls`", "- change\n- list"),
+            ("Describe <code>ping</code>", "It sends echo requests."),
+            ("How long is a byte?", "8 bits"),
+        )
+    )
+    assert pairs(page, "markdown") == [
+        ("Which port does SSH use?", "It is 22.\nSee the manual."),
+        ("What do these do?\n- `cd`\n- `ls`", "- change\n- list"),
+        ("Describe `ping`", "It sends echo requests."),
+        ("How long is a byte?", "8 bits"),
+    ]
+    assert all(row["confidence"] < 0.8 for row in extracted(page, "markdown"))  # a FAQ has this form
+    texts = ((f"Version {n}", "Fixed things.") for n in range(5))
+    assert pairs("# News\n\n" + "".join(DETAILS.format(*text) for text in texts), "markdown") == []
+
+
+def test_a_summary_that_only_says_show_hides_the_solution_of_what_stands_before():
+    page = "".join(f"### List {n} pods\n\n" + DETAILS.format("show", f"`get {n}`") for n in (1, 2, 3))
+    assert pairs(page, "markdown") == [(f"List {n} pods", f"`get {n}`") for n in (1, 2, 3)]
+
+
+def test_a_label_in_backticks_a_rule_below_a_label_and_dollars_that_are_prices():
+    one = "### Exercises 2.1-{0}\n***\nAdd {0} and 1. It costs $$$.\n\n### `Answer`\n{1}\n\n"
+    rows = extracted(one.format(1, 2) + one.format(2, 3), "markdown")
+    assert [(row["problem"], row["solution"], row["confidence"]) for row in rows] == [
+        ("Add 1 and 1. It costs $$$.", "2", 0.97),
+        ("Add 2 and 1. It costs $$$.", "3", 0.97),
+    ]
+    picture = r"![](http://a.b/c?f\(n)" + "\n\n"
+    lost = "### Problem 1\nOne?\n\n### Answer\n" + picture + "### Problem 2\nTwo?\n\n### Answer\n" + r"$g\)$"
+    assert [problem for problem, _ in pairs(lost, "markdown")] == ["One?", "Two?"]

@@ -76,7 +76,7 @@ _OF_AN_EXERCISE = re.compile(
     rf"\s*#?{_SMALL}?\s*[.:]*"
 )
 HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
-_DECORATION = " ¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
+_DECORATION = " `¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
 _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
 _FIRST_OPTION = re.compile(r"\W*A\s*[:：]")

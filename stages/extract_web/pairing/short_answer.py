@@ -28,6 +28,10 @@ _REASON = re.compile(
     re.IGNORECASE,
 )
 """What follows a short answer and is none: a reason, words in parentheses."""
+_IN_MATRIX = re.compile(
+    r"\\(?:boxed|fbox|framebox)\b(?:(?!\\begin|\\boxed|\\fbox)[^$])*\\end\{(?:[a-zA-Z]?matrix|smallmatrix|array)\}"
+)
+"""A box around an entry of a matrix: a pivot, not an answer."""
 _JUDGEMENT = re.compile(
     r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|omitted|skipped|done|proof|graph|exercise|todo)\W*",
     re.IGNORECASE,
@@ -76,7 +80,8 @@ def _stated(text: str, max_characters: int) -> str | None:
     found = extract_answer(text)
     if text.rpartition("\n")[2].startswith("- "):
         return None  # the last of several
-    if found.rule == "marker" and not _ends_in(text, found.text or ""):
+    is_pivot = found.rule == "box" and _IN_MATRIX.search(text)
+    if is_pivot or (found.rule == "marker" and not _ends_in(text, found.text or "")):
         answer = None
     elif found.is_marked:
         answer = _bare(found.text or "")

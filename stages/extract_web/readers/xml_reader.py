@@ -5,6 +5,7 @@ The parser resolves no entities, loads no DTD, opens no connection, and recovers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import unescape
 
@@ -36,6 +37,7 @@ _SOLVES = names("solution answer")
 FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
 """Without words of their own they show the number or title of what they refer to."""
+_DOLLARS = re.compile(r"\$[^$]{1,4000}\$")
 MAX_DEPTH = 100
 
 
@@ -72,8 +74,13 @@ def _expand_macros(root: _Element, content: str) -> None:
     if not defined:
         return
     expanded = expander(defined)
-    for formula in root.iter(*(f"{{*}}{name}" for name in FORMULAS | {"mrow"})):
-        formula.text = expanded(formula.text or "")
+    for element in root.iter(etree.Element):
+        if name_of(element) in FORMULAS or name_of(element) == "mrow":
+            element.text = expanded(element.text or "")
+        elif "$" in (element.text or ""):
+            element.text = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.text or "")
+        if "$" in (element.tail or ""):
+            element.tail = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.tail or "")
 
 
 def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
