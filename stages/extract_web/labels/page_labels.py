@@ -86,7 +86,9 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
             if questions < MIN_QUESTIONS or 2 * asking < len(texts):
                 continue
             labels[index] = Label(Part.PROBLEM, page.blocks[index].text, "", end=index + 1)
-        labels[index + 1] = Label(Part.SOLUTION, page.blocks[index + 1].text, "", end=end, rule="markup")
+        first = page.blocks[index + 1]
+        rest = f"- {first.text}" if first.kind == "item" else first.text
+        labels[index + 1] = Label(Part.SOLUTION, rest, "", end=end, rule="markup")
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:
