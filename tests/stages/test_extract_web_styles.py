@@ -293,3 +293,19 @@ def test_a_label_in_backticks_a_rule_below_a_label_and_dollars_that_are_prices()
     picture = r"![](http://a.b/c?f\(n)" + "\n\n"
     lost = "### Problem 1\nOne?\n\n### Answer\n" + picture + "### Problem 2\nTwo?\n\n### Answer\n" + r"$g\)$"
     assert [problem for problem, _ in pairs(lost, "markdown")] == ["One?", "Two?"]
+
+
+def test_an_admonition_ends_where_the_indentation_does():
+    one = (
+        '!!! warning "Exercise {0}: Sums"\n    Add {0} and 1.\n\n!!! details "Solution:"\n    It is {1}.\n\n'
+    )
+    one += "Other prose.\n\n"
+    assert pairs(one.format(1, 2) + one.format(2, 3), "markdown") == [
+        ("Sums\nAdd 1 and 1.", "It is 2."),
+        ("Sums\nAdd 2 and 1.", "It is 3."),
+    ]
+
+
+def test_a_line_within_a_sentence_may_begin_like_a_label():
+    asked = "Add 1 to the value obtained in\nexercise 7, and show all\nsteps. Check it."
+    assert pairs(f"### Problem 1\n{asked}\n\n### Solution\n5", "markdown") == [(asked, "5")]

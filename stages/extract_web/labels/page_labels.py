@@ -62,7 +62,7 @@ def _drop_options(page: Page, labels: list[Label | None]) -> None:
 
 
 def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
-    """What a question in a `summary` hides is its answer, where nothing hidden has a label.
+    """What a question in a `summary` hides is its answer, where neither that nor what follows is labelled as such.
 
     A summary without a label is a question where some have a question mark and most ask for something. A summary
     that only says "show" hides the solution of what stands before it.
@@ -71,7 +71,8 @@ def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
     for index, (block, label) in enumerate(zip(page.blocks, labels, strict=True)):
         is_open = label is None or (label.part is Part.PROBLEM and label.rest)
         end = page.box(index, len(page.blocks)) if block.kind == "toggle" and is_open else None
-        if end and not any(labels[index + 1 : end]):
+        after = labels[end] if end and end < len(labels) else None
+        if end and not any(labels[index + 1 : end]) and not (after and after.part in SOLVES):
             hidden[index] = end
     texts = {index: page.blocks[index].text.rstrip() for index in hidden}
     shows = {index for index, text in texts.items() if _SHOWS.fullmatch(text)}

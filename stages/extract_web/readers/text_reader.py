@@ -60,8 +60,8 @@ class _Lines:
         self.lines: list[str] = []
         self.is_quoted = False
         self.is_code = self.is_formula = False
-        self.details: list[int] = []
-        """First blocks of the `details` that are open."""
+        self.open: list[tuple[int, int | None]] = []
+        """First blocks of the `details` and admonitions that are open, with the latter's indentation."""
 
     def line(self, line: str) -> None:
         """One line of the page."""
@@ -73,6 +73,7 @@ class _Lines:
         if _FENCE.match(line) and not self.is_formula:
             self.fence(line)
             return
+        self.end_admonitions(line)
         if not self.is_code and len(_DISPLAY.findall(line)) % 2:
             self.is_formula = not self.is_formula
         elif not self.is_code and not self.is_formula:
@@ -80,6 +81,15 @@ class _Lines:
             return
         if line.strip() or self.lines:
             self.lines.append(line)
+
+    def end_admonitions(self, line: str) -> None:
+        """`!!! note` holds what is indented further than it is."""
+        if self.is_code or self.is_formula or not line.strip():
+            return
+        indent = len(line) - len(line.lstrip())
+        while self.open and self.open[-1][1] is not None and indent <= self.open[-1][1]:
+            self.end()
+            self.page.close_container(self.open.pop()[0])
 
     def fence(self, line: str) -> None:
         """A line that begins a block of code or ends it."""
@@ -106,12 +116,13 @@ class _Lines:
             self.page.blocks.append(Block("", "rule"))
         elif stripped == "\0":
             self.end()
-            if self.details:
-                self.page.close_container(self.details.pop())
+            if self.open:
+                self.page.close_container(self.open.pop()[0])
         elif box or stripped.startswith("\0"):
             self.end()
-            if not box:
-                self.details.append(len(self.page.blocks))
+            if not stripped.startswith(":"):
+                indent = len(line) - len(line.lstrip()) if box else None
+                self.open.append((len(self.page.blocks), indent))
             name = (box[1] or box[2] or "") if box else ""
             title = (
                 box[3].strip() or (name if is_whole_label(name) else "")
@@ -123,7 +134,7 @@ class _Lines:
         elif not stripped:
             self.end()
         else:
-            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped)):
+            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped, self.lines[-1])):
                 self.end()
             self.lines.append(line)
 
@@ -162,7 +173,10 @@ class _Lines:
         self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
 
 
-def _begins_part(line: str) -> bool:
+def _begins_part(line: str, before: str) -> bool:
+    """True for a line that begins with a label; in small letters within a sentence it is none ("see\\nexercise 2")."""
+    if line[0].islower() and before.rstrip()[-1:] not in tuple(".:;!?"):
+        return False
     return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
 
 
