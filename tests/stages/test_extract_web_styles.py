@@ -309,3 +309,12 @@ def test_an_admonition_ends_where_the_indentation_does():
 def test_a_line_within_a_sentence_may_begin_like_a_label():
     asked = "Add 1 to the value obtained in\nexercise 7, and show all\nsteps. Check it."
     assert pairs(f"### Problem 1\n{asked}\n\n### Solution\n5", "markdown") == [(asked, "5")]
+
+
+def test_items_of_paragraphs_keep_their_marks_and_the_last_of_them_is_no_answer():
+    source = (
+        "<section><exercise><statement><p>Two parts.</p><ol><li><p>Add <m>1</m>.</p></li><li><p>Add 2.</p></li></ol>"
+        "</statement><solution><ol><li><p><m>2</m></p></li><li><p>so <m>x=3</m></p></li></ol></solution></exercise></section>"
+    )
+    [row] = extracted(source, "pretext")
+    assert (row["problem"], row["answer"]) == ("Two parts.\n- Add $1$.\n- Add 2.", None)

@@ -37,6 +37,7 @@ _SOLVES = names("solution answer")
 FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
 """Without words of their own they show the number or title of what they refer to."""
+_ITEM_OF_PARAGRAPHS = re.compile(r"^- *\n\s*(?!-)", re.MULTILINE)
 _DOLLARS = re.compile(r"\$[^$]{1,4000}\$")
 MAX_DEPTH = 100
 
@@ -152,7 +153,8 @@ def _first_text(element: _Element, name: str) -> str | None:
 def _text(element: _Element) -> str:
     pieces: list[str] = []
     _render(element, pieces, 0)
-    lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
+    text = _ITEM_OF_PARAGRAPHS.sub("- ", tidy("".join(pieces)))
+    lines = (line.strip() for line in text.split("\n"))
     return without_descriptions("\n".join(line for line in lines if line not in ("", "-")))
 
 
