@@ -245,7 +245,7 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer(r"$L\approx 2.44$ (actual value $L=2.42$)") == r"L\approx 2.44"
     assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
     assert answer("Обе ситуации возможны.") is None
-    assert answer("Fine") is None
+    assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
     assert (
         answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
         is None
@@ -314,7 +314,13 @@ def test_a_line_within_a_sentence_may_begin_like_a_label():
 def test_items_of_paragraphs_keep_their_marks_and_the_last_of_them_is_no_answer():
     source = (
         "<section><exercise><statement><p>Two parts.</p><ol><li><p>Add <m>1</m>.</p></li><li><p>Add 2.</p></li></ol>"
-        "</statement><solution><ol><li><p><m>2</m></p></li><li><p>so <m>x=3</m></p></li></ol></solution></exercise></section>"
+        "</statement><solution><ol><li><p><m>2</m></p></li><li><p>so <m>x=3</m></p></li></ol></solution>"
+        "</exercise></section>"
     )
     [row] = extracted(source, "pretext")
     assert (row["problem"], row["answer"]) == ("Two parts.\n- Add $1$.\n- Add 2.", None)
+    choices = (
+        '<section><exercise><statement><p>Which is odd?</p><ol marker="A."><li><p>2</p></li><li>3</li></ol>'
+        "</statement><answer><p>B</p></answer></exercise></section>"
+    )
+    assert pairs(choices, "pretext") == [("Which is odd?\nA. 2\nB. 3", "B")]

@@ -32,10 +32,15 @@ _IN_MATRIX = re.compile(
     r"\\(?:boxed|fbox|framebox)\b(?:(?!\\begin|\\boxed|\\fbox)[^$])*\\end\{(?:[a-zA-Z]?matrix|smallmatrix|array)\}"
 )
 """A box around an entry of a matrix: a pivot, not an answer."""
-_JUDGEMENT = re.compile(
-    r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|omitted|skipped|done|proof|graph|exercise|todo)\W*",
+_NO_ANSWER = re.compile(
+    r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omitted|skipped|unsolved|done|proof|graph|code"
+    r"|implementation|exercise|todo|n/?a)\W*|see\b.*"
+    r"|(?:theorem|lemma|exercise|problem|section|figure|equation)\s+[\d(].*",
     re.IGNORECASE,
 )
+"""A remark or a pointer in place of a solution."""
+_UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
+"""Chinese and Japanese have no spaces between words."""
 _PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ", re.DOTALL | re.IGNORECASE)
 """An exercise of parts has an answer for each."""
 _UNIT = (
@@ -94,12 +99,14 @@ def _stated(text: str, max_characters: int) -> str | None:
 
 def _is_answer_itself(text: str, max_characters: int) -> bool:
     """True for one short line that neither is a sentence nor draws a conclusion."""
-    if len(text) > max_characters or "\n" in text.strip() or _JUDGEMENT.fullmatch(text.strip()):
+    if len(text) > max_characters or "\n" in text.strip() or _NO_ANSWER.fullmatch(text.strip()):
         return False
     text = _REASON.sub("", text.strip().rstrip("."))
     words = _FORMULA.sub(" ", text)
     longer = _WORD.findall(words)
-    is_foreign_prose = len(longer) > 1 and not all(map(str.isascii, longer))
+    is_foreign_prose = (len(longer) > 1 and not all(map(str.isascii, longer))) or _UNSPACED_PROSE.search(
+        words
+    )
     return not _CONCLUDES.search(text) and not is_prose(words) and not is_foreign_prose
 
 

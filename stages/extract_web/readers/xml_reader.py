@@ -37,9 +37,10 @@ _SOLVES = names("solution answer")
 FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
 """Without words of their own they show the number or title of what they refer to."""
-_ITEM_OF_PARAGRAPHS = re.compile(r"^- *\n\s*(?!-)", re.MULTILINE)
+_ITEM_OF_PARAGRAPHS = re.compile(r"^(-|\(?(?:[A-Za-z]|\d{1,3})[.)]) *\n\s*(?!-)", re.MULTILINE)
 _DOLLARS = re.compile(r"\$[^$]{1,4000}\$")
 MAX_DEPTH = 100
+MAX_LETTERS = 26
 
 
 class NotXml(Exception):
@@ -64,6 +65,7 @@ def read_xml(content: str) -> list[Exercise]:
     if root is None:
         raise NotXml("no element")
     _expand_macros(root, content)
+    _mark_items(root)
     found: list[Exercise] = []
     _collect(root, "", 0, found)
     return found
@@ -82,6 +84,18 @@ def _expand_macros(root: _Element, content: str) -> None:
             element.text = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.text or "")
         if "$" in (element.tail or ""):
             element.tail = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.tail or "")
+
+
+def _mark_items(root: _Element) -> None:
+    """Gives the items of a list with letters or numbers (`<ol marker="A.">`) theirs: answers name them."""
+    for items in root.iter("{*}ol"):
+        marker = items.get("marker") or items.get("label") or ""
+        first = next((sign for sign in marker if sign in "Aa1"), "")
+        for place, item in enumerate(items.iterchildren("{*}li") if first else ()):
+            number = (
+                str(place + 1) if first == "1" else chr(ord(first) + place) if place < MAX_LETTERS else ""
+            )
+            item.set("mark", marker.replace(first, number))
 
 
 def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
@@ -153,7 +167,7 @@ def _first_text(element: _Element, name: str) -> str | None:
 def _text(element: _Element) -> str:
     pieces: list[str] = []
     _render(element, pieces, 0)
-    text = _ITEM_OF_PARAGRAPHS.sub("- ", tidy("".join(pieces)))
+    text = _ITEM_OF_PARAGRAPHS.sub(r"\1 ", tidy("".join(pieces)))
     lines = (line.strip() for line in text.split("\n"))
     return without_descriptions("\n".join(line for line in lines if line not in ("", "-")))
 
@@ -185,7 +199,7 @@ def _has_words(element: _Element) -> bool:
 def _render_children(element: _Element, name: str, pieces: list[str], depth: int) -> None:
     is_block = name in BLOCKS
     if is_block:
-        pieces.append("\n- " if name in ("item", "li") else "\n")
+        pieces.append(f"\n{element.get('mark') or '-'} " if name in ("item", "li") else "\n")
     opening, closing = {"q": ("“", "”"), "sup": ("^", ""), "sub": ("_", "")}.get(name, ("", ""))
     pieces.append(opening + (element.text or "").replace("\n", " "))
     is_row = name == "row"
