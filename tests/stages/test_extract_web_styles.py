@@ -251,6 +251,7 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
         is None
     )
     assert answer(r"Then $\begin{aligned}x&=2+2\\&=\boxed{4}\end{aligned}$") == "4"
+    assert answer("Approximately $867$ meters.") == "$867$ meters"
     assert answer("$x=3$ or $x=4$") == "$x=3$ or $x=4$"
 
 
@@ -324,3 +325,6 @@ def test_items_of_paragraphs_keep_their_marks_and_the_last_of_them_is_no_answer(
         "</statement><answer><p>B</p></answer></exercise></section>"
     )
     assert pairs(choices, "pretext") == [("Which is odd?\nA. 2\nB. 3", "B")]
+    long = "the number that leaves a remainder of one"
+    [row] = extracted(choices.replace("3<", f"{long}<").replace("<p>B", f"<p>B. {long}"), "pretext")
+    assert (row["answer"], row["confidence"]) == ("B", 0.97)

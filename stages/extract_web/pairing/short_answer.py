@@ -28,6 +28,8 @@ _REASON = re.compile(
     re.IGNORECASE,
 )
 """What follows a short answer and is none: a reason, words in parentheses."""
+_CHOICE = re.compile(r"\(?([A-H])\s*[.:)]\s*\S[^\n]*")
+_ABOUT = re.compile(r"(?:approximately|about|roughly|around)\s+(?=[$\d])", re.IGNORECASE)
 _IN_MATRIX = re.compile(
     r"\\(?:boxed|fbox|framebox)\b(?:(?!\\begin|\\boxed|\\fbox)[^$])*\\end\{(?:[a-zA-Z]?matrix|smallmatrix|array)\}"
 )
@@ -64,6 +66,13 @@ _FOLLOWS = re.compile(r"\b(?:so|then|thus|hence|therefore|since|because|as|if|wh
 _IS = re.compile(r"\b(?:is|are)\b", re.IGNORECASE)
 
 
+def chosen_letter(problem: str, solution: str) -> str | None:
+    """The letter of a solution that is one of the problem's choices with its text ("B. Two"); None for others."""
+    choice = _CHOICE.fullmatch(solution.strip())
+    listed = choice and re.search(rf"^[-\s]*{choice[1]}\s*[.:)]", problem, re.MULTILINE)
+    return choice[1] if choice and listed else None
+
+
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
     """The answer under the page's own answer label, or the one that the solution ends in; None when in doubt.
 
@@ -81,7 +90,7 @@ def _stated(text: str, max_characters: int) -> str | None:
     if _PARTS.match(text):
         return None
     *_, label = [0, *(found.end() for found in _LABEL.finditer(text))]
-    text = text[label:]
+    text = _ABOUT.sub("", text[label:], count=1) if len(text) <= max_characters else text[label:]
     found = extract_answer(text)
     if text.rpartition("\n")[2].startswith("- "):
         return None  # the last of several
