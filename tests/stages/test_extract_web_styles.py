@@ -328,3 +328,14 @@ def test_items_of_paragraphs_keep_their_marks_and_the_last_of_them_is_no_answer(
     long = "the number that leaves a remainder of one"
     [row] = extracted(choices.replace("3<", f"{long}<").replace("<p>B", f"<p>B. {long}"), "pretext")
     assert (row["answer"], row["confidence"]) == ("B", 0.97)
+
+
+def test_a_file_may_be_one_exercise():
+    one = "<exercise><statement><p>Add 1 and 2.</p></statement><solution><p>3</p></solution></exercise>"
+    assert pairs(one, "pretext") == [("Add 1 and 2.", "3")]
+    task = "<task><statement><p>Find {}.</p></statement><answer><p>{}</p></answer></task>"
+    tasks = "<introduction><p>Let <m>a=1</m>.</p></introduction>" + task.format("a", 1) + task.format("2a", 2)
+    assert pairs(f"<exercise>{tasks}</exercise>", "pretext") == [
+        ("Let $a=1$.\nFind a.", "1"),
+        ("Let $a=1$.\nFind 2a.", "2"),
+    ]

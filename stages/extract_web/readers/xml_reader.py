@@ -66,6 +66,8 @@ def read_xml(content: str) -> list[Exercise]:
         raise NotXml("no element")
     _expand_macros(root, content)
     _mark_items(root)
+    if _is_exercise(root):  # a file of its own, which a book includes
+        return list(_exercises(root, ""))
     found: list[Exercise] = []
     _collect(root, "", 0, found)
     return found
