@@ -79,8 +79,9 @@ def read_marked_text(content: str) -> list[Exercise]:
             box.part = _part_of_title(_heading(box))
     around = {id(box.outer): box.outer for box in boxes if box.part in _SOLVES and box.outer}
     for box in around.values():  # each once: it may hold thousands of solutions
-        if _ends_in_solutions(box) and _asks(box):
+        if _asks(box) and not any(isinstance(one, _Box) and one.part == "problem" for one in box.content):
             box.part = "problem"
+            box.content = _first_question(box)
     if not any(box.part in _SOLVES for box in boxes):
         return []
     return _paired([box for box in boxes if box.part])
@@ -113,15 +114,15 @@ def _part_of_title(title: str) -> str:
     return "problem" if is_problem_title(title) else ""
 
 
-def _ends_in_solutions(box: _Box) -> bool:
-    """True for a container in which only solutions, answers and hints come after the text: there is one exercise."""
-    parts = [
-        one.part if isinstance(one, _Box) else "text"
-        for one in box.content
-        if isinstance(one, _Box) or one.strip()
-    ]
-    first = next((place for place, part in enumerate(parts) if part in _SOLVES), len(parts))
-    return "problem" not in parts and {*parts[first:]} <= {*_SOLVES, "aside"}
+def _first_question(box: _Box) -> list[str | _Box]:
+    """The content up to the first solutions, where text follows these: an afterword, or another question."""
+    solved = False
+    for place, one in enumerate(box.content):
+        part = one.part if isinstance(one, _Box) else "" if one.strip() else "aside"
+        if solved and part not in (*_SOLVES, "aside"):
+            return box.content[:place]
+        solved |= part in _SOLVES
+    return box.content
 
 
 def _asks(box: _Box) -> bool:
