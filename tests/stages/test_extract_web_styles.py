@@ -339,3 +339,9 @@ def test_a_file_may_be_one_exercise():
         ("Let $a=1$.\nFind a.", "1"),
         ("Let $a=1$.\nFind 2a.", "2"),
     ]
+
+
+def test_a_diagram_of_arrows_is_a_picture():
+    source = r"\begin{problem} Prove it. \begin{tikzcd} A \ar[r, two heads] & B \end{tikzcd} "
+    source += r"\begin{sol} By chase. \end{sol}\end{problem}"
+    assert pairs(source, "latex") == [("Prove it. ![]()", "By chase.")]
