@@ -1,7 +1,8 @@
 """`retrace extract PATH...`: the candidates of any pages as JSON lines.
 
 Formats are told by the file's ending, else by its content: HTML, Markdown, plain text, CNXML, PreTeXt, LaTeX, WARC
-archives, and JSON lines that hold a page each (fields `html`, `content` or `text`; `page`, `page_id`, `doc_id`).
+archives, and JSON lines that hold a page each (fields `html`, `content` or `text`; `page`, `page_id`, `doc_id`). Files
+of other formats are named, not guessed at. LaTeX and PreTeXt files share the macros that they define.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from stages.collect_web.params import WarcPages
-from stages.collect_web.sources import FORMATS, decode, read_warc
+from stages.collect_web.sources import FORMATS, decode, read_warc, shared_macros, with_macros
 from stages.extract_web.running.extraction import MAX_CHARACTERS, READERS, Outcome
 from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
@@ -35,12 +36,14 @@ _NAME_FIELDS = ("page", "page_id", "doc_id", "id", "url", "path")
 _HTML = re.compile(
     r"<\s*(?:!doctype\s+html|html|head|body|div|p|article|table|h[1-6]|dl|ol|ul)\b", re.IGNORECASE
 )
+_MARKDOWN = re.compile(r"^(?:#{1,6}\s|```|:{3,}\s*[{\w])", re.MULTILINE)
 
 HINTS = {
     "no_exercise": "no label of an exercise or a solution was recognised; --format names another reader",
     "not_html": "it has no element of HTML; --format names another reader",
     "not_xml": "it is not XML; --format names another reader",
     "no_row_left": "every row is below --min-confidence or has no solution",
+    "format_not_known": "neither its ending nor its beginning speaks for a format that is read; --format names one",
     "format_not_read": f"--format is one of {', '.join(READERS)}",
 }
 BATCH = 256
@@ -81,7 +84,8 @@ def extract_files(
         raise UserError(f"--format {wanted.format!r} is unknown: {HINTS['format_not_read']}")
     files = [file for path in paths for file in _files(path)]
     counts: Counter[str] = Counter()
-    pages = (found for file in files for found in _pages(file))
+    macros = shared_macros(files, MAX_BYTES)
+    pages = (found for file in files for found in _pages(file, macros, wanted.format))
     for (name, form, content, missed), (found, reason, _) in _read(pages, wanted):
         rows = [row for row in found if row["confidence"] >= wanted.min_confidence]
         rows = [row for row in rows if row["solution"] or not wanted.solved_only]
@@ -92,15 +96,24 @@ def extract_files(
         if reason:
             warn(f"{name}: {reason}{f' ({HINTS[reason]})' if reason in HINTS else ''}")
         counts[reason or "read"] += 1
+    skipped = Counter(file.suffix or file.name for path in paths for file in _others(path))
+    if skipped:
+        named = ", ".join(f"{count} {ending}" for ending, count in skipped.most_common(8))
+        warn(f"not read, as no format has their ending: {named}")
     return counts
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    known = (*FORMATS, ".jsonl", ".warc")
-    files = (file for file in path.rglob("*") if file.is_file())
-    return sorted(file for file in files if any(end in known for end in map(str.lower, file.suffixes[-2:])))
+    return [path] if path.is_file() else sorted(file for file in path.rglob("*") if _is_page(file))
+
+
+def _others(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.is_file() and not _is_page(file))
+
+
+def _is_page(file: Path) -> bool:
+    endings = map(str.lower, file.suffixes[-2:])
+    return file.is_file() and any(end in (*FORMATS, ".jsonl", ".warc") for end in endings)
 
 
 def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outcome]]:
@@ -119,7 +132,7 @@ def _read(pages: Iterator[Found], wanted: Wanted) -> Iterator[tuple[Found, Outco
             yield found, ([], "", "") if found[2] is None else next(outcomes)
 
 
-def _pages(path: Path) -> Iterator[Found]:
+def _pages(path: Path, macros: Mapping[str, Any], form: str) -> Iterator[Found]:
     endings = "".join(path.suffixes[-2:]).lower()
     if ".warc" in endings:
         source = WarcPages(kind="warc", path=str(path), licence="", max_pages=None)
@@ -131,8 +144,13 @@ def _pages(path: Path) -> Iterator[Found]:
         yield str(path), "", None, "too_large"
     else:
         text = decode(path.read_bytes(), "")
-        form = FORMATS.get(path.suffix.lower()) or (told_by_content(text) if text else "")
-        yield str(path), form, text, "" if text is not None else "undecodable"
+        form = form or FORMATS.get(path.suffix.lower()) or (told_by_content(text) if text else "")
+        if text is None:
+            yield str(path), form, None, "undecodable"
+        elif not form and path.suffix:
+            yield str(path), "", None, "format_not_known"
+        else:
+            yield str(path), form or "markdown", with_macros(text, form, macros), ""
 
 
 def _json_lines(path: Path) -> Iterator[Found]:
@@ -167,12 +185,15 @@ def _from_row(name: str, row: Any) -> Found:
         return name, "", None, "row_malformed"
     name = next((texts[field] for field in _NAME_FIELDS if texts.get(field)), name)
     form = next((known for known in READERS if known in texts.get("format", "").lower()), "")
-    return name, form or ("html" if "html" in texts else told_by_content(content)), content, ""
+    form = form or ("html" if "html" in texts else told_by_content(content)) or "markdown"
+    return name, form, content, ""
 
 
 def told_by_content(text: str) -> str:
-    """The format that the beginning of a page speaks for: html, cnxml, pretext, latex, else markdown."""
+    """The format that the beginning of a page speaks for: html, cnxml, pretext, latex, markdown, or none."""
     beginning = text[:20_000]
+    if beginning.lstrip()[:1] == "{":
+        return ""  # JSON, as notebooks are, whatever markup it quotes
     if "cnx.rice.edu" in beginning or "<cnxml" in beginning:
         return "cnxml"
     if re.search(r"<(?:pretext|mathbook|exercisegroup|statement|exercises)\b", beginning):
@@ -184,7 +205,7 @@ def told_by_content(text: str) -> str:
         beginning,
     ):
         return "latex"
-    return "markdown"
+    return "markdown" if _MARKDOWN.search(beginning) else ""
 
 
 def extract(

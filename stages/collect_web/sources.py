@@ -12,14 +12,16 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import unescape
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 import brotli
 
+from stages.algorithms.latex_macros import Macro, agreed, used
 from stages.collect_web.params import FolderPages, JsonlPages, ListedPages, WarcPages
 from stages.engines.pinned_files import pinned_file
 from stages.foundations.errors import UserError
@@ -32,6 +34,8 @@ FORMATS = {
     ".xhtml": "html",
     ".md": "markdown",
     ".markdown": "markdown",
+    ".rmd": "markdown",
+    ".qmd": "markdown",
     ".txt": "text",
     ".tex": "latex",
     ".ptx": "pretext",
@@ -39,6 +43,7 @@ FORMATS = {
     ".xml": "pretext",
     ".cnxml": "cnxml",
 }
+_HAS_MACROS = ("latex", "pretext")
 CONTENT_TYPES = {
     "text/html": "html",
     "application/xhtml+xml": "html",
@@ -112,6 +117,7 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
     if not files:
         raise UserError(f"collect_web: no file of {folder} matches {source.glob!r}: correct `glob`")
     require_no_links(folder, files)
+    macros = shared_macros(files, max_bytes)
     for file in files:
         name = file.relative_to(folder).as_posix()
         form = FORMATS.get(file.suffix.lower())
@@ -120,7 +126,29 @@ def read_folder(source: FolderPages, max_bytes: int) -> Iterator[Found]:
         elif file.stat().st_size > max_bytes:
             yield Found(name, name, form, None, "too_large", f"{file.stat().st_size} bytes")
         else:
-            yield _checked(name, name, form, file.read_bytes(), "", max_bytes)
+            found = _checked(name, name, form, file.read_bytes(), "", max_bytes)
+            yield replace(found, content=with_macros(found.content, form, macros)) if found.content else found
+
+
+def shared_macros(files: Sequence[Path], max_bytes: int) -> dict[str, Macro]:
+    """The LaTeX macros that the LaTeX and PreTeXt files define: a book's chapters leave them to another file."""
+    texts = (
+        decode(file.read_bytes(), "") or ""
+        for file in files
+        if file.suffix.lower() in (".sty", ".cls") or FORMATS.get(file.suffix.lower()) in _HAS_MACROS
+        if file.stat().st_size <= max_bytes
+    )
+    return agreed(unescape(text) if "<macros" in text else text for text in texts)
+
+
+def with_macros(content: str, form: str, macros: Mapping[str, Macro]) -> str:
+    """The page with the definitions that it takes from other files: before LaTeX, in a comment at the end of XML."""
+    missing = used(content, macros) if form in _HAS_MACROS else ""
+    if not missing:
+        return content
+    return (
+        f"{missing}{content}" if form == "latex" else f"{content}\n<!--\n{missing.replace('--', '- -')}-->\n"
+    )
 
 
 def read_listed(name: str, source: ListedPages, max_bytes: int) -> Iterator[Found]:

@@ -37,7 +37,8 @@ _REFERS = re.compile(
     |\b(?:shown|given|see|in|from|using|use)\s+(?:in\s+)?the\s+(?:following\s+|given\s+|accompanying\s+)?{_PICTURE}\b
     |\b(?:previous|preceding|last|next|following|earlier)\s+(?:\w+\s+){{0,2}}
         (?:exercise|problem|question|example|part|result)s?\b
-    |\b(?:exercise|problem|question|example|theorem|section|chapter|equation|lemma|part)\s+(?:\d|[a-d]\b|\()
+    |\b(?:exercise|problem|question|example|theorem|section|chapter|equation|lemma|part)\s+(?:\d|\$?[a-d]\b|\()
+    |\b(?:of|using|use|from|with)\s+your\s+(?:answer|result|equation|expression|value|formula|function|model)s?\b
     |\bas\ (?:above|before)\b|\babove\ (?:problem|exercise|information|data|table|graph)\b
     |\bthe\ {_PICTURE}\ of\b.*\bis\ shown\b""",
     re.IGNORECASE | re.VERBOSE,

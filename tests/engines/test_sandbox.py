@@ -11,7 +11,7 @@ from stages.engines.workers.sandbox import _REFUSED, call_filter, lacking
 from tests.engines.test_workers import ask, pool_of
 from tests.fakes.worker_functions import ATTACKS
 
-LIMITS = WorkerLimits(1024, wall_seconds=60)
+LIMITS = WorkerLimits(1024, 60)
 READS = {name for name in ATTACKS if name.startswith(("read_", "list_"))}
 NEWER = {name for name in ATTACKS if name.endswith("by_a_newer_call") or name == "have_the_kernel_work"}
 ALLOW, REFUSE, NO_SUCH_CALL, KILL = 0x7FFF0000, 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS, 0x80000000

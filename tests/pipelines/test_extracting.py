@@ -70,7 +70,9 @@ def test_a_missing_file_is_the_users_mistake(tmp_path):
         ('<document xmlns="http://cnx.rice.edu/cnxml">', "cnxml"),
         ("<section><exercise><statement>", "pretext"),
         (r"\begin{exercise} x", "latex"),
-        ("Exercise 1: x < 3", "markdown"),
+        ("# Exercise 1\n\nx < 3", "markdown"),
+        ("Exercise 1: x < 3", ""),
+        ('{"cells": [{"source": ["<p>Exercise 1</p>"]}]}', ""),
     ],
 )
 def test_formats_are_told_by_content(text, form):
@@ -91,4 +93,30 @@ def test_a_folder_in_two_processes_with_what_is_wanted(tmp_path):
     assert row["evidence"] == "words+words: Exercise 1 | Solution"
     assert "b.md: no_row_left (every row is below" in result.stderr
     assert "c.html: no_exercise (no label" in result.stderr and "d.png" not in result.stderr
+    assert "not read, as no format has their ending: 1 .png" in result.stderr
     assert run(tmp_path, "--format", "word").exit_code == 2
+
+
+def test_a_format_that_is_not_read_is_said_so_and_may_be_named(tmp_path):
+    (tmp_path / "a.rst").write_text("Exercise 1\n----------\n\nCompute 1+2.\n\nSolution\n--------\n\n3\n")
+    (tmp_path / "b.ipynb").write_text('{"cells": [{"source": ["<p>Compute 1+2.</p>"]}]}')
+    result = run(tmp_path / "a.rst", tmp_path / "b.ipynb")
+    assert result.stderr.count("format_not_known (neither its ending nor") == 2 and not result.stdout
+    named = json.loads(run(tmp_path / "a.rst", "--format", "markdown").stdout)
+    assert (named["problem"], named["solution"]) == ("Compute 1+2.", "3")
+
+
+def test_macros_of_another_file_are_put_into_formulas(tmp_path):
+    (tmp_path / "main.tex").write_text(r"\newcommand{\half}[1]{\frac{#1}{2}} \newcommand{\N}{\mathbb{N}}")
+    exercise = r"\begin{exercise} Find $\half{n}$ for $n\in\N$. \end{exercise}\begin{solution} $\half 4$ \end{solution}"
+    (tmp_path / "one.tex").write_text(exercise)
+    (tmp_path / "info.xml").write_text(r"<docinfo><macros>\newcommand{\less}{a&lt;b}</macros></docinfo>")
+    (tmp_path / "two.ptx").write_text(
+        r"<section><exercise><statement><p>Is <m>\less</m>?</p></statement>"
+        r"<solution><p>Yes, <m>\half{x}</m>.</p></solution></exercise></section>"
+    )
+    rows = [json.loads(line) for line in run(tmp_path).stdout.splitlines()]
+    assert [(row["problem"], row["solution"]) for row in rows] == [
+        (r"Find $\frac{n}{2}$ for $n\in\mathbb{N}$.", r"$\frac{4}{2}$"),
+        ("Is $a<b$?", r"Yes, $\frac{x}{2}$."),
+    ]

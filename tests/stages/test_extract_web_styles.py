@@ -209,4 +209,139 @@ def test_of_several_solutions_in_one_box_the_first_counts_and_a_hint_is_none():
     several = (
         "::: box\n\nFirst one?\n\n:::: solution\n1\n::::\n\nSecond one?\n\n:::: solution\n2\n::::\n\n:::\n"
     )
-    assert ("First one?\nSecond one?", "1") not in pairs(several, "markdown")
+    assert pairs(several, "markdown") == [("First one?", "1")]
+
+
+def test_callouts_are_what_their_titles_say():
+    beside = (
+        "::: {.callout-note}\n## Exercise 2\n\nWhat is 2+3?\n:::\n\n"
+        '::: {.callout-caution collapse="true"}\n## Solution\n\nIt is 5.\n:::\n'
+    )
+    titled = (
+        '::: {.callout-tip title="Exercise 2"}\nWhat is 2+3?\n:::\n\n'
+        '::: {.callout-note collapse="true" title="Solution"}\nIt is 5.\n:::\n'
+    )
+    assert pairs(beside, "markdown") == pairs(titled, "markdown") == [("What is 2+3?", "It is 5.")]
+
+
+def test_values_that_a_program_fills_in_leave_no_exercise_and_blanks_do():
+    source = (
+        "<section><exercise><webwork><pg-code>$a=random(1,9);</pg-code><statement><p>Solve <m>x+{}=5</m>.</p>"
+        '<p><m>x=</m><var name="$x" width="5"/></p></statement><solution><p>3</p></solution>'
+        "</webwork></exercise></section>"
+    )
+    assert pairs(source.format('<var name="$a"/>'), "pretext") == []
+    assert pairs(source.format("2"), "pretext") == [("Solve $x+2=5$.\n$x=$", "3")]
+
+
+def answer(solution):
+    return extracted(f"### Problem 1\nFind it.\n\n### Solution\n{solution}\n", "markdown")[0]["answer"]
+
+
+def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
+    assert answer("$2+2=4$. Ответ: 4.") == "4"
+    assert answer("$1$, т.к. все числа равны") == "1"
+    assert answer("B, because 12 = 2*6") == "B"
+    assert answer(r"$L\approx 2.44$ (actual value $L=2.42$)") == r"L\approx 2.44"
+    assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
+    assert answer("Обе ситуации возможны.") is None
+    assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
+    assert (
+        answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
+        is None
+    )
+    assert answer(r"Then $\begin{aligned}x&=2+2\\&=\boxed{4}\end{aligned}$") == "4"
+    assert answer("Approximately $867$ meters.") == "$867$ meters"
+    assert answer("$x=3$ or $x=4$") == "$x=3$ or $x=4$"
+
+
+DETAILS = "<details>\n<summary>{}</summary>\n\n{}\n\n</details>\n\n"
+
+
+def test_summaries_that_ask_hide_answers_and_other_summaries_hide_text():
+    page = "# Networks\n\n" + "".join(
+        DETAILS.format(question, answer)
+        for question, answer in (
+            ("Which port does SSH use?", "It is 22.\n\nSee the manual."),
+            ("What do these do?\n\n- `cd`\n- `ls`", "- change\n- list"),
+            ("Describe <code>ping</code>", "It sends echo requests."),
+            ("How long is a byte?", "8 bits"),
+        )
+    )
+    assert pairs(page, "markdown") == [
+        ("Which port does SSH use?", "It is 22.\nSee the manual."),
+        ("What do these do?\n- `cd`\n- `ls`", "- change\n- list"),
+        ("Describe `ping`", "It sends echo requests."),
+        ("How long is a byte?", "8 bits"),
+    ]
+    assert all(row["confidence"] < 0.8 for row in extracted(page, "markdown"))  # a FAQ has this form
+    texts = ((f"Version {n}", "Fixed things.") for n in range(5))
+    assert pairs("# News\n\n" + "".join(DETAILS.format(*text) for text in texts), "markdown") == []
+
+
+def test_a_summary_that_only_says_show_hides_the_solution_of_what_stands_before():
+    page = "".join(f"### List {n} pods\n\n" + DETAILS.format("show", f"`get {n}`") for n in (1, 2, 3))
+    assert pairs(page, "markdown") == [(f"List {n} pods", f"`get {n}`") for n in (1, 2, 3)]
+
+
+def test_a_label_in_backticks_a_rule_below_a_label_and_dollars_that_are_prices():
+    one = "### Exercises 2.1-{0}\n***\nAdd {0} and 1. It costs $$$.\n\n### `Answer`\n{1}\n\n"
+    rows = extracted(one.format(1, 2) + one.format(2, 3), "markdown")
+    assert [(row["problem"], row["solution"], row["confidence"]) for row in rows] == [
+        ("Add 1 and 1. It costs $$$.", "2", 0.97),
+        ("Add 2 and 1. It costs $$$.", "3", 0.97),
+    ]
+    picture = r"![](http://a.b/c?f\(n)" + "\n\n"
+    lost = "### Problem 1\nOne?\n\n### Answer\n" + picture + "### Problem 2\nTwo?\n\n### Answer\n" + r"$g\)$"
+    assert [problem for problem, _ in pairs(lost, "markdown")] == ["One?", "Two?"]
+
+
+def test_an_admonition_ends_where_the_indentation_does():
+    one = (
+        '!!! warning "Exercise {0}: Sums"\n    Add {0} and 1.\n\n!!! details "Solution:"\n    It is {1}.\n\n'
+    )
+    one += "Other prose.\n\n"
+    assert pairs(one.format(1, 2) + one.format(2, 3), "markdown") == [
+        ("Sums\nAdd 1 and 1.", "It is 2."),
+        ("Sums\nAdd 2 and 1.", "It is 3."),
+    ]
+
+
+def test_a_line_within_a_sentence_may_begin_like_a_label():
+    asked = "Add 1 to the value obtained in\nexercise 7, and show all\nsteps. Check it."
+    assert pairs(f"### Problem 1\n{asked}\n\n### Solution\n5", "markdown") == [(asked, "5")]
+
+
+def test_items_of_paragraphs_keep_their_marks_and_the_last_of_them_is_no_answer():
+    source = (
+        "<section><exercise><statement><p>Two parts.</p><ol><li><p>Add <m>1</m>.</p></li><li><p>Add 2.</p></li></ol>"
+        "</statement><solution><ol><li><p><m>2</m></p></li><li><p>so <m>x=3</m></p></li></ol></solution>"
+        "</exercise></section>"
+    )
+    [row] = extracted(source, "pretext")
+    assert (row["problem"], row["answer"]) == ("Two parts.\n- Add $1$.\n- Add 2.", None)
+    choices = (
+        '<section><exercise><statement><p>Which is odd?</p><ol marker="A."><li><p>2</p></li><li>3</li></ol>'
+        "</statement><answer><p>B</p></answer></exercise></section>"
+    )
+    assert pairs(choices, "pretext") == [("Which is odd?\nA. 2\nB. 3", "B")]
+    long = "the number that leaves a remainder of one"
+    [row] = extracted(choices.replace("3<", f"{long}<").replace("<p>B", f"<p>B. {long}"), "pretext")
+    assert (row["answer"], row["confidence"]) == ("B", 0.97)
+
+
+def test_a_file_may_be_one_exercise():
+    one = "<exercise><statement><p>Add 1 and 2.</p></statement><solution><p>3</p></solution></exercise>"
+    assert pairs(one, "pretext") == [("Add 1 and 2.", "3")]
+    task = "<task><statement><p>Find {}.</p></statement><answer><p>{}</p></answer></task>"
+    tasks = "<introduction><p>Let <m>a=1</m>.</p></introduction>" + task.format("a", 1) + task.format("2a", 2)
+    assert pairs(f"<exercise>{tasks}</exercise>", "pretext") == [
+        ("Let $a=1$.\nFind a.", "1"),
+        ("Let $a=1$.\nFind 2a.", "2"),
+    ]
+
+
+def test_a_diagram_of_arrows_is_a_picture():
+    source = r"\begin{problem} Prove it. \begin{tikzcd} A \ar[r, two heads] & B \end{tikzcd} "
+    source += r"\begin{sol} By chase. \end{sol}\end{problem}"
+    assert pairs(source, "latex") == [("Prove it. ![]()", "By chase.")]

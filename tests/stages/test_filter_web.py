@@ -164,6 +164,8 @@ def test_good_exercises_pass_every_rule(problem, solution, answer):
     ("problem", "reason"),
     [
         ("Use the slope that you found in the previous exercise.", "refers_to_figure_or_other"),
+        ("Take the logarithm of both sides of your equation.", "refers_to_figure_or_other"),
+        ("Add the number of part $a$ to both sides.", "refers_to_figure_or_other"),
         ("Solve for x. Then use it for the following exercises.\n$2x=10$", "refers_to_figure_or_other"),
         ("For the following exercises, use the graph shown.\nFind the slope.", "refers_to_figure_or_other"),
         ("For the following exercises, simplify.", "refers_to_figure_or_other"),

@@ -76,7 +76,7 @@ _OF_AN_EXERCISE = re.compile(
     rf"\s*#?{_SMALL}?\s*[.:]*"
 )
 HIDES = re.compile(r"\W*(?:hide|close|collapse)\b", re.IGNORECASE)
-_DECORATION = " ¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
+_DECORATION = " `¶§#[]()✔✓✅☑★☆⭐▶►▷▼▽▾▸»›>+*•·👉💡🔽⬇→↓—–-"
 _LETTER_A = re.compile(rf"A(?:{NUMBER}\s*[.:)–—-]?|\s*:)\s*")
 """One letter is a label only as `A:` or `A12.`: "a", "a." and "A)" are choices and parts of exercises."""
 _FIRST_OPTION = re.compile(r"\W*A\s*[:：]")
@@ -200,6 +200,12 @@ def is_aside_label(text: str) -> bool:
     """True for a text that labels a hint or a discussion and nothing else."""
     label = _whole_label(text) if text else None
     return label is not None and label.part is Part.ASIDE
+
+
+def is_problem_title(text: str) -> bool:
+    """True for "Exercise 2", "Exercise 2: Sums" and the like."""
+    label = (_whole_label(text) or prefix_label(text)) if text else None
+    return label is not None and label.part is Part.PROBLEM
 
 
 def is_solution_label(text: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from stages.extract_web.labels.blocks import Mark, Page
-from stages.extract_web.labels.instructions import instruction_blocks
+from stages.extract_web.labels.instructions import ASKS, instruction_blocks
 from stages.extract_web.labels.labels import Label, Part, find_label, is_first_option
 from stages.extract_web.labels.numbering import (
     Numbered,
@@ -24,6 +24,11 @@ from stages.extract_web.labels.numbering import (
 MAX_RUNS = 50
 """Numbered runs of a page that are tried, the longest first."""
 SOLVES = frozenset([Part.SOLUTION, Part.ANSWER])
+MIN_QUESTIONS = 3
+"""Summaries with a question mark, or that say "show"; fewer may be headings of a text."""
+_SHOWS = re.compile(
+    r"\W*(?:click\s+(?:here\s+)?to\s+)?(?:show|reveal|unhide|peek)(?:\s+(?:it|me|here))?\W*", re.IGNORECASE
+)
 MIN_SOLVED_SHARE = 0.25
 OPTION_BLOCKS = 2
 """Blocks after the first option in which the second one begins: an option may have a line of code."""
@@ -57,13 +62,34 @@ def _drop_options(page: Page, labels: list[Label | None]) -> None:
 
 
 def _add_hidden_answers(page: Page, labels: list[Label | None]) -> None:
-    """What a question in a `summary` hides is its answer, where nothing hidden has a label."""
+    """What a question in a `summary` hides is its answer, where neither that nor what follows is labelled as such.
+
+    A summary without a label is a question where some have a question mark and most ask for something. A summary
+    that only says "show" hides the solution of what stands before it.
+    """
+    hidden: dict[int, int] = {}
     for index, (block, label) in enumerate(zip(page.blocks, labels, strict=True)):
-        if block.kind != "toggle" or not label or label.part is not Part.PROBLEM or not label.rest:
+        is_open = label is None or (label.part is Part.PROBLEM and label.rest)
+        end = page.box(index, len(page.blocks)) if block.kind == "toggle" and is_open else None
+        after = labels[end] if end and end < len(labels) else None
+        if end and not any(labels[index + 1 : end]) and not (after and after.part in SOLVES):
+            hidden[index] = end
+    texts = {index: page.blocks[index].text.rstrip() for index in hidden}
+    shows = {index for index, text in texts.items() if _SHOWS.fullmatch(text)}
+    questions = sum("?" in text or "？" in text for text in texts.values())
+    asking = sum(bool(ASKS.search(text) or "？" in text) for text in texts.values())
+    for index, end in hidden.items():
+        if index in shows:
+            if len(shows) >= MIN_QUESTIONS:
+                labels[index] = Label(Part.SOLUTION, "", "", end=end, rule="markup")
             continue
-        end = page.box(index, len(page.blocks))  # of the `details` that begins with it
-        if end and not any(labels[index + 1 : end]):
-            labels[index + 1] = Label(Part.SOLUTION, page.blocks[index + 1].text, "", end=end, rule="markup")
+        if labels[index] is None:
+            if questions < MIN_QUESTIONS or 2 * asking < len(texts):
+                continue
+            labels[index] = Label(Part.PROBLEM, page.blocks[index].text, "", end=index + 1)
+        first = page.blocks[index + 1]
+        rest = f"- {first.text}" if first.kind == "item" else first.text
+        labels[index + 1] = Label(Part.SOLUTION, rest, "", end=end, rule="markup")
 
 
 def _drop_stray_numbers(page: Page, labels: list[Label | None]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from stages.extract_web.pairing.confidence import confidence, evidence
 from stages.extract_web.pairing.exercises import Exercise
-from stages.extract_web.pairing.short_answer import short_answer
+from stages.extract_web.pairing.short_answer import chosen_letter, short_answer
 
 
 def candidate_rows(
@@ -21,7 +21,8 @@ def candidate_rows(
             "url": page["url"],
             "problem": exercise.problem,
             "solution": exercise.solution,
-            "answer": short_answer(exercise.solution, exercise.answer, max_answer_characters),
+            "answer": chosen_letter(exercise.problem, exercise.answer or exercise.solution or "")
+            or short_answer(exercise.solution, exercise.answer, max_answer_characters),
             "instructions": exercise.instructions,
             "number": exercise.number,
             "evidence": evidence(exercise),

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from stages.extract_web.labels.labels import Part, prefix_label
 from stages.extract_web.pairing.exercises import Exercise
+from stages.extract_web.pairing.short_answer import chosen_letter
 
 MEASURED = {
     "marked": 0.97,
@@ -104,9 +105,11 @@ def _holds(text: str, parts: Sequence[Part], number: str) -> bool:
 
 
 def _holds_solution(exercise: Exercise) -> bool:
-    """True where the solution's own text stands in the problem: the problem reaches too far."""
+    """True where the solution's own text stands in the problem, and not as one of its choices: that reaches too far."""
     solution = "".join((exercise.solution or "").split())
-    return len(solution) >= MIN_HELD_CHARACTERS and solution in "".join(exercise.problem.split())
+    if len(solution) < MIN_HELD_CHARACTERS or solution not in "".join(exercise.problem.split()):
+        return False
+    return chosen_letter(exercise.problem, exercise.solution or "") is None
 
 
 def _is_out_of_order(before: str, own: str, after: str) -> bool:

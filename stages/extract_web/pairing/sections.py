@@ -106,7 +106,10 @@ def _extent(
     for i in range(index + 1, end):
         other = page.blocks[i]
         is_boundary = other.kind == "heading" and (not block.level or other.level <= block.level)
-        if other.kind == "rule" or (is_boundary and not labels[i]):
+        is_rule = other.kind == "rule" and (
+            i > index + 1 or label.rest
+        )  # right below a label it is decoration
+        if is_rule or (is_boundary and not labels[i]):
             return i
     return end
 

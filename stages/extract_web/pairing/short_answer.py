@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from stages.algorithms.answers.extraction import extract_answer, is_prose
+from stages.extract_web.labels.label_words import ANSWER_NOUNS
 
 _FORMULA = re.compile(r"\$([^$]+)\$")
 _CONCLUDES = re.compile(
@@ -13,11 +14,36 @@ _CONCLUDES = re.compile(
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _BROKEN_LINE = re.compile(r"\n(?=[a-z])")
 """A page may end a line after a formula: a sentence that goes on in small letters is one."""
-_SUM = re.compile(r"[-\d+*/().,\s]*\d[-\d+*/().,\s]*=\s*([-+]?\d[\d,]*(?:\.\d+)?)")
+_SUM = re.compile(r"[-−\d+*/().,\s]*\d[-−\d+*/().,\s]*=\s*([-−+]?\d[\d,]*(?:\.\d+)?)")
 """An equation of numbers only, `9-4=5`: its right side is the answer."""
 MAX_AFTER = 20
 """Characters that may follow "the answer is x": a sign, a unit, a closing tag."""
-_PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s", re.DOTALL | re.IGNORECASE)
+_WORD = re.compile(r"[^\W\d_]{3,}")
+_LABEL = re.compile(rf"(?:\A|[.!?;]\s|\n)\W*(?:{ANSWER_NOUNS})\s*[:：]\s*", re.IGNORECASE)
+"""The label of an answer within a solution, in other languages than English."""
+_REASON = re.compile(
+    r"(?<=\S)(?:\s+\((?=[^()]*[^\W\d_]{3}).*\)"
+    r"|[,;:]?\s+(?:because|since|т\.\s?к\.|так\s+как|потому|поскольку|weil|denn|da|car|parce|puisque|porque"
+    r"|pues|perché|poiché|omdat|want|ponieważ|bo)\s.*|[,，]?\s*因为.*)\Z",
+    re.IGNORECASE,
+)
+"""What follows a short answer and is none: a reason, words in parentheses."""
+_CHOICE = re.compile(r"\(?([A-H])\s*[.:)]\s*\S[^\n]*")
+_ABOUT = re.compile(r"(?:approximately|about|roughly|around)\s+(?=[$\d])", re.IGNORECASE)
+_IN_MATRIX = re.compile(
+    r"\\(?:boxed|fbox|framebox)\b(?:(?!\\begin|\\boxed|\\fbox)[^$])*\\end\{(?:[a-zA-Z]?matrix|smallmatrix|array)\}"
+)
+"""A box around an entry of a matrix: a pivot, not an answer."""
+_NO_ANSWER = re.compile(
+    r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omitted|skipped|unsolved|done|proof|graph|code"
+    r"|implementation|exercise|todo|n/?a)\W*|see\b.*"
+    r"|(?:theorem|lemma|exercise|problem|section|figure|equation)\s+[\d(].*",
+    re.IGNORECASE,
+)
+"""A remark or a pointer in place of a solution."""
+_UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
+"""Chinese and Japanese have no spaces between words."""
+_PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ", re.DOTALL | re.IGNORECASE)
 """An exercise of parts has an answer for each."""
 _UNIT = (
     r"(?!(?:more|less|fewer|greater|larger|smaller|times|than|of|and|or|if|when|for|in|at|to|the|an?|as|by|with|from|on"
@@ -40,6 +66,13 @@ _FOLLOWS = re.compile(r"\b(?:so|then|thus|hence|therefore|since|because|as|if|wh
 _IS = re.compile(r"\b(?:is|are)\b", re.IGNORECASE)
 
 
+def chosen_letter(problem: str, solution: str) -> str | None:
+    """The letter of a solution that is one of the problem's choices with its text ("B. Two"); None for others."""
+    choice = _CHOICE.fullmatch(solution.strip())
+    listed = choice and re.search(rf"^[-\s]*{choice[1]}\s*[.:)]", problem, re.MULTILINE)
+    return choice[1] if choice and listed else None
+
+
 def short_answer(solution: str | None, labelled: str | None, max_characters: int) -> str | None:
     """The answer under the page's own answer label, or the one that the solution ends in; None when in doubt.
 
@@ -56,15 +89,18 @@ def short_answer(solution: str | None, labelled: str | None, max_characters: int
 def _stated(text: str, max_characters: int) -> str | None:
     if _PARTS.match(text):
         return None
+    *_, label = [0, *(found.end() for found in _LABEL.finditer(text))]
+    text = _ABOUT.sub("", text[label:], count=1) if len(text) <= max_characters else text[label:]
     found = extract_answer(text)
     if text.rpartition("\n")[2].startswith("- "):
         return None  # the last of several
-    if found.rule == "marker" and not _ends_in(text, found.text or ""):
+    is_pivot = found.rule == "box" and _IN_MATRIX.search(text)
+    if is_pivot or (found.rule == "marker" and not _ends_in(text, found.text or "")):
         answer = None
     elif found.is_marked:
         answer = _bare(found.text or "")
     elif _is_answer_itself(text, max_characters):
-        answer = _bare(text)
+        answer = _bare(_REASON.sub("", text.strip().rstrip(".")))
     else:
         answer = _conclusion(text)
     return answer if answer and len(answer) <= max_characters and "![" not in answer else None
@@ -72,9 +108,15 @@ def _stated(text: str, max_characters: int) -> str | None:
 
 def _is_answer_itself(text: str, max_characters: int) -> bool:
     """True for one short line that neither is a sentence nor draws a conclusion."""
-    if len(text) > max_characters or "\n" in text.strip():
+    if len(text) > max_characters or "\n" in text.strip() or _NO_ANSWER.fullmatch(text.strip()):
         return False
-    return not _CONCLUDES.search(text) and not is_prose(_FORMULA.sub(" ", text))
+    text = _REASON.sub("", text.strip().rstrip("."))
+    words = _FORMULA.sub(" ", text)
+    longer = _WORD.findall(words)
+    is_foreign_prose = (len(longer) > 1 and not all(map(str.isascii, longer))) or _UNSPACED_PROSE.search(
+        words
+    )
+    return not _CONCLUDES.search(text) and not is_prose(words) and not is_foreign_prose
 
 
 def _ends_in(text: str, answer: str) -> bool:
@@ -110,5 +152,5 @@ def _bare(answer: str) -> str:
     if numbers:
         return numbers[1]
     last = answer.rpartition("=")[2].strip()
-    is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>]|\\\\|\\[lg]e", answer)
+    is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>$]|\\\\|\\[lg]e", answer)
     return last if is_chain and last.count("{") == last.count("}") else answer

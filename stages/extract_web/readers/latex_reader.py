@@ -1,8 +1,8 @@
 r"""LaTeX to exercises: environments and commands that name exercises, solutions and answers, read by a scanner of ours.
 
 No macro is run. Environments are known by their names' beginnings (`exercise`, `nexercise`, `prob`, `soln`), commands
-by theirs (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are left out, and
-argument-free `\newcommand`s of the file are put in, once.
+by theirs (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are left out. The
+file's macros are put into formulas; into the text those that are words alone, once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from stages.algorithms.latex_macros import definitions, expander
 from stages.extract_web.pairing.exercises import Exercise
 from stages.extract_web.readers.latex_text import MATH, brace_ends, braced, plain
 
@@ -89,6 +90,10 @@ def read_latex(content: str) -> list[Exercise]:
 
 
 def _with_macros(source: str) -> str:
+    defined = definitions(source)
+    if defined:
+        expanded = expander(defined)
+        source = MATH.sub(lambda formula: expanded(formula[0]), source)
     macros = dict(_MACRO.findall(source)[:500])
     if not macros:
         return source

@@ -21,7 +21,7 @@ _REFERENCE = re.compile(r"\\(?:[A-Za-z]*ref|cite[A-Za-z]*)\*?\s*(?:\[[^\]]*\]){0
 _LINK = re.compile(r"\\(?:hypertarget|hyperlink|href)\s*\{[^{}]*\}|\\hyperref\s*\[[^\]]*\]")
 """What stands before the words of a link."""
 _PICTURE = re.compile(r"\\(?:includegraphics|Figures?)\*?\s*(?:\[[^\]]*\])?\s*(?:\{[^{}]*\})+")
-_DRAWING = re.compile(r"\\begin\{(tikzpicture|pspicture|picture|asy)\}")
+_DRAWING = re.compile(r"\\begin\{(tikzpicture|tikzcd|circuitikz|pspicture|picture|asy)\}")
 _ITEM = re.compile(r"\\(?:item|task)\b\s*(?:\[([^\]]{0,40})\])?\s*")
 _LINE = re.compile(
     r"\\\\(?:\*|\[[^\]]*\])?|\\(?:par|newline|(?:line|page)break|(?:small|med|big)skip)\b(?:\[\d\])?"

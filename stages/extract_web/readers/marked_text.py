@@ -11,7 +11,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from stages.extract_web.labels.labels import is_aside_label, is_solution_label
+from stages.extract_web.labels.labels import (
+    is_aside_label,
+    is_problem_title,
+    is_solution_label,
+    is_whole_label,
+)
 from stages.extract_web.pairing.exercises import Exercise
 from stages.extract_web.readers.markup import part_of_words, tokens
 from stages.extract_web.readers.text_reader import read_text
@@ -70,10 +75,13 @@ def read_marked_text(content: str) -> list[Exercise]:
     for box in boxes:
         if box.part in _SOLVES and is_aside_label(_heading(box)):
             box.part = "aside"
+        elif not box.part and not box.is_code and box.sign:
+            box.part = _part_of_title(_heading(box))
     around = {id(box.outer): box.outer for box in boxes if box.part in _SOLVES and box.outer}
     for box in around.values():  # each once: it may hold thousands of solutions
-        if _ends_in_solutions(box) and _asks(box):
+        if _asks(box) and not any(isinstance(one, _Box) and one.part == "problem" for one in box.content):
             box.part = "problem"
+            box.content = _first_question(box)
     if not any(box.part in _SOLVES for box in boxes):
         return []
     return _paired([box for box in boxes if box.part])
@@ -99,15 +107,22 @@ def _heading(box: _Box) -> str:
     return first.strip(" #") if _HEADING.match(first) else ""
 
 
-def _ends_in_solutions(box: _Box) -> bool:
-    """True for a container in which only solutions, answers and hints come after the text: there is one exercise."""
-    parts = [
-        one.part if isinstance(one, _Box) else "text"
-        for one in box.content
-        if isinstance(one, _Box) or one.strip()
-    ]
-    first = next((place for place, part in enumerate(parts) if part in _SOLVES), len(parts))
-    return "problem" not in parts and {*parts[first:]} <= {*_SOLVES, "aside"}
+def _part_of_title(title: str) -> str:
+    """What a box that its class says nothing about is by its title: Quarto's callouts have them."""
+    if is_solution_label(title):
+        return "solution"
+    return "problem" if is_problem_title(title) else ""
+
+
+def _first_question(box: _Box) -> list[str | _Box]:
+    """The content up to the first solutions, where text follows these: an afterword, or another question."""
+    solved = False
+    for place, one in enumerate(box.content):
+        part = one.part if isinstance(one, _Box) else "" if one.strip() else "aside"
+        if solved and part not in (*_SOLVES, "aside"):
+            return box.content[:place]
+        solved |= part in _SOLVES
+    return box.content
 
 
 def _asks(box: _Box) -> bool:
@@ -173,7 +188,7 @@ def part_of_attributes(given: str) -> str:
     """What a container is by its name, classes, identifier or title; empty for others."""
     title = _TITLE.search(given)
     if title:
-        return "solution" if is_solution_label(title[1].strip()) else ""
+        return _part_of_title(title[1].strip())
     for found in _CLASS.finditer(given):
         for name in next(filter(None, found.groups()), "").split():
             words = tokens(name)
@@ -221,7 +236,7 @@ def _follows(solution: _Box, last: _Box) -> bool:
 
 def _text(box: _Box) -> str:
     blocks = read_text("\n".join(_lines(box))).blocks
-    if len(blocks) > 1 and blocks[0].kind == "heading" and is_solution_label(blocks[0].text):
+    if len(blocks) > 1 and blocks[0].kind == "heading" and is_whole_label(blocks[0].text):
         blocks = blocks[1:]
     return "\n".join(
         f"- {block.text}" if block.kind == "item" else block.text for block in blocks if block.text

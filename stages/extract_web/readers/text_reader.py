@@ -13,13 +13,20 @@ _RULE = re.compile(r"(?:[-*_]\s*){3,}")
 _UNDERLINE = re.compile(r"={3,}|-{3,}")
 _LEAD = re.compile(r"(?:\*\*|__)(.+?)(?:\*\*|__)")
 _LIGHT_LEAD = re.compile(r"[*_](?![*_\s])([^*_\n]{1,60})[*_](?![*_])")
-_DELIMITERS = re.compile(r"\\\((.{1,4000}?)\\\)|\\\[(.{1,4000}?)\\\]", re.DOTALL)
+_DELIMITERS = re.compile(r"\\\(((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\)|\\\[((?:[^\n]|\n(?!\s*\n)){1,4000}?)\\\]")
+"""No formula goes on behind a blank line."""
+_DISPLAY = re.compile(r"(?<!\$)\$\$(?!\$)")
+"""Begins or ends a formula on lines of its own; `$$$` is a price."""
 _COMMENT = re.compile(r"<!--.*?(?:-->|$)", re.DOTALL)
 _FRONT = re.compile(r"\A---\n(?:[^\n]*\n){0,60}?---\n")
 _QUOTE = re.compile(r"\s{0,3}>!?\s?")
 _FENCE = re.compile(r"\s*(?:```|~~~)")
-_BOX = re.compile(r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*\{?\.?([\w-]*)\}?\s*[\"“]?([^\"”{}]*)[\"”]?\s*")
-_SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,500}?)</summary>", re.IGNORECASE | re.DOTALL)
+_BOX = re.compile(
+    r"\s*(?:\?\?\?\+?|!!!|:{3,})\s*(?:\{\.?([\w-]*)[^{}]*\}|([\w-]*))\s*[\"“]?([^\"”{}]*)[\"”]?\s*"
+)
+_SUMMARY = re.compile(r"<summary[^<>]{0,200}>(.{0,2000}?)</summary>", re.IGNORECASE | re.DOTALL)
+_CODE = re.compile(r"</?(?:code|kbd|tt)>", re.IGNORECASE)
+_END_OF_DETAILS = re.compile(r"</details\s*>", re.IGNORECASE)
 _TAG = re.compile(
     r"</?(?:details|div|section|p|span|b|strong|em|i|summary|center|br)\b[^<>]*>", re.IGNORECASE
 )
@@ -29,14 +36,20 @@ _CELL_RULE = re.compile(r"\|?[\s:|-]+\|[\s:|-]*")
 
 
 def read_text(content: str) -> Page:
-    """Blocks of a Markdown or plain text page; a flat page, since such text shows no boxes."""
+    """Blocks of a Markdown or plain text page; a flat page but for `details`, since such text shows no other boxes."""
     reader = _Lines()
     content = _COMMENT.sub("", _FRONT.sub("", content.replace("\r\n", "\n")))
-    content = _SUMMARY.sub(lambda found: f"\n\n\0{tidy(_TAG.sub('', found[1]))}\n\n", content)
+    content = _END_OF_DETAILS.sub("\n\n\0\n\n", content) if "<summary" in content.lower() else content
+    content = _SUMMARY.sub(_one_line, content)
     for line in [*_DELIMITERS.sub(_with_dollars, content).splitlines(), ""]:
         reader.line(line)
     reader.end()
     return reader.page.finish()
+
+
+def _one_line(summary: re.Match[str]) -> str:
+    text = _TAG.sub("", _CODE.sub("`", summary[1]))
+    return "\n\n\0" + "\1".join(line.strip() for line in text.splitlines() if line.strip()) + "\n\n"
 
 
 class _Lines:
@@ -47,6 +60,8 @@ class _Lines:
         self.lines: list[str] = []
         self.is_quoted = False
         self.is_code = self.is_formula = False
+        self.open: list[tuple[int, int | None]] = []
+        """First blocks of the `details` and admonitions that are open, with the latter's indentation."""
 
     def line(self, line: str) -> None:
         """One line of the page."""
@@ -58,13 +73,23 @@ class _Lines:
         if _FENCE.match(line) and not self.is_formula:
             self.fence(line)
             return
-        if not self.is_code and line.count("$$") % 2:
+        self.end_admonitions(line)
+        if not self.is_code and len(_DISPLAY.findall(line)) % 2:
             self.is_formula = not self.is_formula
         elif not self.is_code and not self.is_formula:
             self.plain_line(line)
             return
         if line.strip() or self.lines:
             self.lines.append(line)
+
+    def end_admonitions(self, line: str) -> None:
+        """`!!! note` holds what is indented further than it is."""
+        if self.is_code or self.is_formula or not line.strip():
+            return
+        indent = len(line) - len(line.lstrip())
+        while self.open and self.open[-1][1] is not None and indent <= self.open[-1][1]:
+            self.end()
+            self.page.close_container(self.open.pop()[0])
 
     def fence(self, line: str) -> None:
         """A line that begins a block of code or ends it."""
@@ -89,17 +114,27 @@ class _Lines:
         elif _RULE.fullmatch(stripped):
             self.end()
             self.page.blocks.append(Block("", "rule"))
+        elif stripped == "\0":
+            self.end()
+            if self.open:
+                self.page.close_container(self.open.pop()[0])
         elif box or stripped.startswith("\0"):
             self.end()
+            if not stripped.startswith(":"):
+                indent = len(line) - len(line.lstrip()) if box else None
+                self.open.append((len(self.page.blocks), indent))
+            name = (box[1] or box[2] or "") if box else ""
             title = (
-                box[2].strip() or (box[1] if is_whole_label(box[1]) else "") if box else stripped[1:].strip()
+                box[3].strip() or (name if is_whole_label(name) else "")
+                if box
+                else stripped[1:].replace("\1", "\n")
             )
             if title:
                 self.add(Block(_plain(title), "toggle", 0, _plain(title)))
         elif not stripped:
             self.end()
         else:
-            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped)):
+            if self.lines and (_ITEM.match(stripped) or _begins_part(stripped, self.lines[-1])):
                 self.end()
             self.lines.append(line)
 
@@ -138,7 +173,10 @@ class _Lines:
         self.add(Block(_plain(text), "paragraph", 0, _plain(lead[1]) if is_lead else ""))
 
 
-def _begins_part(line: str) -> bool:
+def _begins_part(line: str, before: str) -> bool:
+    """True for a line that begins with a label; in small letters within a sentence it is none ("see\\nexercise 2")."""
+    if line[0].islower() and before.rstrip()[-1:] not in tuple(".:;!?"):
+        return False
     return is_whole_label(_plain(line)) or prefix_label(_plain(line)) is not None
 
 

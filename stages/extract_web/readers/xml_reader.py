@@ -5,11 +5,14 @@ The parser resolves no entities, loads no DTD, opens no connection, and recovers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from html import unescape
 
 from lxml import etree
 from lxml.etree import _Element
 
+from stages.algorithms.latex_macros import definitions, expander
 from stages.extract_web.labels.blocks import decoded, tidy
 from stages.extract_web.labels.instructions import is_instruction
 from stages.extract_web.pairing.exercises import Exercise
@@ -26,14 +29,18 @@ BLOCKS = names(
     "statement problem solution answer introduction caption title program pre me men md mdn conclusion"
 )
 DROPPED = names(
-    "idx index notation latex-image metadata shortdescription description setup colspec source asymptote sage"
+    "idx index notation latex-image metadata shortdescription description setup pg-code pg-macros colspec source "
+    "asymptote sage"
 )
 _TASKS = names("task webwork")
 _SOLVES = names("solution answer")
 FORMULAS = names("m me men md mdn alignmath")
 REFERENCES = names("xref link url cite")
 """Without words of their own they show the number or title of what they refer to."""
+_ITEM_OF_PARAGRAPHS = re.compile(r"^(-|\(?(?:[A-Za-z]|\d{1,3})[.)]) *\n\s*(?!-)", re.MULTILINE)
+_DOLLARS = re.compile(r"\$[^$]{1,4000}\$")
 MAX_DEPTH = 100
+MAX_LETTERS = 26
 
 
 class NotXml(Exception):
@@ -57,9 +64,40 @@ def read_xml(content: str) -> list[Exercise]:
         raise NotXml(str(error)) from error
     if root is None:
         raise NotXml("no element")
+    _expand_macros(root, content)
+    _mark_items(root)
+    if _is_exercise(root):  # a file of its own, which a book includes
+        return list(_exercises(root, ""))
     found: list[Exercise] = []
     _collect(root, "", 0, found)
     return found
+
+
+def _expand_macros(root: _Element, content: str) -> None:
+    """Puts the macros that the file defines, in PreTeXt's `macros` or a comment, into its formulas."""
+    defined = definitions(unescape(content))
+    if not defined:
+        return
+    expanded = expander(defined)
+    for element in root.iter(etree.Element):
+        if name_of(element) in FORMULAS or name_of(element) == "mrow":
+            element.text = expanded(element.text or "")
+        elif "$" in (element.text or ""):
+            element.text = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.text or "")
+        if "$" in (element.tail or ""):
+            element.tail = _DOLLARS.sub(lambda formula: expanded(formula[0]), element.tail or "")
+
+
+def _mark_items(root: _Element) -> None:
+    """Gives the items of a list with letters or numbers (`<ol marker="A.">`) theirs: answers name them."""
+    for items in root.iter("{*}ol"):
+        marker = items.get("marker") or items.get("label") or ""
+        first = next((sign for sign in marker if sign in "Aa1"), "")
+        for place, item in enumerate(items.iterchildren("{*}li") if first else ()):
+            number = (
+                str(place + 1) if first == "1" else chr(ord(first) + place) if place < MAX_LETTERS else ""
+            )
+            item.set("mark", marker.replace(first, number))
 
 
 def _collect(element: _Element, shared: str, depth: int, found: list[Exercise]) -> None:
@@ -89,15 +127,21 @@ def _exercises(element: _Element, shared: str) -> Iterator[Exercise]:
     """One exercise; or one for each task, the common beginning before its own text."""
     tasks = [child for child in element if name_of(child) in ("task", "webwork")]
     if not tasks:
-        yield _exercise(element, "", shared)
+        if not _is_computed(element):
+            yield _exercise(element, "", shared)
         return
     before = [child for child in element if name_of(child) in ("introduction", "statement")]
     beginning = "\n".join(filter(None, map(_text, before)))
     for task in tasks:
         inner = next((child for child in task if name_of(child) == "webwork"), task)
         exercise = _exercise(inner, beginning, shared)
-        if exercise.problem:
+        if exercise.problem and not _is_computed(inner):
             yield exercise
+
+
+def _is_computed(element: _Element) -> bool:
+    """True where a program fills a value in: WeBWorK's `<var name="$a"/>`; one with a width or a form is a blank."""
+    return any(not (var.get("width") or var.get("form")) for var in element.iter("{*}var") if var.get("name"))
 
 
 def _exercise(element: _Element, beginning: str, shared: str) -> Exercise:
@@ -125,7 +169,8 @@ def _first_text(element: _Element, name: str) -> str | None:
 def _text(element: _Element) -> str:
     pieces: list[str] = []
     _render(element, pieces, 0)
-    lines = (line.strip() for line in tidy("".join(pieces)).split("\n"))
+    text = _ITEM_OF_PARAGRAPHS.sub(r"\1 ", tidy("".join(pieces)))
+    lines = (line.strip() for line in text.split("\n"))
     return without_descriptions("\n".join(line for line in lines if line not in ("", "-")))
 
 
@@ -156,7 +201,7 @@ def _has_words(element: _Element) -> bool:
 def _render_children(element: _Element, name: str, pieces: list[str], depth: int) -> None:
     is_block = name in BLOCKS
     if is_block:
-        pieces.append("\n- " if name in ("item", "li") else "\n")
+        pieces.append(f"\n{element.get('mark') or '-'} " if name in ("item", "li") else "\n")
     opening, closing = {"q": ("“", "”"), "sup": ("^", ""), "sub": ("_", "")}.get(name, ("", ""))
     pieces.append(opening + (element.text or "").replace("\n", " "))
     is_row = name == "row"

@@ -1,0 +1,160 @@
+r"""LaTeX macros that a text defines, put into the formulas that use them: `\R` becomes `\mathbb{R}`.
+
+Nothing is executed: `\newcommand`, `\providecommand`, `\def` and `\DeclareMathOperator` with braces, no conditionals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+_DEFINES = re.compile(
+    r"\\(?:(?:re)?new|provide)command\*?\s*(?:\{\s*\\(?P<braced>[A-Za-z]+)\s*\}|\\(?P<bare>[A-Za-z]+))"
+    r"\s*(?:\[(?P<count>\d)\]\s*(?:\[(?P<default>[^\[\]]{0,200})\]\s*)?)?(?=\{)"
+    r"|\\DeclareMathOperator(?P<star>\*?)\s*(?:\{\s*)?\\(?P<operator>[A-Za-z]+)\s*(?:\}\s*)?(?=\{)"
+    r"|\\def\s*\\(?P<plain>[A-Za-z]+)\s*(?:(?P<places>(?:#\d)+)\s*)?(?=\{)"
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_PLACE = re.compile(r"#([1-9])")
+_TOKEN = re.compile(r"\s*(\\[A-Za-z]+|\\?.)", re.DOTALL)
+_OPTION = re.compile(r"\s*\[([^\[\]]{0,200})\]")
+_SPACE = re.compile(r"\s*")
+_NO_MATHS = re.compile(r"\\(?:ensuremath|xspace|protect)\b\s*")
+_BEFORE_PLACE = re.compile(r"(\\[A-Za-z]+)#")
+"""`\\bf#1` must not become `\\bfx`."""
+MAX_MACROS = 2_000
+MAX_BODY = 2_000
+"""Characters of a definition or an argument."""
+MAX_FORMULA = 20_000
+"""Characters of a formula that is looked at."""
+MAX_ROUNDS = 10
+"""Macros in macros; a macro that holds itself stops here, or at the limit of growth."""
+
+
+class Macro(NamedTuple):
+    """`default` is that of the first argument, None where it must be given."""
+
+    arguments: int
+    default: str | None
+    body: str
+
+
+def definitions(text: str) -> dict[str, Macro]:
+    """Name -> macro, the last definition of each; at most `MAX_MACROS`."""
+    found: dict[str, Macro] = {}
+    for one in _DEFINES.finditer(text):
+        body = _in_braces(text, one.end())
+        if body is None or len(found) >= MAX_MACROS:
+            continue
+        if one["operator"]:
+            starred = f"\\operatorname{one['star']}{{{body}}}"
+            found[one["operator"]] = Macro(0, None, starred)
+        else:
+            count = int(one["count"] or 0) or len(one["places"] or "") // 2
+            name = one["braced"] or one["bare"] or one["plain"]
+            body = _BEFORE_PLACE.sub(r"\1 #", _NO_MATHS.sub("", body))
+            found[name] = Macro(count, one["default"], body)
+    return found
+
+
+def agreed(texts: Iterable[str]) -> dict[str, Macro]:
+    """The macros of several texts, without those that two of them define differently."""
+    found: dict[str, Macro] = {}
+    disputed: set[str] = set()
+    for text in texts:
+        for name, macro in definitions(text).items():
+            if found.setdefault(name, macro) != macro:
+                disputed.add(name)
+    return {name: macro for name, macro in found.items() if name not in disputed}
+
+
+def used(text: str, macros: Mapping[str, Macro]) -> str:
+    """Definitions of the macros that `text` uses and does not define, those that they use included."""
+    wanted: dict[str, Macro] = {}
+    own = definitions(text)
+    left = [text]
+    while left:
+        for name in re.findall(r"\\([A-Za-z]+)", left.pop()):
+            if name in macros and name not in wanted and name not in own:
+                wanted[name] = macros[name]
+                left.append(macros[name].body)
+    return "".join(
+        f"\\newcommand{{\\{name}}}"
+        f"{f'[{macro.arguments}]' if macro.arguments else ''}"
+        f"{f'[{macro.default}]' if macro.default is not None else ''}{{{macro.body}}}\n"
+        for name, macro in wanted.items()
+    )
+
+
+def expander(macros: Mapping[str, Macro]) -> Callable[[str], str]:
+    """A function that writes a formula without these macros; one that grows beyond measure is left as it is."""
+    if not macros:
+        return lambda formula: formula
+    names = "|".join(map(re.escape, sorted(macros, key=len, reverse=True)))
+    call = re.compile(rf"\\({names})(?![A-Za-z])")
+
+    def expanded(formula: str) -> str:
+        limit = 20 * len(formula) + 1_000
+        text = formula
+        for _ in range(MAX_ROUNDS if len(formula) <= MAX_FORMULA else 0):
+            if not call.search(text):
+                return text
+            text = _once(text, call, macros)
+            if len(text) > limit:
+                break
+        return formula
+
+    return expanded
+
+
+def _once(text: str, call: re.Pattern[str], macros: Mapping[str, Macro]) -> str:
+    pieces: list[str] = []
+    last = 0
+    for found in call.finditer(text):
+        if found.start() < last:
+            continue  # within the arguments of the one before: the next round's
+        macro = macros[found[1]]
+        arguments, end = _arguments(text, found.end(), macro)
+        body = _PLACE.sub(lambda place: arguments.get(int(place[1]), ""), macro.body)  # noqa: B023
+        before = text[last : found.start()]
+        is_index = before.rstrip()[-1:] in ("_", "^")
+        pieces += [before, f"{{{body}}}" if is_index else body]
+        if body[-1:].isalpha() and text[end : end + 1].isalpha():
+            pieces.append(" ")  # `\a x` written as `\a{}x`
+        last = end
+    return "".join([*pieces, text[last:]])
+
+
+def _arguments(text: str, start: int, macro: Macro) -> tuple[dict[int, str], int]:
+    """Number -> argument, and where they end; an empty one for each that is missing."""
+    found: dict[int, str] = {}
+    for number in range(1, macro.arguments + 1):
+        if number == 1 and macro.default is not None:
+            option = _OPTION.match(text, start)
+            found[1] = option[1] if option else macro.default
+            start = option.end() if option else start
+            continue
+        space = _SPACE.match(text, start)
+        place = space.end() if space else start
+        body = _in_braces(text, place)
+        token = _TOKEN.match(text, start)
+        if body is not None:
+            found[number], start = body, place + len(body) + 2
+        elif token and token[1] != "}":
+            found[number], start = token[1], token.end()
+    if not macro.arguments and text[start : start + 2] == "{}":
+        start += 2
+    return found, start
+
+
+def _in_braces(text: str, start: int) -> str | None:
+    """What stands in the braces that open at `start`; None without them, or where it is too long."""
+    if text[start : start + 1] != "{":
+        return None
+    depth = 0
+    for place in _BRACE.finditer(text, start, start + MAX_BODY):
+        depth += {"{": 1, "}": -1}.get(place[0], 0)
+        if depth == 0:
+            return text[start + 1 : place.start()]
+    return None
