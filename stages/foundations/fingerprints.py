@@ -6,6 +6,8 @@ What does not: what only observes (`OBSERVERS`), and of `match chosen("trainer",
 one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or what is
 absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
 What counts as a file: Python sources, and whatever else lies in their folders (page templates, word lists).
+What counts as a library: a package of requirements.lock that one of these sources names in an import, by its version
+there. What it needs itself does not count, nor does the interpreter.
 """
 
 from __future__ import annotations
@@ -22,6 +24,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
+LOCK, LIBRARY = "requirements.lock", "library "
+PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+"""Packages that are not called as what is imported of them."""
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = "stages/foundations/about.py"
 """A stage with this file in its closure asks the stages of the graph about themselves while it runs."""
@@ -65,12 +71,26 @@ Memory = dict[Path, Source]
 
 
 def stage_fingerprint(root: Path, stage: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
-    """What data/code/<stage>.json holds: the files that the stage may import, and what it learns about other stages.
+    """What data/code/<stage>.json holds: the files that the stage may import, what it learns about other stages, and
+    `library NAME` with the version of each library.
 
     `params` is the whole parameter file. UserError when a source does not parse.
     """
-    hashes = fingerprint(root, f"stages.{stage}.__main__", params, memory)
+    module = f"stages.{stage}.__main__"
+    hashes = fingerprint(root, module, params, memory) | library_versions(root, module, params, memory)
     return hashes | what_stages_say(root, params, memory) if ABOUT in hashes else hashes
+
+
+def library_versions(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
+    """Versions in requirements.lock of what `module` may import; both where a package has one for each machine."""
+    lock = root / LOCK
+    pinned: dict[str, set[str]] = {}
+    for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
+        pinned.setdefault(name.lower().replace("_", "-"), set()).add(version)
+    # `dvc` stands in names of files, such as dvc.yaml, and no stage computes with it.
+    imported = {name.partition(".")[0] for name in _closure(root, module, params, memory)[1]} - {"dvc"}
+    packages = {PACKAGES.get(name, name.lower().replace("_", "-")) for name in imported}
+    return {f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())}
 
 
 def fingerprint(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
@@ -103,6 +123,13 @@ def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> di
 
 def import_closure(root: Path, module: str, params: Mapping[str, Any], memory: Memory) -> set[Path]:
     """Files under `root` that importing `module` may execute, now or later, with these parameters."""
+    return _closure(root, module, params, memory)[0]
+
+
+def _closure(
+    root: Path, module: str, params: Mapping[str, Any], memory: Memory
+) -> tuple[set[Path], set[str]]:
+    """The files, and the names that were looked for."""
     pending, seen, files = [module], set(), set()
     while pending:
         name = pending.pop()
@@ -121,7 +148,7 @@ def import_closure(root: Path, module: str, params: Mapping[str, Any], memory: M
                 if _is_chosen(choice, root, params, memory)
                 for imported in choice.imports
             )
-    return files
+    return files, seen
 
 
 def _remembered(file: Path, module: str, memory: Memory) -> Source:

@@ -16,17 +16,19 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, stage_fingerprint
+from stages.foundations.fingerprints import LIBRARY, Memory, stage_fingerprint
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.observe.progress import say
 
 PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore")
 FINGERPRINTS = "data/code/"
@@ -91,6 +93,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             f"code has changed since stage `code` ran: {_listed(changed)}. Run `dvc repro` again, and "
             "`dvc repro --force code` first if it says the same"
         )
+    _tell_other_libraries(before)
     sources = {
         os.path.relpath(file, PROJECT): (source.sha256[:DIGITS], *known[str(file)])
         for file, source in memory.items()
@@ -116,6 +119,19 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             f"code has changed while {stage.address} ran, so its result is not recorded: "
             f"{_listed(sorted(changed))}. Run `dvc repro` again"
         )
+
+
+def _tell_other_libraries(code: Mapping[str, str]) -> None:
+    """A line where a library is installed in another version than the fingerprint has."""
+    other = []
+    for name, pinned in code.items():
+        if name.startswith(LIBRARY):
+            with suppress(PackageNotFoundError):
+                found = version(name.removeprefix(LIBRARY))
+                if found.partition("+")[0] not in pinned.split(", "):
+                    other.append(f"{name.removeprefix(LIBRARY)} {found}, locked {pinned}")
+    if other:
+        say(f"WARNING: dvc.lock will record the locked versions, but others are installed: {_listed(other)}")
 
 
 class _Files:
