@@ -21,7 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
+from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import LIBRARY, Memory, stage_fingerprint
@@ -99,8 +99,13 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
         for file, source in memory.items()
         if str(file) in known
     }
-    guard = CodeGuard(sources)
-    sys.meta_path.insert(0, guard)
+    guard = guard_this_process()
+    changed = [file for file, told in guard.imported.items() if told != sources.get(file, ("", *told))[1:]]
+    if changed:
+        raise UserError(
+            f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again"
+        )
+    guard.sources = sources
     templates = (str(PROJECT / file) for file in before if not file.endswith((".py", GRAPH.name)))
     try:
         with (
@@ -110,7 +115,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             yield
             changed = {os.path.relpath(file, PROJECT) for file in files.changed()}
     finally:
-        sys.meta_path.remove(guard)
+        guard.sources = {}
     now = _signatures(map(str, memory))
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
     changed.update(_differences(before, stage_fingerprint(PROJECT, name, params, untouched)))

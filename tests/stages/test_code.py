@@ -201,7 +201,8 @@ def test_libraries_that_a_stage_may_import_count_by_their_locked_version(project
         {
             "stages/sft/loop.py": "import json\nfrom yaml.nodes import Node\nNAME = 'dvc.yaml'\n\n"
             "def f():\n    import math_verify\n    import gone\n",
-            "requirements.lock": "# group: core\nPyYAML==6.0.2 --hash=sha256:1\nmlflow==3.1\ndvc==3.67\n# group: other\n"
+            "requirements.lock": "# group: core\nPyYAML==6.0.2 --hash=sha256:1\nmlflow==3.1\ndvc==3.67\n"
+            "# group: other\n"
             "math-verify==0.8 ; python_version < '3.14' --hash=sha256:2\nmath-verify==0.9\n",
         },
     )
