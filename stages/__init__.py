@@ -2,7 +2,7 @@
 
 import os
 
-if "RETRACE_CODE" in os.environ:  # a running stage has started this process
+if "DVC_STAGE" in os.environ or "RETRACE_CODE" in os.environ:  # a stage, or a process that one has started
     from stages.foundations.code_guard import guard_this_process
 
     guard_this_process()

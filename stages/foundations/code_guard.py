@@ -1,7 +1,8 @@
 """Refuses to import a source that has changed since a stage started: in its process, and in those that it starts.
 
 Workers, ranks, Ray actors and vLLM's processes import later than the stage, some of it in the middle of their work. The
-stage tells them by an environment variable what the sources were; `stages/__init__.py` reads it.
+stage tells them by an environment variable what the sources were; `stages/__init__.py` reads it. In the stage itself it
+starts a guard that first only notes what was imported, until the sources are known.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class CodeGuard(importlib.abc.MetaPathFinder):
     """Finds no module. Raises UserError for one whose source is not that of `sources`; others it lets pass."""
 
     def __init__(self, sources: Sources) -> None:
-        self._sources, self._is_reading = sources, False
+        self.sources, self._is_reading = sources, False
+        self.imported: dict[str, Signature] = {}
+        """Signatures of sources just before they were imported."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> None:
         if name.partition(".")[0] != "stages" or self._is_reading:
@@ -46,8 +49,10 @@ class CodeGuard(importlib.abc.MetaPathFinder):
         if not spec or not spec.origin:
             return
         file = Path(spec.origin).resolve()
-        digest, *known = self._sources.get(os.path.relpath(file, ROOT), [""])
-        if not known or signature(file) == tuple(known):
+        source = os.path.relpath(file, ROOT)
+        self.imported[source] = signature(file)
+        digest, *known = self.sources.get(source, [""])
+        if not known or self.imported[source] == tuple(known):
             return
         package = name if spec.submodule_search_locations is not None else name.rpartition(".")[0]
         if self._hash(file, package)[:DIGITS] != digest:
@@ -69,6 +74,10 @@ def guard_environment() -> dict[str, str]:
     return {VARIABLE: os.environ[VARIABLE]} if VARIABLE in os.environ else {}
 
 
-def guard_this_process() -> None:
-    """Guards the imports of this process by the variable."""
-    sys.meta_path.insert(0, CodeGuard(json.loads(os.environ[VARIABLE])))
+def guard_this_process() -> CodeGuard:
+    """The guard of this process's imports, by the variable where it is set."""
+    for guard in sys.meta_path:
+        if isinstance(guard, CodeGuard):
+            return guard
+    sys.meta_path.insert(0, guard := CodeGuard(json.loads(os.environ.get(VARIABLE, "{}"))))
+    return guard

@@ -10,7 +10,8 @@ counts whole: a module that is passed on (`getattr(module, name)`), and one whos
 What does not count: what only observes (`OBSERVERS`), and of `match chosen("trainer", ...)` the cases whose `kind` is
 not the one that the parameter file has. Where it has no such section none of them counts: the stage refuses to run, or
 what is absent is off (tests/floors/test_fingerprints.py sees to it that no default has code of its own).
-Whatever else lies in the folder of a definition counts too (page templates, word lists).
+Whatever else lies in the folder of a definition counts too (page templates, word lists). So does the version of each
+library in requirements.lock that these modules import. What a library needs itself does not count, nor the interpreter.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import read_definitions, stages_of
 
 DOTTED_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;]+)", re.MULTILINE)
+LOCK, LIBRARY = "requirements.lock", "library "
+PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+"""Packages that are not called as what is imported of them."""
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = ("stages.foundations.about", "about")
 """A stage that reaches this function asks the stages of the graph about themselves while it runs."""
@@ -175,13 +180,30 @@ class Project:
     )
 
     def fingerprint(self, stage: str) -> dict[str, str]:
-        """What data/code/<stage>.json holds: `Reach.hashes`, and what a page learns about other stages.
+        """What data/code/<stage>.json holds: `Reach.hashes`, what a page learns about other stages, and `library NAME`
+        with the locked version of each library.
 
         UserError when a source does not parse.
         """
         reach = self.reach(f"stages.{stage}.__main__")
         asks = ABOUT in reach.definitions
-        return reach.hashes() | (what_stages_say(self.root, self.params, self.memory) if asks else {})
+        told = what_stages_say(self.root, self.params, self.memory) if asks else {}
+        return reach.hashes() | told | self._library_versions(reach)
+
+    def _library_versions(self, reach: Reach) -> dict[str, str]:
+        """Versions in requirements.lock; both where a package has one for each machine."""
+        lock, pinned = self.root / LOCK, defaultdict[str, set[str]](set)
+        for name, version in PINNED.findall(lock.read_text(encoding="utf-8")) if lock.is_file() else ():
+            pinned[_package(name)].add(version)
+        bound = [self._source(module).imports for module in reach.files]
+        bound += [found.imports for address in reach.definitions if (found := self.definition(address))]
+        names = {
+            one.partition(".")[0] for imports in bound for targets in imports.values() for one in targets
+        }
+        packages = {PACKAGES.get(name, _package(name)) for name in names}
+        return {
+            f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())
+        }
 
     def reach(self, module: str) -> Reach:
         """All that running `module` as a program may compute with."""
@@ -334,6 +356,10 @@ class Project:
             files = (place.with_suffix(".py"), place / "__init__.py")
             self._files[module] = next((file for file in files if file.is_file()), None)
         return self._files[module]
+
+
+def _package(name: str) -> str:
+    return name.lower().replace("_", "-")
 
 
 def _observes(dotted: str) -> bool:

@@ -16,17 +16,19 @@ import os
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.code_guard import DIGITS, VARIABLE, CodeGuard, Signature, signature
+from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import Memory, Project, Reach
+from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
+from stages.observe.progress import say
 
 PARAMS, GRAPH, IGNORED = Path("params.yaml"), Path("dvc.yaml"), Path(".dvcignore")
 FINGERPRINTS = "data/code/"
@@ -92,13 +94,19 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             f"code has changed since stage `code` ran: {_definitions(changed, reach)}. Run `dvc repro` again, and "
             "`dvc repro --force code` first if it says the same"
         )
+    _tell_other_libraries(before)
     sources = {
         os.path.relpath(file, PROJECT): (source.sha256[:DIGITS], *known[str(file)])
         for file, source in memory.items()
         if str(file) in known
     }
-    guard = CodeGuard(sources)
-    sys.meta_path.insert(0, guard)
+    guard = guard_this_process()
+    changed = [file for file, told in guard.imported.items() if told != sources.get(file, ("", *told))[1:]]
+    if changed:
+        raise UserError(
+            f"code has changed while {stage.address} started: {_listed(changed)}. Run `dvc repro` again"
+        )
+    guard.sources = sources
     try:
         with (
             _Files(map(str, reach.others)) as files,
@@ -107,7 +115,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
             yield
             templates = [os.path.relpath(file, PROJECT) for file in files.changed()]
     finally:
-        sys.meta_path.remove(guard)
+        guard.sources = {}
     now = _signatures(map(str, memory))
     untouched = {file: source for file, source in memory.items() if known[str(file)] == now.get(str(file))}
     changed = _differences(before, Project(PROJECT, params, untouched).fingerprint(name))
@@ -122,6 +130,19 @@ def _definitions(names: Iterable[str], reach: Reach) -> str:
     """Names in a fingerprint, with their files. Who uses whom is told only where nothing else has changed."""
     found = list(dict.fromkeys(names))
     return _listed([reach.where(name) for name in found if name != "references" or len(found) == 1])
+
+
+def _tell_other_libraries(code: Mapping[str, str]) -> None:
+    """A line where a library is installed in another version than the fingerprint has."""
+    other = []
+    for name, pinned in code.items():
+        if name.startswith(LIBRARY):
+            with suppress(PackageNotFoundError):
+                found = version(name.removeprefix(LIBRARY))
+                if found.partition("+")[0] not in pinned.split(", "):
+                    other.append(f"{name.removeprefix(LIBRARY)} {found}, locked {pinned}")
+    if other:
+        say(f"WARNING: dvc.lock will record the locked versions, but others are installed: {_listed(other)}")
 
 
 class _Files:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -240,7 +241,8 @@ def expected(project):
     toy, value = params["toy"], params["rounds"]["one"]["value"]
     early, late = ((project / f"stages/toy/{name}.py").read_text().split()[2] for name in ("early", "late"))
     word = (project / "stages/toy/word.txt").read_text()
-    return f"{toy['first']} 6 {toy['second']} {value} {early} {late} {word}"
+    table = (project / "data/in/table").read_text().strip()
+    return f"{toy['first']} {table} {toy['second']} {value} {early} {late} {word}"
 
 
 SEEN = {
@@ -377,6 +379,123 @@ def test_stage_code_fails_when_what_it_reads_changes(project, edit):
     code, printed = run_with_edit(project, "code", edit)
     assert code != 0 and "Changed while it ran" in printed, printed
     assert stages_run(dvc(project, "repro", "code")) == ["code"]
+
+
+TRACER = """
+import json
+import sys
+import time
+from pathlib import Path
+
+PAUSES = json.loads(Path("pauses").read_text())
+SEEN = set()
+
+
+def pause(frame, event, argument):
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    if event == "line" and "/stages/" in place[0] and place not in SEEN:
+        SEEN.add(place)
+        if len(SEEN) in PAUSES:
+            Path(f"paused-{len(SEEN)}").touch()
+            while not Path(f"go-{len(SEEN)}").exists():
+                time.sleep(0.005)
+    return pause
+
+
+def stop():
+    sys.settrace(None)
+    Path("moments").write_text(str(len(SEEN)))
+
+
+sys.settrace(pause)
+"""
+SEEDS = [*range(10), 43]  # 43: an edit before the stage compares anything, put back before it does
+EDITS = [
+    ("params.yaml", "first: 1", "first: 11"),
+    ("params.yaml", "second: 2", "second: 22"),
+    ("params.yaml", "value: 3", "value: 33"),
+    ("stages/toy/early.py", "7", "77"),
+    ("stages/toy/late.py", "8", "88"),
+    ("stages/toy/word.txt", "nine", "ten"),
+    ("data/in/table", "6", "66"),
+    ("stages/pooled/asked.py", "VALUE", "VALUE + 1"),
+    ("stages/pooled/late.py", "8", "88"),
+    ("stages/pooled/made.py", "9", "99"),
+]
+
+
+@pytest.fixture(scope="module")
+def traced(first, tmp_path_factory):
+    """The project, whose stages pause at chosen lines, and the number of different lines that each executes."""
+    folder = shutil.copytree(first, tmp_path_factory.mktemp("traced") / "project")
+    (folder / "stages/observe/tracer.py").write_text(TRACER)  # where no fingerprint covers it
+    for name in ("toy", "pooled"):
+        main = folder / f"stages/{name}/__main__.py"
+        text = main.read_text().replace(WAIT, "\n")
+        text = text.replace('        while not Path("end").exists():\n            time.sleep(0.01)\n', "")
+        last = text.index("\n\n\nif __name__")
+        text = "from stages.observe import tracer\n" + text[:last] + "\n    tracer.stop()" + text[last:]
+        main.write_text(text)
+    dvc(folder, "repro", "code")
+    lines = {}
+    for stage in ("toy", "pooled"):
+        code, printed = run_paused(folder, stage, [], [])
+        assert code == 0 and is_as_expected(folder, stage), printed
+        lines[stage] = int((folder / "moments").read_text())
+    return folder, lines
+
+
+def run_paused(project, stage, pauses, edits):
+    """Exit code and output of the stage, with an edit at each of the pauses that it reaches."""
+    (project / "pauses").write_text(json.dumps(pauses))
+    for file in [*project.glob("paused-*"), *project.glob("go-*")]:
+        file.unlink()
+    flags = {
+        "toy": ["--round", "one", "--in", "data/in", "--out", "data/one"],
+        "pooled": ["--out", "data/pooled"],
+    }
+    command = [sys.executable, "-m", f"stages.{stage}", "--params", "params.yaml", *flags[stage]]
+    env = environment() | {"DVC_STAGE": {"toy": "toy@one"}.get(stage, stage)}
+    with subprocess.Popen(
+        command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
+        for pause, edit in zip(pauses, edits, strict=True):
+            while process.poll() is None and not (project / f"paused-{pause}").exists():
+                time.sleep(0.005)
+            if process.poll() is None:
+                edit(project)
+                (project / f"go-{pause}").touch()
+        printed = process.communicate()[0]
+    return process.returncode, printed
+
+
+def is_as_expected(project, stage):
+    """Whether the output is what the stage gives with what is there now, which is what DVC records."""
+    if stage == "toy":
+        return (project / "data/one").read_text() == expected(project)
+    late = int((project / "stages/pooled/late.py").read_text().split()[2])
+    added = "VALUE + 1" in (project / "stages/pooled/asked.py").read_text()
+    made = (project / "stages/pooled/made.py").read_text()[len("print(") : -len(")\n")]
+    return (project / "data/pooled").read_text() == f"{late + added} {made}"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_whatever_is_edited_whenever_a_stage_fails_or_gives_what_is_recorded(traced, seed):
+    """The edit comes at any line that the stage executes until its work is done, and may be put back at a later one."""
+    numbers = random.Random(seed)
+    name, old, new = EDITS[seed % len(EDITS)]
+    stage = "pooled" if "pooled" in name else "toy"
+    project, lines = traced
+    kept = (project / name).read_text()
+    pauses = sorted(numbers.sample(range(1, lines[stage] + 1), 2))
+    edits = [replaced(name, old, new), replaced(name, new, old)]
+    if numbers.random() < 0.5:
+        pauses, edits = pauses[:1], edits[:1]
+    try:
+        code, printed = run_paused(project, stage, pauses, edits)
+        assert code != 0 or is_as_expected(project, stage), (pauses, printed)
+    finally:
+        (project / name).write_text(kept)
 
 
 def test_by_hand_nothing_is_compared(project):

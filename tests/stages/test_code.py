@@ -306,3 +306,21 @@ def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_e
     (project / "dvc.yaml").write_text("# more\n" + yaml.safe_dump({"stages": {"sft": entry, "refl": other}}))
     assert fingerprints(project, {"sft": {}})["grade"] == asked
     assert fingerprints(project, {"sft": {}, "refl": {}})["grade"] != asked
+
+
+def test_libraries_that_a_stage_may_import_count_by_their_locked_version(project):
+    """So a result of another version is computed again, and not handed out by the run cache."""
+    write(
+        project,
+        {
+            "stages/sft/loop.py": "import json\nfrom yaml.nodes import Node\nNAME = 'dvc.yaml'\n\n"
+            "def f():\n    import math_verify\n    import gone\n",
+            "requirements.lock": "# group: core\nPyYAML==6.0.2 --hash=sha256:1\nmlflow==3.1\ndvc==3.67\n"
+            "# group: other\n"
+            "math-verify==0.8 ; python_version < '3.14' --hash=sha256:2\nmath-verify==0.9\n",
+        },
+    )
+    found = fingerprints(project)
+    libraries = {name: version for name, version in found["sft"].items() if name.startswith("library")}
+    assert libraries == {"library pyyaml": "6.0.2", "library math-verify": "0.8, 0.9"}
+    assert not any(name.startswith("library") for name in found["grade"])
