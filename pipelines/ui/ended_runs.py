@@ -18,7 +18,7 @@ from pipelines.ui.login import basic
 TAG = "retrace"
 """Of our deployments (prefect.yaml)."""
 MESSAGE = "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped."
-SECONDS_TO_ANSWER = 5.0
+SECONDS_TO_ANSWER = 20.0
 
 
 def going_runs(api: str, login: str) -> list[str]:

@@ -31,7 +31,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.command import run_stage
 
-SECONDS_TO_START = 180.0
+SECONDS_TO_START = 300.0
 LONGEST_LOG = 20 * 2**20
 """Bytes. Prefect 3.7 tells of a lock in SQLite ten times a minute (it tries again, and succeeds): 120 MB a day."""
 WORKER = ["-m", "pipelines.ui.deployments"]

@@ -37,7 +37,7 @@ from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 
-SECONDS_TO_START = 120.0
+SECONDS_TO_START = 300.0
 
 
 @contextmanager

@@ -40,8 +40,8 @@ from stages.foundations.scratch import PROJECT, state_folder
 from stages.observe.progress import say
 from stages.observe.stage_timings import add_to_ledger
 
-SERVER_ANSWERS_SECONDS = 5.0
-DELIVERY_ENDS_SECONDS = 40.0
+SERVER_ANSWERS_SECONDS = 30.0
+DELIVERY_ENDS_SECONDS = 180.0
 LOG_NAME = "tracking.jsonl"
 TOTAL_SECONDS = "time/total_seconds"
 """What `track` logs of an attempt that ended by itself, from a clock that cannot be set."""
@@ -115,7 +115,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
     An attempt at the same work as one that did not finish goes on with that attempt's MLflow run. UserError when the
-    tracking server does not answer within 5 s.
+    tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
         yield Run(None)

@@ -47,7 +47,7 @@ def pool_of(processes=1, limits=LIMITS, function=do, prepare=None, environment=N
 
 
 def ask(pool, what, **arguments):
-    return pool.submit(what=what, **arguments).result(timeout=100)
+    return pool.submit(what=what, **arguments).result()
 
 
 @pytest.mark.parametrize("processes", [1, 3])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from stages.engines.relays import published_weights
 from stages.engines.relays.relay import Relay
 
@@ -26,11 +24,16 @@ class AlwaysDamaging(Damaging):
 
 
 class Slow(Relay):
-    """Hands on a chunk after a while."""
+    """Has only its first chunk, until it is released."""
+
+    is_released = False
+
+    def release(self):
+        self.is_released = True
 
     def chunk(self, version, digest, place):
-        time.sleep(0.25)
-        return super().chunk(version, digest, place)
+        is_here = self.is_released or tuple(place) == (0, 0)
+        return super().chunk(version, digest, place) if is_here else None
 
 
 class NoRoom(Relay):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+from tests.fakes.running_ui import unused_port
 
 CHANGES = ("open", "os.mkdir", "os.rename", "os.link", "os.remove", "os.rmdir")
 
@@ -51,9 +52,7 @@ def killed_at_first_checkpoint(command: list[str], environment: dict[str, str], 
 
 def on_ranks(work: Callable[[], None], ranks: int) -> None:
     """Does `work` on so many ranks as torchrun would start them, one as it is; AssertionError when one fails."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
 
     def of_rank(rank: int) -> Callable[[], None]:
         own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks} if ranks > 1 else {}

@@ -20,7 +20,7 @@ import psutil
 
 from pipelines.runtime.process_group import supervised
 from pipelines.ui.login import basic, kept_login
-from tests.fakes.processes import wait_until
+from tests.fakes.processes import PATIENCE_SECONDS, assert_becomes, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +78,7 @@ class RunningUi:
     def end(self) -> None:
         (servers,) = psutil.Process(self.process.pid).children()
         servers.send_signal(signal.SIGINT)
-        assert self.process.wait(60) == 0
+        assert self.process.wait(PATIENCE_SECONDS) == 0
 
     def ask(self, path: str, content: dict[str, Any] | None = None, method: str = "POST") -> Any:
         """The answer of the Prefect API."""
@@ -86,11 +86,11 @@ class RunningUi:
         api = f"http://127.0.0.1:{self.prefect}/api"
         headers = {"Content-Type": "application/json", **basic(self.login)}
         request = urllib.request.Request(f"{api}/{path}", body, headers, method=method)
-        for attempt in range(5):
+        for attempt in range(30):
             try:
-                text = urllib.request.urlopen(request, timeout=60).read()
+                text = urllib.request.urlopen(request, timeout=120).read()
             except urllib.error.HTTPError as error:
-                if error.code != 503 or attempt == 4:  # 503: the database is busy, ask again
+                if error.code != 503 or attempt == 29:  # 503: the database is busy, ask again
                     raise
                 time.sleep(2)
             else:
@@ -108,13 +108,18 @@ class RunningUi:
     def state_of(self, flow_run: str) -> dict[str, Any]:
         return self.ask(f"flow_runs/{flow_run}", method="GET")["state"]
 
-    def wait_for(self, flow_run: str, seconds: float = 180) -> dict[str, Any]:
+    def wait_for(self, flow_run: str, seconds: float = 600) -> dict[str, Any]:
         """The state in which a flow run ends."""
         ended = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
         wait_until(lambda: self.state_of(flow_run)["type"] in ended, seconds)
         return self.state_of(flow_run)
 
+    def assert_tasks(self, flow_run: str, expected: dict[str, str]) -> None:
+        """Waits until the tasks of a flow run have these states: the server records them some seconds late."""
+        assert_becomes(lambda: self.tasks(flow_run), expected)
+
     def tasks(self, flow_run: str) -> dict[str, str]:
+        """The states that the server has recorded so far."""
         found = self.ask("task_runs/filter", {"flow_runs": {"id": {"any_": [flow_run]}}})
         return {one["name"]: one["state_name"] for one in found}
 

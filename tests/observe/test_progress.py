@@ -22,11 +22,14 @@ def test_a_resumed_training_counts_from_where_it_was_and_shows_the_newest_number
     for step in progress.progress(range(60, 63), 63, "sft", "steps", done=60, curve=curve):
         curve.append({"step": step + 1, "loss/train": 0.5 - step / 1000})
     first, second, third = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"sft: 60 of 63 steps in 0 s, loss 0\.5, validation loss 0\.25", first)
-    assert re.fullmatch(r"sft: 61 of 63 steps in 0 s, 0 s left, loss 0\.44, validation loss 0\.25", second)
+    assert re.fullmatch(r"sft: 60 of 63 steps in \d+ s, loss 0\.5, validation loss 0\.25", first)
+    assert re.fullmatch(
+        r"sft: 61 of 63 steps in \d+ s, \d+ s left, loss 0\.44, validation loss 0\.25", second
+    )
     assert third.startswith("sft: 62 of 63 steps")
 
 
 def test_without_a_total_there_is_no_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress.progress(iter("ab"), label="rules")) == ["a", "b"]
-    assert capsys.readouterr().err.splitlines() == ["rules: 0 rows in 0 s", "rules: 1 rows in 0 s"]
+    for place, line in enumerate(capsys.readouterr().err.splitlines()):
+        assert re.fullmatch(rf"rules: {place} rows in \d+ s", line)

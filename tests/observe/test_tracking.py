@@ -155,14 +155,13 @@ def start_stage(first, last, seconds, policy="rl_1"):
 def test_a_killed_run_is_continued(state, whole_group):
     stage = start_stage(0, 10, 60)
     assert stage.stdout.readline() == "logged\n"
-    time.sleep(0.2)
     (os.killpg if whole_group else os.kill)(stage.pid, signal.SIGKILL)
     stage.wait()
     (scratch,) = (state / "scratch").iterdir()
     with open(scratch / "tracking.jsonl", "ab") as log:
         log.write(b'{"kind": "values", "cut o')
     again = start_stage(10, 20, 0)
-    assert again.wait(60) == 0
+    assert again.wait() == 0
     client, (recorded,) = runs_in(state)
     assert recorded.info.status == "FINISHED"
     history = client.get_metric_history(recorded.info.run_id, "reward/mean")
@@ -220,7 +219,7 @@ def test_a_refused_name_is_told_and_the_rest_arrives(state, capfd):
 @pytest.mark.slow
 def test_many_stages_may_make_the_database_at_once(empty_state):
     stages = [start_stage(n, n + 1, 0, policy=f"rl_{n}") for n in range(3)]
-    assert [stage.wait(90) for stage in stages] == [0, 0, 0]
+    assert [stage.wait() for stage in stages] == [0, 0, 0]
     assert [run.info.status for run in runs_in(empty_state)[1]] == ["FINISHED"] * 3
 
 
@@ -267,7 +266,7 @@ class AsksForALogin(http.server.BaseHTTPRequestHandler):
         address = f"http://127.0.0.1:{self.server.behind}{self.path}"
         request = urllib.request.Request(address, body or None, kept, method=self.command)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=240) as answer:
                 self.answer(answer.status, answer.read())
         except urllib.error.HTTPError as error:
             self.answer(error.code, error.read())
@@ -382,7 +381,7 @@ def stop(server):
 
 def is_up(port):
     try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).status == 200
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=30).status == 200
     except OSError:
         return False
 

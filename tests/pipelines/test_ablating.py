@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -17,9 +16,9 @@ import pytest
 from pipelines.ablating.session import Choice, run_ablation, show_markdown, show_plan
 from tests.fakes.mini_ablation import mini_ablation, write_ablation
 from tests.fakes.miniature import PROJECT, copy_project, environment, stages_run
-from tests.fakes.processes import assert_all_end
+from tests.fakes.processes import assert_all_end, wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 COMMAND = [sys.executable, "-c", "from pipelines.cli import app; app()", "ablate"]
 
 
@@ -52,10 +51,7 @@ def project(tmp_path_factory):
         command, cwd=folder, env=environment(tracking=True) | {"PYTHONPATH": str(folder)}
     ) as process:
         logs = folder / "state/ablations/mini/logs"
-        until = time.monotonic() + 200
-        while not any("sft" in stages_run(log.read_text()) for log in logs.glob("*.log")):
-            assert process.poll() is None and time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: any("sft" in stages_run(log.read_text()) for log in logs.glob("*.log")), 600)
         family = psutil.Process(process.pid).children(recursive=True)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait() == 130

@@ -95,8 +95,8 @@ def test_a_clock_that_is_set_moves_no_duration_no_step_no_checkpoint_and_no_lock
     )
     first.stdin.write("\n")
     first.stdin.flush()
-    assert first.wait(60) == -signal.SIGKILL
-    assert second.communicate(timeout=120)[0] == "from 3\n" and second.returncode == 0
+    assert first.wait() == -signal.SIGKILL
+    assert second.communicate()[0] == "from 3\n" and second.returncode == 0
     took = time.time() - began
 
     client = MlflowClient(f"sqlite:///{state / 'mlflow.db'}")
@@ -125,7 +125,7 @@ def test_usage_and_waiting_take_no_notice_of_the_clock(tmp_path, monkeypatch):
     said = []
     with watched() as usage, project_lock(tmp_path, said.append):
         monkeypatch.setattr("time.time", lambda: real() - HOURS * 3600)
-    assert 0 <= usage.wall_seconds < 60 and said == []
+    assert 0 <= usage.wall_seconds < 3600 and said == []
 
 
 @pytest.mark.parametrize("hours", [-HOURS, 0, HOURS])

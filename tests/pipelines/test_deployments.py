@@ -75,13 +75,13 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
             assert (first.gpus, second.gpus) == (("0",), ("1",)) and lines == []
             waiting = threading.Thread(target=third)
             waiting.start()
-            wait_until(lambda: lines, 10)
+            wait_until(lambda: lines)
             time.sleep(0.2)
             assert len(lines) == 1 and lines[0].startswith(
                 "waiting for 1 of the GPUs 0, 1; 0 is held by process"
             )
             assert got == []
-        waiting.join(10)
+        waiting.join()
     assert got == [("1",)]
 
 
@@ -100,9 +100,9 @@ def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_pa
         monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "other"))
         waiting = threading.Thread(target=other_clone)
         waiting.start()
-        wait_until(lambda: lines, 10)
+        wait_until(lambda: lines)
         assert got == [] and f"0 is held by process {os.getpid()} of {PROJECT}" in lines[0]
-    waiting.join(10)
+    waiting.join()
     assert got == [("0",)] and lock_folder().stat().st_mode & 0o777 == 0o700
 
 
@@ -129,7 +129,7 @@ def test_all_or_nothing(tmp_path, monkeypatch):
         waiting.start()
         time.sleep(0.2)
         assert got == []
-    waiting.join(10)
+    waiting.join()
     assert got == [("0", "1")]
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.doctor import command, machine, project
 from pipelines.doctor.finding import Finding, Level
+from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -87,9 +88,7 @@ def test_ports_free_and_taken(monkeypatch):
         taken.listen()
         port = taken.getsockname()[1]
         monkeypatch.setenv("PREFECT_PORT", str(port))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            monkeypatch.setenv("MLFLOW_PORT", str(free.getsockname()[1]))
+        monkeypatch.setenv("MLFLOW_PORT", str(unused_port()))
         found = {finding.name: finding for finding in machine.check_servers()}
     assert found["Prefect"].level is Level.WARNING and f"PREFECT_PORT={port + 1}" in found["Prefect"].remedy
     assert found["MLflow"].level is Level.OK

@@ -88,7 +88,7 @@ def test_a_stage_whose_state_has_no_room_says_so_and_the_next_attempt_goes_on(di
         process = subprocess.Popen(
             [sys.executable, "-c", STAGE, str(filler)], cwd=tmp_path, env=surroundings, **pipes
         )
-        process.wait(120)
+        process.wait()
         filler.unlink(missing_ok=True)  # its delivery, which is trying still, finds room
         return process.returncode, *process.communicate()
 

@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -27,7 +26,7 @@ from tests.fakes.miniature import (
     stages_run,
     use_miniature,
 )
-from tests.fakes.processes import assert_all_end, descendants
+from tests.fakes.processes import assert_all_end, descendants, wait_until
 from tests.fakes.small_disks import fill, mount, mount_small
 from tests.fakes.warm_stages import warm_stages
 
@@ -254,9 +253,7 @@ def kill_in_sft(project, victim, shell):
         "SHELL": shell
     }  # bash replaces itself with the stage, /bin/sh may wait for it
     process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
-    deadline = time.monotonic() + 120
-    while not set(scratch.glob("sft-*/step-*/manifest.json")) - known and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: set(scratch.glob("sft-*/step-*/manifest.json")) - known)
     family = psutil.Process(process.pid).children(recursive=True)
     stage = descendants("stages.sft", process.pid)[0]
     os.kill(process.pid if victim == "dvc" else stage.pid, signal.SIGKILL)

@@ -3,12 +3,12 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from pipelines.graph.project_lock import project_lock, refusing_lock
 from stages.foundations.errors import UserError
+from tests.fakes.processes import wait_until
 
 
 def test_the_second_waits_for_the_first_and_says_so(tmp_path):
@@ -22,10 +22,9 @@ def test_the_second_waits_for_the_first_and_says_so(tmp_path):
         assert said == []
         thread = threading.Thread(target=second)
         thread.start()
-        while not said:
-            time.sleep(0.01)
+        wait_until(lambda: said)
         order.append("first")
-    thread.join(10)
+    thread.join()
     assert order == ["first", "second"]
     assert len(said) == 1 and f"at work in {tmp_path}" in said[0]
 
@@ -37,8 +36,12 @@ def test_a_held_lock_outlives_its_owner_until_the_command_ends(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-c", command, str(last_deed)], stdin=subprocess.PIPE, pass_fds=[lock]
         )
-    threading.Timer(1.0, process.stdin.close).start()
-    with project_lock(tmp_path, said.append):
+
+    def tell(line):
+        said.append(line)
+        process.stdin.close()
+
+    with project_lock(tmp_path, tell):
         assert last_deed.exists() and said
     process.wait()
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.mirroring.mirror import Report
-from tests.fakes.processes import assert_all_end
+from tests.fakes.processes import assert_all_end, assert_becomes, wait_until
 from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -46,12 +45,17 @@ def read(what):
     return asyncio.run(ask())
 
 
-def task_runs(flow_run_id=None):
+def assert_tasks(state, expected):
+    """Waits until the tasks of the flow run that ended in `state` have these names and states."""
     from prefect.client.schemas.filters import FlowRunFilter
 
-    of_run = FlowRunFilter(id={"any_": [flow_run_id]}) if flow_run_id else None
-    found = read(lambda client: client.read_task_runs(flow_run_filter=of_run))
-    return {run.name: run.state_name for run in found}
+    of_run = FlowRunFilter(id={"any_": [state.state_details.flow_run_id]})
+
+    def tasks():
+        found = read(lambda client: client.read_task_runs(flow_run_filter=of_run))
+        return {run.name: run.state_name for run in found}
+
+    assert_becomes(tasks, expected)
 
 
 @pytest.mark.slow
@@ -78,7 +82,7 @@ def test_one_task_per_stage_in_graph_order_with_logs_and_artifacts(prefect_serve
 
     assert state.is_completed() and state.message == "4 of 4 stages ran"
     assert (dvc_project / "data/last.txt").exists()
-    assert task_runs() == dict.fromkeys(names, "Completed")
+    assert_tasks(state, dict.fromkeys(names, "Completed"))
     messages = [log.message for log in wait_for_logs("making the first")]
     assert "making the first" in messages and "> python first.py" in messages
     assert not [message for message in messages if "git add" in message]
@@ -99,24 +103,26 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
     monkeypatch.setattr(module, "mirror", lambda root, state: mirrored.append(root) or Report())
     monkeypatch.setenv("RETRACE_TRACKING", "on")
 
-    def run():
+    def assert_runs(told, tasks):
         state = reproduce(project=str(dvc_project), return_state=True)
-        return state.message, task_runs(state.state_details.flow_run_id)
+        assert state.message == told
+        assert_tasks(state, tasks)
 
     reproduce(project=str(dvc_project))
     marks = {path: path.stat().st_mtime_ns for path in dvc_project.glob("data/*.txt")}
-    assert len(mirrored) == 1 and run() == ("0 of 4 stages ran", {})
+    assert len(mirrored) == 1
+    assert_runs("0 of 4 stages ran", {})
     assert len(mirrored) == 1, "MLflow has all that dvc.lock has"
     assert marks == {path: path.stat().st_mtime_ns for path in marks}
 
     params = dvc_project / "params.yaml"
     params.write_text(params.read_text().replace("b: 2", "b: 3"))
-    told, tasks = run()
-    assert tasks == {"round@b": "Completed"}, "its output is as before, so DVC does not run `last` again"
-    assert told == "1 of 4 stages ran" and len(mirrored) == 2
+    # Its output is as before, so DVC does not run `last` again.
+    assert_runs("1 of 4 stages ran", {"round@b": "Completed"})
+    assert len(mirrored) == 2
 
     (dvc_project / "data/first.txt").unlink()
-    assert run() == ("0 of 4 stages ran, 1 restored from DVC's cache", {"first": "Completed"})
+    assert_runs("0 of 4 stages ran, 1 restored from DVC's cache", {"first": "Completed"})
     assert any(
         "0 of 4 stages ran, 4 were up to date" in log.message for log in wait_for_logs("4 were up to date")
     )
@@ -124,12 +130,12 @@ def test_only_stages_that_have_to_run_are_tasks(prefect_server, dvc_project, mon
 
 def wait_for_logs(text):
     """The server gets logs in batches, a few seconds late."""
-    for _ in range(60):
-        logs = read(lambda client: client.read_logs())
-        if any(text in log.message for log in logs):
-            return logs
-        time.sleep(0.5)
-    raise AssertionError(f"no log line {text!r}")
+
+    def logs():
+        return read(lambda client: client.read_logs())
+
+    wait_until(lambda: any(text in log.message for log in logs()), told=f"no log line {text!r}")
+    return logs()
 
 
 @pytest.mark.slow
@@ -149,21 +155,24 @@ def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_serve
         pass
 
     async def lose(client):
-        made = {}
+        made, seen = {}, []
         for name in ("killed", "alive"):
             run = await client.create_flow_run(some_flow, state=Running())
             made[name] = await client.create_task_run(some_task, run.id, "0", name=name, state=Running())
             if name == "killed":
                 await client.set_flow_run_state(run.id, Crashed(), force=True)
-        closed = [await close_lost_tasks(client, seconds) for seconds in (60, 0, 0)]
         wanted = TaskRunFilter(id={"any_": [one.id for one in made.values()]})
-        found = {run.name: run.state for run in await client.read_task_runs(task_run_filter=wanted)}
+        for seconds in (3600, 0, 0):
+            await close_lost_tasks(client, seconds)
+            seen.append({run.name: run.state for run in await client.read_task_runs(task_run_filter=wanted)})
         await client.set_task_run_state(made["alive"].id, Crashed(), force=True)
-        return closed, found
+        return seen
 
-    closed, found = read(lose)
-    assert closed == [0, 1, 0], "one that has just ended may still tell of its tasks"
-    assert found["killed"].is_crashed() and found["killed"].message == LOST and found["alive"].is_running()
+    early, late, again = read(lose)
+    assert early["killed"].is_running(), "one that has just ended may still tell of its tasks"
+    assert late["killed"].is_crashed() and late["killed"].message == LOST
+    assert again["killed"].id == late["killed"].id, "it is closed once"
+    assert all(states["alive"].is_running() for states in (early, late, again))
 
 
 @pytest.mark.slow
@@ -198,7 +207,7 @@ def test_a_temporary_server_answers_its_own_flow_alone(prefect_server, headers, 
     address = f"{PREFECT_API_URL.value()}/flow_runs/filter"
     request = urllib.request.Request(address, b"{}", {"Content-Type": "application/json", **headers})
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=60)
+        urllib.request.urlopen(request, timeout=240)
     assert refused.value.code == status
 
 
@@ -243,7 +252,6 @@ def test_a_flow_by_hand_that_fails_sends_its_last_lines_to_its_server(dvc_projec
         cwd=PROJECT,
         capture_output=True,
         text=True,
-        timeout=180,
     )
     assert done.returncode == 1 and "error: stage first failed: the cause\nWhat to do: " in done.stderr
     assert "Error logging to API" not in done.stderr, "the server was gone before the log was sent"
@@ -258,15 +266,17 @@ def test_a_stage_that_takes_too_long_is_stopped(prefect_server, dvc_project):
     (dvc_project / "first.py").write_text(SLEEPER)
     with pytest.raises(TimedOut, match=r"stage first was stopped after 0\.00278 h: raise launch\.hours"):
         reproduce(project=str(dvc_project), hours_per_stage=10 / 3600)
-    assert_all_end([int((dvc_project / "pid").read_text())])
+    pid = dvc_project / "pid"
+    assert_all_end([int(pid.read_text())] if pid.exists() else [])  # on a busy machine it had not begun
 
 
 SLEEPER = """
 import os, pathlib, time
 from stages.observe.lifetime import die_with_dvc
 die_with_dvc()  # as every stage of ours does
-pathlib.Path("pid").write_text(str(os.getpid()))
-time.sleep(60)
+pathlib.Path("pid.partial").write_text(str(os.getpid()))
+os.replace("pid.partial", "pid")
+time.sleep(600)
 """
 
 
@@ -287,18 +297,14 @@ def test_the_stage_dies_with_the_flow_and_the_next_run_goes_on(prefect_server, d
     environment = {**os.environ, **server, "SHELL": shell}
     command = [sys.executable, "-m", "pipelines.flows.reproduce", str(dvc_project)]
     with subprocess.Popen(command, env=environment, cwd=PROJECT, stderr=subprocess.PIPE, text=True) as flow:
-        until = time.monotonic() + 180
-        while not (dvc_project / "pid").exists():
-            assert flow.poll() is None and time.monotonic() < until
-            time.sleep(0.1)
-        time.sleep(0.3)
+        wait_until(lambda: (dvc_project / "pid").exists() or flow.poll() is not None)
         flow.send_signal(number)
-        told = flow.communicate(timeout=90)[1]
+        told = flow.communicate()[1]
         if number == signal.SIGTERM:
             assert flow.returncode == 130 and told.endswith("the next run resumes here\n"), told
         assert flow.returncode != 0
     assert_all_end([int((dvc_project / "pid").read_text())])
     (dvc_project / "first.py").write_text(working)
-    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (dvc_project / "data/last.txt").exists()

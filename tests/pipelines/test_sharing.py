@@ -219,7 +219,7 @@ def silent_store():
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             if self.path.strip("/") != "store":
-                released.wait(60)
+                released.wait(600)
             self.send_response(200)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -351,10 +351,10 @@ def ssh_store(tmp_path):
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert started.wait(30)
+    assert started.wait(240)
     yield ports[0], tmp_path / "key"
     loop.call_soon_threadsafe(loop.stop)
-    thread.join(10)
+    thread.join()
     loop.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from stages.extract_web.running.extraction import extract_page
 from stages.extract_web.running.page_readers import PageLimits, read_pages
 from stages.foundations.errors import UserError
-from tests.fakes.processes import descendants
+from tests.fakes.processes import PATIENCE_SECONDS, descendants
 
 LIMITS = PageLimits(max_answer_characters=40, seconds=60, memory_mib=1024)
 TAKES_FIFTEEN_SECONDS = "1. a\n" * 1_000_000
@@ -60,8 +60,8 @@ def test_a_reader_killed_from_outside_costs_no_page(times):
 
     def kill():
         killed = set()
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and len(killed) < times:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until and len(killed) < times:
             for child in set(processes_left()) - killed:
                 if child.cpu_times().user > 0.8:  # it is at work on the page
                     child.kill()

@@ -25,6 +25,7 @@ from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.page import PAGE
 from stages.foundations.tables.table import read_table, write_table
 from tests.engines.test_pieces import cut, flip, lose
+from tests.fakes.processes import PATIENCE_SECONDS
 
 PARAMS = ExtractWebParams(
     method={"kind": "rules"},
@@ -108,11 +109,11 @@ def test_what_this_process_reserves_does_not_count_against_a_shard(folder, tmp_p
     assert [result.failure for result in results] == [""]
 
 
-def kill_processes_of_shards(times, seconds=60):
+def kill_processes_of_shards(times):
     """Kills the first processes of shards as they come, so many."""
     killed = set()
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and len(killed) < times:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until and len(killed) < times:
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error):  # it has ended meanwhile
                 if child.pid not in killed and "extract_shard" in str(child.cmdline()):

@@ -15,7 +15,7 @@ BEAT_SECONDS = 1.0
 """How often a relay is asked what it has."""
 AGAIN_SECONDS = 0.5
 """After a fetch that failed."""
-START_SECONDS = 60.0
+START_SECONDS = 300.0
 """For a relay to start, and to start again."""
 
 

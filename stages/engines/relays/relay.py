@@ -35,7 +35,7 @@ from stages.engines.relays.published_weights import (
     weights_folder,
 )
 
-SILENT_SECONDS = 2.0
+SILENT_SECONDS = 10.0
 """Without a chunk from the one before: then the one before that is asked."""
 NOT_YET_SECONDS = 0.02
 """Until a chunk is asked for again that the one before has not received itself."""

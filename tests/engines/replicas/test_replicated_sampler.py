@@ -13,7 +13,7 @@ from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.samples import Trajectory
 from stages.engines.samplers.sampling import sample_trajectories
 from stages.foundations.errors import UserError
-from tests.fakes.processes import assert_all_end, descendants
+from tests.fakes.processes import assert_all_end, assert_becomes, descendants
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 ALONE = TorchSamplerParams(kind="torch", device="cpu", dtype="float32", threads=1, max_sequences=8)
@@ -33,7 +33,7 @@ def replicas(policy, tmp_path_factory):
     patch = pytest.MonkeyPatch()
     patch.setenv("RETRACE_STATE", str(tmp_path_factory.mktemp("state")))
     patch.delenv("RAY_ADDRESS", raising=False)
-    patch.setattr(replicated_sampler, "STALLED_SECONDS", 2.0)
+    patch.setattr(replicated_sampler, "STALLED_SECONDS", 5.0)
     sampler = build_sampler(PARAMS, policy)
     yield sampler
     sampler.close()
@@ -57,7 +57,7 @@ def replica_processes():
 def test_it_draws_what_one_sampler_draws(replicas, policy):
     expected = sample_trajectories(build_sampler(ALONE, policy), TRAJECTORIES, SETTINGS)
     assert is_alike(sample_trajectories(replicas, TRAJECTORIES, SETTINGS), expected)
-    assert len(replica_processes()) == 2
+    assert_becomes(lambda: len(replica_processes()), 2)
 
 
 def test_a_caller_that_stops_early_leaves_nothing_behind(replicas, policy):

@@ -12,7 +12,7 @@ from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from tests.fakes import worker_functions
 from tests.fakes.hostile_answers import GOLDS, hostile_pairs
-from tests.fakes.processes import assert_all_end, wait_until
+from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until
 
 PARAMS = VerifierParams(timeout_seconds=1, memory_mib=768, workers=2, abort_undecided_fraction=0.1)
 SLOW = (r"\sum_{k=1}^{5} k", "15")
@@ -58,11 +58,11 @@ def test_limits_hold_in_a_spawned_process_and_in_a_thread():
     answers = context.Queue()
     process = context.Process(target=judge_elsewhere, args=(answers,))
     process.start()
-    assert answers.get(timeout=100) == ["exhausted", "correct"]
+    assert answers.get(timeout=PATIENCE_SECONDS) == ["exhausted", "correct"]
     process.join()
     thread = threading.Thread(target=judge_elsewhere, args=(answers,))
     thread.start()
-    assert answers.get(timeout=60) == ["exhausted", "correct"]
+    assert answers.get(timeout=PATIENCE_SECONDS) == ["exhausted", "correct"]
     thread.join()
 
 

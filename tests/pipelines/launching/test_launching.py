@@ -6,7 +6,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from pipelines.launching import kubernetes
 from pipelines.launching.__main__ import launch_of, run, shown
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
+from tests.fakes.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
 STAGE = ["-m", "stages.rl_round", "--params", "params.yaml", "--round", "rl 1"]
@@ -154,7 +154,7 @@ def test_two_nodes_find_each_other_and_hand_on_the_stages_arguments(bench):
     tool("scontrol", SCONTROL)
     stage = ["-m", "ranks", "--params", "params.yaml", "--out", "out", "$(touch evil) 'a' \"b\""]
     started = start(stage, gpus_per_node=1)
-    output = started.communicate(timeout=120)[0]
+    output = started.communicate()[0]
     assert started.returncode == 0, output
     assert (folder / "out").read_text() == "2 2 $(touch evil) 'a' \"b\"" and not (folder / "evil").exists()
 
@@ -228,12 +228,10 @@ def test_a_job_is_taken_back_when_the_stage_is_ended(bench):
     tool("kubectl", KUBECTL)
     (folder / "end").write_text("Running")
     started = start(STAGE, command=KUBERNETES)
-    until = time.monotonic() + 60
-    while not ((folder / "calls").exists() and "logs" in (folder / "calls").read_text()):
-        assert time.monotonic() < until and started.poll() is None
-        time.sleep(0.05)
+    calls = folder / "calls"
+    wait_until(lambda: (calls.exists() and "logs" in calls.read_text()) or started.poll() is not None)
     started.send_signal(signal.SIGTERM)
-    started.communicate(timeout=60)
+    started.communicate()
     assert started.returncode == 130 and (folder / "calls").read_text().splitlines()[-1].startswith("delete")
 
 

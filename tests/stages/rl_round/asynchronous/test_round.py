@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -18,10 +17,10 @@ from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
 from stages.rl_round.__main__ import main
-from tests.fakes.processes import those_with
+from tests.fakes.processes import assert_becomes, those_with, wait_until
 from tests.fakes.taught_policy import rl_flags, write_params
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 STEPS = 8
 LOOP = {
@@ -32,7 +31,7 @@ LOOP = {
     "report_seconds": 0.1,
     "repack": {"kind": "best_fit", "every_seconds": 0.2, "batch_bound": 64},
     "relay": {"keep": 4, "chunk_mib": 16},
-    "stalled_seconds": 5.0,
+    "stalled_seconds": 60.0,
     "trainer_ranks": 1,
 }
 CORRECTED = {
@@ -71,12 +70,15 @@ def actors(process, name):
     return those_with(lambda child: (child.cmdline() or [""])[0].startswith(f"ray::{name}"), family)
 
 
-def wait_for(condition, process, seconds=240.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < deadline, "what was waited for did not come"
-        time.sleep(0.05)
+def wait_for(condition, process):
+    """While the process runs: AssertionError with what it said when it ends before."""
+
+    def has_come():
+        found = condition()
+        assert found or process.poll() is None, process.stderr.read()
+        return found
+
+    wait_until(has_come, 600)
 
 
 def journal_bytes(folder):
@@ -113,10 +115,7 @@ def damage_pieces(folder):
 
 
 def check_nothing_is_left(process):
-    pid, deadline = process.pid, time.monotonic() + 60
-    while list(Path("/dev/shm").glob(f"retrace-{pid}.*")):
-        assert time.monotonic() < deadline, "weights were left in memory"
-        time.sleep(0.1)
+    assert_becomes(lambda: list(Path("/dev/shm").glob(f"retrace-{process.pid}.*")), [])
 
 
 @pytest.mark.slow
