@@ -18,10 +18,12 @@ answer is refused before the stage does any work; one that goes away later is to
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -30,7 +32,7 @@ import urllib.request
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from stages.foundations.addresses import with_login, without_password
 from stages.foundations.attempt import Attempt
@@ -114,7 +116,8 @@ def shown_name(name: str) -> str:
 def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
-    An attempt at the same work as one that did not finish goes on with that attempt's MLflow run. UserError when the
+    An attempt at the same work as one that did not finish goes on with that attempt's MLflow run; one that runs beside
+    an equal one has a run of its own. UserError when the
     tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
@@ -136,11 +139,12 @@ def track(attempt: Attempt) -> Iterator[Run]:
         },
         "tags": {**_tags({**names, "seed": attempt.seed}), "stage_hash": attempt.stage_hash},
     }
-    with open(scratch / LOG_NAME, "ab", buffering=0) as log:
+    folder, log = _open_log(scratch)
+    with log:
         log.write(b"\n")  # the attempt before may have been killed in the middle of a line
         run = Run(log)
         run._append(json.loads(json.dumps(start, default=str)))
-        delivery = _start_delivery(scratch)
+        delivery = _start_delivery(folder)
         started, since, status = (
             time.time(),
             time.perf_counter(),
@@ -157,7 +161,9 @@ def track(attempt: Attempt) -> Iterator[Run]:
             times = {f"time/{phase}_seconds": spent for phase, spent in run._seconds.items()}
             run.log({**times, TOTAL_SECONDS: seconds}, 0)
             run._append({"kind": "end", "ms": _now_ms(), "status": status})
-            mlflow_ids = _end_delivery(delivery, scratch, uri)
+            mlflow_ids = _end_delivery(delivery, folder, uri)
+    if folder != scratch and not (folder / LOG_NAME).exists():
+        shutil.rmtree(folder)
     if status == "FINISHED":
         times = {"started": started, "seconds": seconds, "phases": run._seconds}
         recipe = start["tags"].get("recipe", "")
@@ -218,6 +224,21 @@ def _require_answer(uri: str) -> None:
         f"the MLflow server at {without_password(uri)} does not answer ({reason}): start it, or unset "
         "MLFLOW_TRACKING_URI to write to state/mlflow.db"
     )
+
+
+def _open_log(folder: Path) -> tuple[Path, BinaryIO]:
+    """The log in `folder`, or, while an equal attempt writes that one, in a folder of our own beside it; and which.
+
+    Two that wrote one log would end each other's run.
+    """
+    folder.mkdir(exist_ok=True)
+    log = open(folder / LOG_NAME, "ab", buffering=0)  # noqa: SIM115 - `track` closes it
+    try:
+        fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        log.close()
+        return _open_log(folder.with_name(f"{folder.name}-{os.getpid()}"))
+    return folder, log
 
 
 def _start_delivery(scratch: Path) -> subprocess.Popen[str]:

@@ -223,6 +223,21 @@ def test_many_stages_may_make_the_database_at_once(empty_state):
     assert [run.info.status for run in runs_in(empty_state)[1]] == ["FINISHED"] * 3
 
 
+@pytest.mark.slow
+def test_equal_attempts_at_once_have_a_run_each_and_leave_one_folder(state):
+    stages = [
+        start_stage(10 * n, 10 * n + 10, 5 - n) for n in range(3)
+    ]  # the first to begin is the last to end
+    assert [stage.wait() for stage in stages] == [0, 0, 0]
+    client, runs = runs_in(state)
+    assert [run.info.status for run in runs] == ["FINISHED"] * 3
+    histories = [client.get_metric_history(run.info.run_id, "reward/mean") for run in runs]
+    found = sorted(sorted(point.value for point in history) for history in histories)
+    assert found == [list(range(10 * n, 10 * n + 10)) for n in range(3)]
+    [scratch] = (state / "scratch").iterdir()
+    assert not list(scratch.glob("*.jsonl"))
+
+
 def test_a_server_that_is_down_is_refused_before_any_work(state, monkeypatch):
     port = unused_port()
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{port}")

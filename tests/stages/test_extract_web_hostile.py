@@ -78,7 +78,7 @@ PAGES = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(480)
 def test_a_hostile_page_ends_with_candidates_or_a_reason(name):
     """Seconds at most; a reading whose cost grows with the square takes hours and is stopped."""
     form, content = PAGES[name]

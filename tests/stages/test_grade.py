@@ -99,6 +99,12 @@ def test_scores_by_hand(grade):
     assert not any("clean" in name for name in metrics)
 
 
+def test_wrong_answers_that_begin_alike_do_not_vote_together(grade):
+    texts = [rf"\boxed{{{answer}}}" for answer in (137, 12, 15, 4, 4)]
+    metrics, verdicts = grade([response("p1", text, index=index) for index, text in enumerate(texts)])
+    assert metrics["sums/maj_at_5"] == 1 and verdicts["extracted"].tolist() == ["137", "12", "15", "4", "4"]
+
+
 def test_trials_are_counted_where_all_problems_are_digits(grade):
     question = "Digits 8 6 7 4: 2A+5B=43. What is AB?"
     texts = [

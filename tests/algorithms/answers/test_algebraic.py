@@ -424,7 +424,7 @@ def test_expressions_agree_with_their_values_in_fractions():
         r"\sum_{k=1}^{9}" * 60 + "k",
     ],
 )
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_hostile_formulas_are_given_up_early(text):
     """A second at most; what is worked out in full takes hours and is stopped."""
     for gold in ("x+1", r"\sqrt{2}", text + "+1", r"\{1, 2\}"):

@@ -83,7 +83,7 @@ def test_says_why_there_is_no_answer(response, reason):
         "\x00\ud800" * 100_000,
     ],
 )
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 def test_hostile_text_costs_no_more_than_its_length(response):
     """A second at most; a reading whose cost grows with the square takes hours and is stopped."""
     extract_answer(response)
