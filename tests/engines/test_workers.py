@@ -316,18 +316,18 @@ def test_computing_time_does_not_pass_while_others_have_the_processor():
 
 
 def test_a_worker_that_stands_still_once_costs_nothing(monkeypatch, capfd):
-    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 4.0)
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 8.0)
     with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
         ask(pool, "echo", value=0)
         [pid] = pool.pids()
         os.kill(pid, signal.SIGSTOP)
         assert ask(pool, "echo", value=1) == Answer(1)
         assert pool.pids() != [pid]
-    assert "stood still (2 s went by, in which it computed less than 0.5 s)" in capfd.readouterr().err
+    assert "stood still (4 s went by, in which it computed less than 0.5 s)" in capfd.readouterr().err
 
 
 def test_workers_that_stand_still_twice_in_a_row_are_an_error_of_that_request_only(monkeypatch):
-    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 4.0)
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 8.0)
     with pool_of(limits=WorkerLimits(MIB, computing_seconds=0.5)) as pool:
         asked = pool.submit(what="doze", seconds=60), pool.submit(what="echo", value=2)
         with pytest.raises(

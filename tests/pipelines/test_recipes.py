@@ -20,6 +20,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import recipe_name
+from tests.fakes.processes import wait_until
 
 
 def repro(root):
@@ -150,10 +151,11 @@ def test_whoever_changes_the_parameters_waits_for_the_runs_that_use_them(dvc_pro
         thread = threading.Thread(target=other)
         thread.start()
         with recipe_in_use(dvc_project, "laptop", lines.append):
+            wait_until(lambda: lines)
             thread.join(1.2)
         assert thread.is_alive() and is_in_use(dvc_project, "laptop") and not order
         order.append((dvc_project / "params.yaml").read_bytes())
-    thread.join(20)
+    thread.join()
     recipes = [dvc_project / "pipelines" / "recipes" / f"{name}.yaml" for name in ("laptop", "other")]
     assert order == [recipe.read_bytes() for recipe in recipes] and is_in_use(dvc_project, "other")
     assert len(lines) == 1 and "recipe other: waiting for the runs that use another params.yaml" in lines[0]
