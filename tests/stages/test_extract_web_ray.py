@@ -1,4 +1,4 @@
-"""extract_web with a real Ray: the local engine's rows, a poisoned shard reported, and no process left behind."""
+"""extract_web with a real Ray: the local engine's rows, an unreadable shard reported, and no process left behind."""
 
 import json
 import os

@@ -94,11 +94,11 @@ def _run_shards(pages: Path, shards: Sequence[Path], work: Path, params: Extract
             f"WARNING: extract_web leaves out {len(failed)} of {len(results)} shards, which cannot be read, the first: "
             f"{failed[0].name}: {failed[0].failure}"
         )
-    poisoned = Funnel("extract_web", len(failed))
+    unreadable = Funnel("extract_web", len(failed))
     for result in failed:
-        poisoned.drop({"shard_id": result.name}, "shard_failed", result.failure)
+        unreadable.drop({"shard_id": result.name}, "shard_failed", result.failure)
     counts: Counter[str] = Counter({"shards/all": len(results), "shards/failed": len(failed)})
     for result in results:
         counts.update(result.metrics)
-    drops = [*rows_of(results, DROPPED), *poisoned.dropped_frame().to_dict("records")]
+    drops = [*rows_of(results, DROPPED), *unreadable.dropped_frame().to_dict("records")]
     return Extracted(list(rows_of(results, CANDIDATE)), drops, dict(counts))
