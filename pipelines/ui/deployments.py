@@ -38,7 +38,7 @@ from prefect.utilities.callables import parameter_schema
 from prefect.workers.process import ProcessWorker
 
 from pipelines.runtime.gpu_slots import LIMIT, visible_gpus
-from pipelines.ui.lost_runs import WENT_AWAY, close_what_went_away, watch_for_lost_tasks
+from pipelines.ui.lost_runs import WENT_AWAY, close_what_went_away, watch_for_lost_runs
 from pipelines.ui.servers import READY
 from stages.foundations.scratch import PROJECT
 from stages.observe.command import run_stage
@@ -66,7 +66,7 @@ async def _register_and_work() -> None:
         await register(client)
         await close_what_went_away(client)
     print(READY, flush=True)
-    watch = asyncio.create_task(watch_for_lost_tasks())
+    watch = asyncio.create_task(watch_for_lost_runs())
     try:
         await ProcessWorker(work_pool_name=POOL, name=f"{socket.gethostname()}: make ui").start()
     finally:

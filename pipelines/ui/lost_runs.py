@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+import psutil
 
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
@@ -22,6 +26,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilter,
 )
 from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed
 
 from pipelines.ui.ended_runs import TAG
@@ -52,15 +57,17 @@ async def close_what_went_away(client: PrefectClient) -> None:
         await client.set_flow_run_state(run.id, end, force=True)
 
 
-async def watch_for_lost_tasks() -> None:
-    """Ends lost tasks again and again, until it is cancelled; a server that does not answer is asked the next time."""
+async def watch_for_lost_runs() -> None:
+    """Ends lost tasks and deleted runs again and again, until it is cancelled; a server that does not answer is asked
+    the next time."""
     async with get_client() as client:
         while True:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
             try:
                 await close_lost_tasks(client, SECONDS_TO_SETTLE)
+                await end_deleted_runs(client)
             except Exception as error:  # the worker must go on, whatever this courtesy meets
-                logging.getLogger(__name__).warning("lost tasks could not be looked for: %s", error)
+                logging.getLogger(__name__).warning("lost runs could not be looked for: %s", error)
 
 
 async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:
@@ -75,3 +82,15 @@ async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:
     for task in tasks:
         await client.set_task_run_state(task.id, Crashed(message=LOST), force=True)
     return len(tasks)
+
+
+async def end_deleted_runs(client: PrefectClient) -> None:
+    """Ends this worker's flows whose run was deleted: Prefect lets them run on, and nobody could cancel them."""
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            run = process.environ().get("PREFECT__FLOW_RUN_ID")
+            try:
+                if run:
+                    await client.read_flow_run(UUID(run))
+            except ObjectNotFound:
+                process.terminate()  # which ends its stage too

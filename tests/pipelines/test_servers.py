@@ -382,6 +382,26 @@ class TestServers:
         assert_all_end(family)  # left alone, they sleep for 300 s
         assert ui.wait_for(run)["type"] == "CANCELLED"
 
+    def test_a_run_that_is_deleted_ends_and_the_next_one_starts(self, ui, dvc_project):
+        working = (dvc_project / "first.py").read_text()
+        (dvc_project / "first.py").write_text(DAEMONS)
+        run = ui.run("reproduce", project=str(dvc_project))
+        wait_until((dvc_project / "pids").exists)
+        ui.ask(f"flow_runs/{run}", method="DELETE")
+        assert_all_end(map(int, (dvc_project / "pids").read_text().split()))
+        (dvc_project / "first.py").write_text(working)
+        assert ui.wait_for(ui.run("reproduce", project=str(dvc_project)))["type"] == "COMPLETED"
+
+    def test_a_flow_whose_file_is_gone_fails_alone_and_says_so(self, ui, dvc_project):
+        deployment = ui.deployments()["reproduce"]["id"]
+        entry = {"entrypoint": "pipelines/flows/gone.py:reproduce"}
+        kept = ui.ask(f"deployments/{deployment}", method="GET")["entrypoint"]
+        ui.ask(f"deployments/{deployment}", entry, "PATCH")
+        state = ui.wait_for(ui.run("reproduce", project=str(dvc_project)))
+        ui.ask(f"deployments/{deployment}", {"entrypoint": kept}, "PATCH")
+        assert state["type"] in ("CRASHED", "FAILED") and state["message"]
+        assert ui.wait_for(ui.run("reproduce", project=str(dvc_project)))["type"] == "COMPLETED"
+
     def test_a_worker_that_dies_is_replaced_and_its_run_is_marked_as_crashed(self, ui, dvc_project):
         def workers():
             def is_worker(process):
