@@ -60,12 +60,13 @@ async def close_what_went_away(client: PrefectClient) -> None:
 async def watch_for_lost_runs() -> None:
     """Ends lost tasks and deleted runs again and again, until it is cancelled; a server that does not answer is asked
     the next time."""
+    asked: set[int] = set()
     async with get_client() as client:
         while True:
             await asyncio.sleep(SECONDS_BETWEEN_LOOKS)
             try:
                 await close_lost_tasks(client, SECONDS_TO_SETTLE)
-                await end_deleted_runs(client)
+                await end_deleted_runs(client, asked)
             except Exception as error:  # the worker must go on, whatever this courtesy meets
                 logging.getLogger(__name__).warning("lost runs could not be looked for: %s", error)
 
@@ -84,13 +85,17 @@ async def close_lost_tasks(client: PrefectClient, settle_seconds: float) -> int:
     return len(tasks)
 
 
-async def end_deleted_runs(client: PrefectClient) -> None:
-    """Ends this worker's flows whose run was deleted: Prefect lets them run on, and nobody could cancel them."""
+async def end_deleted_runs(client: PrefectClient, asked: set[int]) -> None:
+    """Ends this worker's flows whose run was deleted: Prefect lets them run on, and nobody could cancel them.
+
+    `asked` holds the processes that were asked to end before: a second signal would interrupt their clearing up.
+    """
     for process in psutil.Process().children():
         with suppress(psutil.Error):
             run = process.environ().get("PREFECT__FLOW_RUN_ID")
             try:
-                if run:
+                if run and process.pid not in asked:
                     await client.read_flow_run(UUID(run))
             except ObjectNotFound:
+                asked.add(process.pid)
                 process.terminate()  # which ends its stage too

@@ -117,8 +117,7 @@ def track(attempt: Attempt) -> Iterator[Run]:
     """Opens the run of an attempt and closes it as FINISHED, FAILED (an exception) or KILLED (an interrupt).
 
     An attempt at the same work as one that did not finish goes on with that attempt's MLflow run; one that runs beside
-    an equal one has a run of its own. UserError when the
-    tracking server does not answer within 30 s.
+    an equal one has a run of its own. UserError when the tracking server does not answer within 30 s.
     """
     if os.environ.get("RETRACE_TRACKING") == "off" or os.environ.get("RANK", "0") != "0":
         yield Run(None)

@@ -22,7 +22,10 @@ class VerdictReward(StrictParams):
 
 
 class CosineReward(StrictParams):
-    """Demystify's length reward, half a cosine from length 0 to `max_response_tokens`; unparsed counts as wrong."""
+    """Demystify's length reward, half a cosine from length 0 to `max_response_tokens`; unparsed counts as wrong.
+
+    Without dynamic sampling a group that is all wrong, or all correct, is trained on too: for its lengths alone.
+    """
 
     kind: Literal["cosine"]
     r0_correct: float
