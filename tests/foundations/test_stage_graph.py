@@ -133,7 +133,7 @@ def test_dvc_repro_by_hand_runs_nothing_of_a_hostile_recipe(tmp_path):
         ["git", "ls-files", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True
     )
     for name in filter(None, tracked.stdout.split("\0")):
-        if name.startswith(("stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore")):
+        if name.startswith(("stages/", "pipelines/", "dvc.yaml", ".dvc/", ".dvcignore", "requirements.lock")):
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(PROJECT / name, project / name, follow_symlinks=False)
     params = load_yaml(recipe_text(PROJECT, "laptop"))

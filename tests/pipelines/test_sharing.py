@@ -268,15 +268,14 @@ def test_a_remote_that_falls_silent_costs_a_warning_and_no_run(tmp_path, monkeyp
 def test_a_flow_pushes_at_its_end(tmp_path, ran, monkeypatch):
     from prefect.logging import disable_run_logger
 
-    from pipelines.flows import reproduce
+    from pipelines.flows import whole_graph
 
     first = make_project(tmp_path / "first", tmp_path / "store")
     assert run_in_group(dvc("repro", "-q"), first) == 0
-    monkeypatch.setattr(
-        reproduce, "stages_in_order", lambda root, targets: []
-    )  # each would need Prefect's server
+    # Each stage would need Prefect's server.
+    monkeypatch.setattr(whole_graph, "stages_in_order", lambda root, targets: [])
     with disable_run_logger():
-        reproduce.run_stages(first, 1.0)
+        whole_graph.run_stages(first, 1.0)
     assert list((tmp_path / "store" / "files" / "md5").glob("*/*"))
 
 
