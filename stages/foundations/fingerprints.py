@@ -240,6 +240,7 @@ class Project:
                 for target in targets
                 for one in self._modules(target)
             )
+            # Importing runs a module's top level. Definitions that nobody reaches have no effect then, but these do.
             if source.is_whole:
                 yield (module, ALL)
             for name, definition in source.definitions.items():
@@ -268,6 +269,7 @@ class Project:
     def _of(
         self, definition: Definition, module: str
     ) -> tuple[str, frozenset[tuple[str, Address]], frozenset[str]]:
+        # What `said` holds beside the syntax is sorted: the order of a set must not reach the hash.
         source, said = self._source(module), [definition.syntax]
         uses: set[tuple[str, Address]] = set()
         modules = {
@@ -278,17 +280,19 @@ class Project:
         }
         for names in definition.names:
             head, text = names[0], ".".join(names)
+            # A name inside the definition may hide that of the module. Both count: what is too much only re-runs.
             targets = [*definition.imports.get(head, ()), *source.imports.get(head, ())]
             if head in source.definitions and head != GUARD:
                 uses.add((head, (module, ALL if source.is_whole else head)))
             for target in targets or source.imports.get(ALL, ()):
                 found = self._find(".".join([target, *names[1:]])) if targets else {(target, ALL)}
                 uses |= {(text, one) for one in found}
+                # The syntax has `sqrt` alone, so `from cmath import sqrt` for `from math import sqrt` shows only here.
                 if not self._is_ours(target):
                     said.append(f"{head} is {target}")
             if head in PLACES:
                 said.append(f"in {module}")
-            if head == "globals":
+            if head == "globals":  # which reaches any name of its module
                 uses.add((head, (module, ALL)))
         for text in (one for one in definition.strings if self._file(one) and not _observes(one)):
             uses.add((GUARD, (text, ALL)))

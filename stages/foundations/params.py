@@ -88,7 +88,7 @@ def chosen(section: str, params: Model) -> Model:
                 from stages.engines.trainers.torch_trainer import TorchTrainer
 
     Tells stages/foundations/fingerprints.py that the class chooses: of such a `match`, fingerprints cover the case of
-    the kind that the parameter file has. So what one kind alone runs is imported inside its case.
+    the kind that the parameter file has. An import inside a case keeps libraries away that another kind needs.
     """
     return params
 
