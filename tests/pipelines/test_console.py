@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.graph.console import Console
 from pipelines.graph.forecast import (
+    MEASURED,
     Forecast,
     forecast_lines,
     graph_stages,
@@ -19,12 +20,13 @@ from pipelines.graph.forecast import (
     make_forecast,
     remember_seconds,
 )
+from pipelines.graph.resolved_recipes import recipe_text
 from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.scratch import PROJECT
-from stages.foundations.stage_graph import read_definitions
+from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.yaml_text import load_yaml
 
 CODE = """Running stage 'code':
@@ -303,6 +305,17 @@ def test_a_first_run_has_the_figures_of_the_recipes_measured_run(finished: Path)
     assert re.match(r"disk    about \d+ bytes of results, ", lines[2])
     remember_seconds(finished, dict.fromkeys(names, 1.0))
     assert forecast_lines(make_forecast(finished), finished)[1] == "time    about 23 s"
+
+
+def test_the_kept_figures_are_of_the_stages_that_the_recipes_have() -> None:
+    kept = json.loads((PROJECT / MEASURED).read_text())
+    assert "laptop" in kept
+    for name, measured in kept.items():
+        params = load_yaml(recipe_text(PROJECT, name))
+        stages = {stage.address for stage in stages_of(read_definitions(PROJECT / "dvc.yaml"), params)}
+        assert measured["stages"].keys() == stages - {"code"}, (
+            f"{name}: run it, then pipelines.graph.forecast"
+        )
 
 
 def test_every_stage_with_numbers_has_a_headline() -> None:
