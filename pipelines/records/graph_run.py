@@ -32,6 +32,8 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
 from stages.foundations.hashing import dvc_md5, stable_hash
 from stages.foundations.scratch import state_folder
+from stages.foundations.stage_graph import stages_of
+from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
 from stages.observe.tracking import recipe_name, tracking_uri
 
@@ -176,8 +178,9 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _entries_of_run(place: Place) -> list[Entry]:
     """The stages behind the report, or behind the grades of an ablation's run; [] where one ran on older inputs."""
-    ends = [one for one in place.entries.values() if (one.scores if place.is_kept else _writes_page(one))]
-    makers = {path: entry for entry in place.entries.values() for path in entry.outs}
+    entries = _of_the_graph(place)
+    ends = [one for one in entries.values() if (one.scores if place.is_kept else _writes_page(one))]
+    makers = {path: entry for entry in entries.values() for path in entry.outs}
     found: dict[str, Entry] = {}
     waiting = ends
     while waiting:
@@ -191,7 +194,16 @@ def _entries_of_run(place: Place) -> list[Entry]:
                 return []
             inside = [made for out, made in makers.items() if out.startswith(f"{path}/")]
             waiting += [made for made in ([maker] if maker else inside) if made.stage != "code"]
-    return [entry for name, entry in place.entries.items() if name in found]
+    return [entry for name, entry in entries.items() if name in found]
+
+
+def _of_the_graph(place: Place) -> Mapping[str, Entry]:
+    """The entries of stages that params.yaml still makes: DVC also keeps those of the recipe before in dvc.lock."""
+    graph, params = (None if place.is_kept else place.content(name) for name in ("dvc.yaml", "params.yaml"))
+    if graph is None or params is None:
+        return place.entries
+    names = {stage.address for stage in stages_of(load_yaml(graph)["stages"], load_yaml(params) or {})}
+    return {name: entry for name, entry in place.entries.items() if name in names}
 
 
 def _writes_page(entry: Entry) -> bool:

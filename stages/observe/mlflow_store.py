@@ -159,7 +159,7 @@ def flatten(params: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
         else:
-            yield prefix + name, value if isinstance(value, str) else json.dumps(value, default=str)
+            yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def told_name(name: str, tags: Mapping[str, str]) -> str:

@@ -381,6 +381,15 @@ def finish(root: Path, changes=None, score: float = 0.9) -> None:
     (root / "dvc.lock").write_text(yaml.safe_dump(lock, sort_keys=False))
 
 
+def write_graph(root: Path) -> None:
+    """A dvc.yaml with the stages of the project's dvc.lock."""
+    stages = {name: {"cmd": "x"} for name in ("base", "curate", "sft", "report")}
+    items = {"collect": "sources", "rl_round": "rl_rounds", "respond": "policies", "grade": "policies"}
+    for name, section in items.items():
+        stages[name] = {"foreach": f"${{{section}}}", "do": {"cmd": "x"}}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+
+
 def graph_runs(root: Path):
     """MLflow's runs of the graph, the best score first, as its table sorts them."""
     client, _ = runs_of(root)
@@ -437,7 +446,7 @@ def test_names_say_the_change(project, monkeypatch):
     recipes = project / "pipelines" / "recipes"
     recipes.mkdir(parents=True)
     shutil.copy(project / "params.yaml", recipes / "small.yaml")
-    (project / "dvc.yaml").write_text("stages: {}\n")
+    write_graph(project)
     (project / "state" / "recipe").write_text(f"small\n{sha256_of(recipes / 'small.yaml')}\n")
     finish(project, {"grade": {"bootstrap_draws": 7}})
     execute(project, monkeypatch)
@@ -498,6 +507,19 @@ def test_an_experiments_name_is_the_runs_name(project):
     (experiment, first) = graph_runs(project)[1]
     assert (experiment.info.run_name, experiment.data.tags["variation"]) == ("run wide-clip s0", "wide-clip")
     assert first.data.params["rl.policy_loss.clip_high"] == "0.28"
+
+
+def test_what_the_recipe_before_left_in_dvc_lock_is_no_part_of_a_run(project):
+    write_graph(project)
+    finish(project, {"sft": {"shares": {3: 0.5}}})  # a number as a key, as digits has it
+    lock = yaml.safe_load((project / "dvc.lock").read_text())
+    policy = {"path": "data/policies/sft", "md5": "of the recipe before"}
+    outs = [{"path": "data/metrics/grade/gone.json", "md5": "0"}]
+    lock["stages"]["grade@gone"] = {"cmd": "x", "deps": [policy], "params": {}, "outs": outs}
+    (project / "dvc.lock").write_text(yaml.safe_dump(lock))
+    record_graph_run(project)
+    (parent,) = graph_runs(project)[1]
+    assert parent.data.metrics["score"] == 0.9 and parent.data.params["sft.shares.3"] == "0.5"
 
 
 def test_a_stage_that_ran_again_without_the_rest_makes_no_run_of_the_graph(project):
