@@ -1,7 +1,7 @@
 """Runs the Prefect flow `reproduce` once, by hand.
 
-Prefect and a server of its own take seconds to start. So DVC is asked first, and where no stage has to run, neither is
-started. A run on the server at PREFECT_API_URL is on record there, whatever it finds to do.
+Prefect takes seconds to start, and so does a temporary server. So this module asks DVC first, and starts neither when no
+stage has to run. With PREFECT_API_URL the flow always runs, so that the server there has a record of it.
 
     python -m pipelines.flows.reproduce [PROJECT]
 """
