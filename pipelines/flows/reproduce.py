@@ -1,7 +1,7 @@
 """Runs the Prefect flow `reproduce` once, by hand.
 
-Prefect takes seconds to start, and so does a temporary server. So this module asks DVC first, and starts neither when no
-stage has to run. With PREFECT_API_URL the flow always runs, so that the server there has a record of it.
+Prefect takes seconds to start, and so does a temporary server. So this module asks DVC first, and starts neither when
+no stage has to run. With PREFECT_API_URL the flow always runs, so that the server there has a record of it.
 
     python -m pipelines.flows.reproduce [PROJECT]
 """
