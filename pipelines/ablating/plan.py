@@ -13,9 +13,9 @@ from typing import Any
 
 from pipelines.ablating.definition import Ablation
 from pipelines.ablating.settings import graph, params_of, targets_of
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import stable_hash
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, stages_of
 
 

@@ -11,9 +11,9 @@ from pipelines.ablating.definition import POLICY, Ablation, Metric, Score, resol
 from pipelines.graph.overrides import with_changes
 from pipelines.graph.resolved_recipes import read_recipe
 from pipelines.graph.schema import check_values
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import Definitions, GraphStage, read_definitions, stages_of, written_outs
 
 

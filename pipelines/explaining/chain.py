@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.records.places import Entry, Place, place_at, working_place
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
 
 CODE = "data/code/"

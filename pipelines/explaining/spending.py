@@ -11,7 +11,7 @@ from pipelines.explaining.chain import Chain, Step
 from pipelines.records.places import places_in_git
 from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
 from pipelines.records.tracking_store import mlflow_faults, open_store
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
 
 

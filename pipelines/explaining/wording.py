@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.explaining.chain import Chain, Step
 from pipelines.explaining.spending import Spent
 from pipelines.records.places import Entry
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.observe.mlflow_store import flatten
 
 SHORT = 10

@@ -18,9 +18,9 @@ from pipelines.flows.stage_page import best_scores, metric_tables
 from pipelines.flows.stage_task import failed
 from pipelines.flows.whole_graph import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
 from pipelines.graph.params_lock import recipe_in_use
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import read_definitions, stages_of
 
 

@@ -26,7 +26,7 @@ from pipelines.graph.forecast import (
     writes_code,
 )
 from pipelines.graph.result import seconds_in_words
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 from stages.observe.progress import say
 

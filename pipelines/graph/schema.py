@@ -10,10 +10,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipelines.launching.params import LaunchParams
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml, validate_section
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage import about, declared_stage
 from stages.foundations.stage_graph import (
     Definitions,
     GraphStage,
@@ -28,23 +28,14 @@ from stages.foundations.stage_graph import (
 
 
 def section_models(root: Path = PROJECT) -> dict[str, Any]:
-    """Top-level section -> what it must be; the stages' modules are imported here, which takes two seconds."""
-    from stages.engines.samplers.params import SamplerParams
-    from stages.engines.trainers.params import TrainerParams
-    from stages.engines.verifier.params import VerifierParams
-    from stages.foundations.prompts import PromptParams
-
-    models: dict[str, Any] = {
-        "seed": int,
-        "launch": LaunchParams,
-        "policies": list[str],
-        "prompt": PromptParams,
-        "sampler": SamplerParams,
-        "trainer": TrainerParams,
-        "verifier": VerifierParams,
-    }
-    for name in read_definitions(root / "dvc.yaml"):
-        models |= about(name).sections()
+    """Top-level section -> what it must be. Of two stages that read a section, the one that runs over it knows more."""
+    stages = [stage for name in read_definitions(root / "dvc.yaml") if (stage := declared_stage(name))]
+    models: dict[str, Any] = {"seed": int, "launch": LaunchParams}
+    for stage in stages:
+        models |= stage.sections
+    for stage in stages:
+        if stage.items is not None or stage.foreach in stage.sections:
+            models[stage.foreach] = stage.sections.get(stage.foreach, stage.items)
     return models
 
 

@@ -1,7 +1,9 @@
 """Starts a stage that trains or draws where section `launch` of its parameter file says; dvc.yaml calls this.
 
-    python -m pipelines.launching -m stages.sft --params params.yaml ...          # what DVC runs
-    python -m pipelines.launching --show -m stages.sft --params params.yaml ...   # what would be run, and nothing else
+    python -m pipelines.launching rl_round@rl_1          # what DVC runs
+    python -m pipelines.launching --show rl_round@rl_1   # what would be run, and nothing else
+
+The rest of the command is that of `python -m stages`.
 
 What runs no model with these parameters (a filter without agreement) is one process here. On this machine the process
 becomes the stage or torchrun. For other machines it stays, shows their log, and takes the job back when it is ended.
@@ -35,16 +37,20 @@ from pipelines.launching.params import (
 from pipelines.launching.processes import local_command, slurm_command
 from pipelines.launching.skypilot import down_command, launch_command, skypilot_task
 from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, read_yaml
+from stages.foundations.stage import about
 from stages.observe.command import run_command, run_unchanged
 
 
 def main() -> None:
-    is_shown, stage = sys.argv[1:2] == ["--show"], sys.argv[1:]
-    stage = stage[1:] if is_shown else stage
-    launch = launch_of(stage)
+    is_shown = sys.argv[1:2] == ["--show"]
+    words = sys.argv[2 if is_shown else 1 :]
+    if not words or words[0].startswith("-"):
+        raise UserError(
+            "name a stage: python -m pipelines.launching [--show] NAME[@ITEM] [--params FILE] ..."
+        )
+    launch, stage = launch_of(words), ["-m", "stages", *words]
     if is_shown:
         print(shown(launch, stage))
         return
@@ -54,12 +60,11 @@ def main() -> None:
         run_unchanged(lambda: sys.exit(run(launch, stage)))
 
 
-def launch_of(stage: Sequence[str]) -> LaunchParams:
-    """Section `launch` of its parameter file, or one process here where the stage would use no GPU."""
-    file = _parameter_file(stage)
+def launch_of(words: Sequence[str]) -> LaunchParams:
+    """Section `launch` of the stage's parameter file, or one process here where the stage would use no GPU."""
+    file = Path(words[words.index("--params") + 1] if "--params" in words[:-1] else "params.yaml")
     launch = load_section(file, "launch", LaunchParams)
-    package, _, name = stage[1].partition(".")
-    if package != "stages" or about(name).runs_model(read_yaml(file)):
+    if about(words[0].partition("@")[0]).runs_model(read_yaml(file)):
         return launch
     return launch.model_copy(update={"nodes": 1, "command": PythonCommand(kind="python")})
 
@@ -114,19 +119,13 @@ def _manifest(
 def job_name(stage: Sequence[str]) -> str:
     """Of the stage in this clone: the same when it is run again, so that what was left behind is found."""
     told = "\n".join([str(Path.cwd()), *stage])
-    module = stage[1].rpartition(".")[2].replace("_", "-")
-    return f"retrace-{module}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+    name = stage[2].partition("@")[0].replace("_", "-")
+    return f"retrace-{name}-{hashlib.sha256(told.encode()).hexdigest()[:8]}"
 
 
 def _require(tool: str, launch: LaunchParams) -> None:
     if shutil.which(tool) is None:
         raise UserError(f"launch.command.kind {launch.command.kind} needs {tool}, which is not on the PATH")
-
-
-def _parameter_file(stage: Sequence[str]) -> Path:
-    if stage[:1] != ["-m"] or "--params" not in stage[:-1]:
-        raise UserError("name a stage: python -m pipelines.launching -m stages.sft --params params.yaml ...")
-    return Path(stage[stage.index("--params") + 1])
 
 
 if __name__ == "__main__":

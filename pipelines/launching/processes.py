@@ -13,7 +13,7 @@ FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
 
 
 def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
-    """`stage` (`-m stages.sft --params ...`) on this machine, as one process or a rank for each GPU.
+    """`stage` (`-m stages sft`) on this machine, as one process or a rank for each GPU.
 
     By the `python` that comes first on the PATH, as every other stage.
     """

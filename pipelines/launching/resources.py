@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.launching.params import LaunchParams
-from stages.foundations.about import about
 from stages.foundations.params import validate_section
+from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
 
 LAUNCHER = "-m pipelines.launching "

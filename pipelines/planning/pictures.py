@@ -14,9 +14,9 @@ import psutil
 from pipelines.graph.schema import check_values
 from pipelines.planning.devices import GIB, find_gpu
 from pipelines.planning.plan import PRICE, Question
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.planned_work import NetworkWork
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 ASSUMED_PROMPTS = {"train": 10_000, "validation": 500, "test": 500}

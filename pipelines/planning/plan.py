@@ -20,10 +20,10 @@ from pipelines.planning.lengths import assumed, measured
 from pipelines.planning.memory import SamplingMemory, TrainingMemory, sampling_memory, training_memory
 from pipelines.planning.shapes import Shape, named_shape, read_config, shape_of
 from pipelines.planning.work import sampling_flops, training_flops
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.planned_work import Lengths, ModelSizes, Work
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 
 SMALL_POLICY, MOST_LANES = 8_000_000, 4

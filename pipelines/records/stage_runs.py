@@ -18,7 +18,7 @@ from typing import Any
 
 from pipelines.records.places import Entry, Place, git_bytes
 from pipelines.records.replaying import batches, log_what_fits, whole_run
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.observe.mlflow_store import LONGEST_PARAM, MlflowStore, flatten
 from stages.observe.tracking import final_numbers, recipe_name, shown_name
 

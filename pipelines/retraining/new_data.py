@@ -23,11 +23,11 @@ import yaml
 
 from pipelines.retraining.revisions import newer_revision
 from stages.collect.params import Name
-from stages.foundations.about import About, about
 from stages.foundations.errors import UserError
 from stages.foundations.files import require_no_links, sha256_of
 from stages.foundations.hashing import stable_hash
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
 
 SNAPSHOTS = "data/snapshots"

@@ -23,7 +23,7 @@ from pipelines.runtime.git import git
 from pipelines.runtime.process_group import environment
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
-from stages.foundations.fingerprints import Memory, Project
+from stages.foundations.fingerprints import Memory, Project, stage_names, stage_roots
 from stages.foundations.hashing import stable_hash
 from stages.foundations.machine import share_mirror
 from stages.foundations.yaml_text import load_yaml
@@ -92,13 +92,13 @@ def code_hashes(
             name: stages[name] for name in needed_stages(stages, {t.partition("@")[0] for t in targets})
         }
         memory: Memory = {}
-        modules = {_module(stage) for stage in needed.values()} - {"code"}
+        modules = needed.keys() & set(stage_names(folder))
         found = []
         for own in params:
             hashes = {"dvc.yaml": stable_hash(needed)}
             project = Project(folder, own, memory)
             for module in modules:
-                reach = project.reach(f"stages.{module}.__main__")
+                reach = project.reach(*stage_roots(module))
                 hashes |= {f"{place} {name}": digest for (place, name), digest in reach.definitions.items()}
                 hashes |= {str(path.relative_to(folder)): sha256_of(path) for path in reach.others}
             found.append(hashes)
@@ -130,11 +130,6 @@ def _paths(stage: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
 def _may_be_one(dep: str, out: str) -> bool:
     is_same = fnmatch.fnmatch(dep, out) or fnmatch.fnmatch(out, dep)
     return is_same or out.startswith(f"{dep}/") or dep.startswith(f"{out}/")
-
-
-def _module(stage: Mapping[str, Any]) -> str:
-    found = re.search(r"-m stages\.(\w+)", stage.get("do", stage)["cmd"])
-    return found[1] if found else "code"
 
 
 def cache_folder(root: Path) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -11,7 +10,7 @@ from pydantic import Field
 from stages.algorithms.arithmetic_tasks import Kind
 from stages.collect.fields import FieldParams
 from stages.foundations.errors import UserError
-from stages.foundations.params import StrictParams, load_value, validate_section
+from stages.foundations.params import StrictParams
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Name = re.compile(r"[a-z0-9][a-z0-9_]*")
@@ -138,12 +137,7 @@ class SourceParams(StrictParams):
     """Where the problems come from."""
 
 
-def load_source(path: Path, name: str) -> SourceParams:
-    """The entry `name` of `sources`; UserError when there is none, or its name is no snake_case word."""
-    sources = load_value(path, "sources")
-    if not Name.fullmatch(name):
-        raise UserError(f"a source's name is made of lower case letters, digits and _, not {name!r}")
-    if not isinstance(sources, dict) or name not in sources:
-        known = ", ".join(sources) if isinstance(sources, dict) else "nothing"
-        raise UserError(f"{path} has no source `{name}`; `sources` has: {known}")
-    return validate_section(sources[name], f"sources.{name}", SourceParams, path)
+def require_word(source: str) -> None:
+    """UserError for a name of a source that is no snake_case word."""
+    if not Name.fullmatch(source):
+        raise UserError(f"a source's name is made of lower case letters, digits and _, not {source!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule, source_revision
 from stages.curate.answers import AnswerKind
 from stages.foundations.errors import UserError
-from stages.foundations.params import StrictParams, load_section
+from stages.foundations.params import StrictParams
 
 
 class KeepAnswers(StrictParams):
@@ -116,10 +116,8 @@ class SourceRole(BaseModel):
         return source_revision(self.origin)
 
 
-def load_sources(path: Path) -> dict[str, SourceRole]:
-    """The sources in their order; UserError when either role has none."""
-    sources = load_section(path, "sources", dict[str, SourceRole])
+def require_roles(sources: Mapping[str, SourceRole]) -> None:
+    """UserError when either role has no source."""
     for role in ("train", "benchmark"):
         if role not in {source.role for source in sources.values()}:
-            raise UserError(f"{path}: no entry of `sources` has role: {role}; add one")
-    return sources
+            raise UserError(f"no entry of `sources` has role: {role}; add one")

@@ -1,83 +1,92 @@
-"""The stage around the gathering: tables in, tables out."""
+"""What stage `demonstrate` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import shutil
-from argparse import Namespace
-from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import pandas
+from stages.demonstrate.params import DemonstrateParams
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.verifier.params import VerifierParams
+from stages.foundations.prompts import PromptParams
+from stages.foundations.stage import About, Sections, Stage, unknown_sources
 
-from stages.demonstrate.demonstrations import Drops, Rows, gather, split
-from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
-from stages.demonstrate.rejection_sampling import sample_demonstrations
-from stages.engines.policies.tokenizers import load_tokenizer
-from stages.engines.trainers.one_rank import launched_ranks
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section, load_value, read_yaml
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, write_table
-from stages.observe.tracking import track
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+STAGE = Stage(
+    sections={
+        "seed": int,
+        "prompt": PromptParams,
+        "sampler": SamplerParams,
+        "verifier": VerifierParams,
+        "demonstrate": DemonstrateParams,
+    },
+    inputs={
+        "problems": "data/problems/train.parquet",
+        "web": "data/web",  # a folder, because a recipe may have no web branch
+        "policy": "data/policies/base",
+    },
+    outputs={
+        "train": "data/demonstrations/train.parquet",
+        "validation": "data/demonstrations/validation.parquet",
+        "dropped": "data/dropped/demonstrate.parquet",
+        "metrics": "data/metrics/demonstrate.json",
+        "headline": "data/headline/demonstrate.json",
+    },
+    is_launched=True,
+)
 
 
-def run_demonstrate(paths: Namespace) -> None:
-    """Reads problems and solutions, gathers, splits and writes, metrics last."""
-    params = load_section(paths.params, "demonstrate", DemonstrateParams)
-    seed = load_value(paths.params, "seed")
-    problems, solutions = read_table(paths.problems, PROBLEM), _web_solutions(paths, params)
-    tokenizer = load_tokenizer(paths.policy)
+def _contradictions(sections: Sections) -> list[str]:
+    asked = sections["demonstrate"].sources
+    given = [name for source in asked if source.kind == "given" for name in source.sources or ()]
+    known = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
+    found = unknown_sources("demonstrate.sources", given, known, "`sources` with role train")
+    has_web = "filter_web" in sections
+    if not has_web and any(source.kind == "web" for source in asked):
+        found.append(
+            "demonstrate.sources: kind web asks for what `filter_web` makes, and the recipe has no such section: "
+            "add it, or take another kind"
+        )
+    return found
 
-    def sample(source: RejectionSampledDemonstrations, chosen: Rows) -> tuple[Rows, Drops]:
-        with run.phase("rejection_sampling"):
-            return sample_demonstrations(source, chosen, paths.params, paths.policy, attempt, ranks)
 
-    def count_tokens(texts: list[str]) -> list[int]:
-        return [len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]] if texts else []
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    return any(source["kind"] == "rejection_sampled" for source in params["demonstrate"]["sources"])
 
-    inputs = {"problems": paths.problems, "web": paths.web, "policy": paths.policy}
-    decisive = ("demonstrate", "prompt", "sampler", "verifier")
-    shown = {name: section for name, section in read_yaml(paths.params).items() if name in decisive}
-    attempt = attempt_at("demonstrate", shown, inputs, seed=seed)
-    with launched_ranks() as ranks, track(attempt) as run:
-        rows, drops = gather(params, problems, solutions, seed, sample, count_tokens)
-        train, validation = split(rows, params.validation_rows, seed)
-        if not train:
-            reasons = dict(Counter(reason for _, reason, _ in drops))
-            raise UserError(
-                f"demonstrate: no row is left to train on (dropped: {reasons}; validation: {len(validation)}): "
-                "add a source to demonstrate.sources, relax filter_web.rules, or lower validation_rows"
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    """Rejection sampling, as far as the number of its problems is known."""
+    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
+
+    def drawn(most: int) -> ResponseLengths:
+        return ResponseLengths(lengths.response_share * most, most)
+
+    sampled = [source for source in sections["demonstrate"].sources if source.kind == "rejection_sampled"]
+    unknown = "rejection sampling of an unknown number of problems (set max_problems of its source)"
+    return Work(
+        sampling=tuple(
+            Sampling(
+                1, source.max_problems, source.samples, lengths.prompt, drawn(source.max_response_tokens)
             )
-        if ranks.rank != 0:
-            return
-        metrics, funnel = _metrics(rows, drops, len(train), len(validation))
-        write_table(train, paths.train, DEMONSTRATION)
-        write_table(validation, paths.validation, DEMONSTRATION)
-        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
-        run.summary(metrics)
-        shutil.rmtree(attempt.pieces, ignore_errors=True)
+            for source in sampled
+            if source.max_problems
+        ),
+        not_counted=() if all(source.max_problems for source in sampled) else (unknown,),
+    )
 
 
-def _web_solutions(paths: Namespace, params: DemonstrateParams) -> pandas.DataFrame:
-    """Trusted solutions from the web, as far as a source asks for them."""
-    if not any(source.kind == "web" for source in params.sources):
-        return pandas.DataFrame(columns=PROBLEM.names)
-    return read_table(paths.web / "solutions.parquet", PROBLEM)
-
-
-def _metrics(rows: Rows, drops: Drops, train: int, validation: int) -> tuple[dict[str, float], Funnel]:
-    funnel = Funnel("demonstrate", len(rows) + len(drops))
-    for row, reason, detail in drops:
-        funnel.drop(row, reason, detail)
-    kinds = Counter(row["kind"] for row in rows)
-    return {
-        **funnel.metrics(len(rows)),
-        **{f"kind/{kind}": count for kind, count in kinds.items()},
-        "rows/train": train,
-        "rows/validation": validation,
-    }, funnel
+ABOUT = About(
+    description="Supervised data out of trusted web solutions, given solutions, and responses that were found correct.",
+    headline=("rows/kept", "{:,.0f} demonstrations"),
+    contradictions=_contradictions,
+    runs_model=_runs_model,
+    work=_work,
+    lane="Policies",
+    has_funnel=True,
+    tables={
+        "demonstrations/train": "What supervised fine-tuning learns from.",
+        "demonstrations/validation": "Demonstrations set aside for the validation loss.",
+    },
+)

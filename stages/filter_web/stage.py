@@ -1,68 +1,110 @@
-"""The stage around the filter: tables in, tables out."""
+"""What stage `filter_web` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import shutil
-from argparse import Namespace
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from stages.engines.trainers.one_rank import launched_ranks
-from stages.filter_web.filtering import Rows, filter_candidates
-from stages.filter_web.params import FilterWebParams, NoAgreement, PolicyAgreement
-from stages.foundations.attempt import attempt_at
-from stages.foundations.funnel import Funnel
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import chosen, load_section, load_value, read_yaml
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.observe.tracking import track
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.verifier.params import VerifierParams
+from stages.filter_web.params import FilterWebParams
+from stages.foundations.prompts import PromptParams
+from stages.foundations.stage import About, FunnelStep, Sections, Stage
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
+
+STAGE = Stage(
+    sections={
+        "seed": int,
+        "prompt": PromptParams,
+        "sampler": SamplerParams,
+        "verifier": VerifierParams,
+        "filter_web": FilterWebParams,
+    },
+    inputs={
+        "candidates": "data/web/candidates.parquet",
+        "benchmarks": "data/problems/benchmarks.parquet",
+        "policy": "data/policies/base",
+    },
+    outputs={
+        "solutions": "data/web/solutions.parquet",
+        "contamination": "data/web/contamination.parquet",
+        "dropped": "data/dropped/filter_web.parquet",
+        "metrics": "data/metrics/filter_web.json",
+        "headline": "data/headline/filter_web.json",
+    },
+    is_launched=True,
+)
 
 
-def run_filter_web(paths: Namespace) -> None:
-    """Reads the candidates and benchmarks, filters, writes solutions and dropped rows, metrics last.
+REASONS = (
+    "missing_field",
+    "duplicate_id",
+    "no_solution",
+    "no_short_answer",
+    "unfinished",
+    "solution_disagrees_with_answer",
+    "no_question",
+    "multi_part",
+    "refers_to_figure_or_other",
+    "proof_or_opinion",
+    "copy_is_correct",
+    "wrong_language",
+    "too_long",
+    "conflicting_answers",
+    "exact_duplicate",
+    "near_duplicate",
+    "contaminated",
+    "not_sampled",
+    "no_agreement",
+)
+"""In the order in which the stage asks; the row rules share one pass, the first that objects counts."""
 
-    Nothing left is an error of `demonstrate`, which knows whether other sources make up for it.
-    """
-    params = load_section(paths.params, "filter_web", FilterWebParams)
-    candidates = require_rows(
-        read_table(paths.candidates, CANDIDATE),
-        paths.candidates,
-        "no page of `collect_web` holds an exercise",
-    )
-    benchmarks = read_table(paths.benchmarks, BENCHMARK)
-    inputs = {"candidates": paths.candidates, "benchmarks": paths.benchmarks, "policy": paths.policy}
 
-    agreement_metrics: dict[str, int] = {}
+def _runs_model(params: Mapping[str, Any]) -> bool:
+    return params["filter_web"]["agreement"]["kind"] == "policy"
 
-    def agree(rows: Rows, funnel: Funnel) -> Rows:
-        match chosen("filter_web.agreement", params.agreement):
-            case NoAgreement():
-                return rows
-            case PolicyAgreement() as agreement:
-                from stages.filter_web.agreement import keep_agreeing
 
-                with run.phase("agreement"):
-                    kept, found = keep_agreeing(
-                        rows, funnel, agreement, paths.params, paths.policy, attempt, ranks
-                    )
-                agreement_metrics.update(found)
-                return kept
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    """Responses to each candidate, as far as their number is known."""
+    from stages.foundations.planned_work import ResponseLengths, Sampling, Work
 
-    decisive = ("filter_web", "prompt", "sampler", "verifier")
-    shown = {name: section for name, section in read_yaml(paths.params).items() if name in decisive}
-    attempt = attempt_at("filter_web", shown, inputs, seed=load_value(paths.params, "seed"))
-    with launched_ranks() as ranks, track(attempt) as run:
-        with run.phase("rules"):
-            rows, hits, funnel = filter_candidates(candidates, benchmarks, params.rules, agree)
-        if ranks.rank != 0:
-            return
-        metrics = funnel.metrics(len(rows)) | agreement_metrics
-        write_table(rows, paths.solutions, PROBLEM)
-        write_table(hits, paths.contamination, CONTAMINATION)
-        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
-        run.summary(metrics)
-        shutil.rmtree(attempt.pieces, ignore_errors=True)
+    agreement = sections["filter_web"].agreement
+    if agreement.kind == "none":
+        return Work()
+    if agreement.max_candidates is None:
+        told = "responses to an unknown number of candidates (set filter_web.agreement.max_candidates)"
+        return Work(not_counted=(told,))
+    most = agreement.max_response_tokens
+    drawn = ResponseLengths(lengths.response_share * most, most)
+    return Work(sampling=(Sampling(1, agreement.max_candidates, agreement.samples, lengths.prompt, drawn),))
+
+
+def _told_agreement(params: Mapping[str, Any]) -> str:
+    agreement = params.get("agreement") or {}
+    if agreement.get("kind") != "policy":
+        return "Answer agreement with a policy is switched off."
+    samples = agreement.get("samples")
+    responses = "response" if samples == 1 else "responses"
+    return f"Answer agreement: one of {samples} sampled {responses} of the base policy must reach the answer."
+
+
+ABOUT = About(
+    description="The candidates that may be trusted.",
+    headline=("rows/kept", "{:,.0f} candidates"),
+    runs_model=_runs_model,
+    work=_work,
+    lane="Web solutions",
+    has_funnel=True,
+    way=FunnelStep(
+        "From pages to trusted problems",
+        "exercises",
+        first="exercises found",
+        last="trusted problems",
+        reasons=REASONS,
+        note=_told_agreement,
+    ),
+    tables={"web/solutions": "Exercises whose solutions may be trusted."},
+    contamination="web/contamination",
+)

@@ -1,8 +1,9 @@
 """The fingerprint of a stage's code: a hash of each definition that the stage can reach, with the parameters it has.
 
-A definition is what a module binds at its top level: a function, a class or a value. From `stages.<stage>.__main__` on,
-each definition reaches those whose names it uses. Where they stand counts for nothing: a definition may move to another
-file, and another definition beside it may change. `references` is the hash of who uses whom.
+A definition is what a module binds at its top level: a function, a class or a value. A stage starts from `main` in
+stages/<stage>/run.py and `STAGE` in stage.py. Each definition reaches those whose names it uses. Where they stand
+counts for nothing: a definition may move to another file, and another definition beside it may change. `references` is
+the hash of who uses whom.
 
 What is followed: names, attributes of modules (`tables.PROBLEM`), imports inside functions, and a string that is the
 dotted name of a module of the project (workers are started as `python -m stages.engines.x`). What cannot be followed
@@ -34,7 +35,7 @@ LOCK, LIBRARY = "requirements.lock", "library "
 PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 """Packages that are not called as what is imported of them."""
 NO_CODE = {".py", ".pyc", ".md"}
-ABOUT = ("stages.foundations.about", "about")
+ABOUT = ("stages.foundations.stage", "about")
 """A stage that reaches this function asks the stages of the graph about themselves while it runs."""
 OBSERVERS = "stages.observe"
 """The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
@@ -99,20 +100,23 @@ Memory = dict[Path, Source]
 
 def stage_names(root: Path) -> list[str]:
     """Names of the packages under stages/ that can be run, without `code` itself: it depends on every source."""
-    return sorted(
-        main.parent.name for main in root.glob("stages/*/__main__.py") if main.parent.name != "code"
-    )
+    return sorted(run.parent.name for run in root.glob("stages/*/run.py") if run.parent.name != "code")
+
+
+def stage_roots(stage: str) -> tuple[Address, Address]:
+    """The definitions that a run of a stage starts from: what it does, and what it does it with."""
+    return (f"stages.{stage}.run", "main"), (f"stages.{stage}.stage", "STAGE")
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:
-    """Hashes of what such a stage sees: the stages that dvc.yaml makes of the parameters, and each one's about.py.
+    """Hashes of what such a stage sees: the stages that dvc.yaml makes of the parameters, and each one's stage.py.
 
     Stages that the parameters leave out are not seen.
     """
     stages = stages_of(read_definitions(root / "dvc.yaml"), params)
     hashes = {"dvc.yaml": _sha256(repr(stages).encode())}
     for name in {stage.name for stage in stages}:
-        file = root / "stages" / name / "about.py"
+        file = root / "stages" / name / "stage.py"
         if file.is_file():
             memory[file] = memory.get(file) or read_source(file, f"stages.{name}")
             hashes[file.relative_to(root).as_posix()] = memory[file].sha256
@@ -185,7 +189,7 @@ class Project:
 
         UserError when a source does not parse.
         """
-        reach = self.reach(f"stages.{stage}.__main__")
+        reach = self.reach(*stage_roots(stage))
         asks = ABOUT in reach.definitions
         told = what_stages_say(self.root, self.params, self.memory) if asks else {}
         return reach.hashes() | told | self._library_versions(reach)
@@ -205,10 +209,13 @@ class Project:
             f"{LIBRARY}{name}": ", ".join(sorted(pinned[name])) for name in sorted(packages & pinned.keys())
         }
 
-    def reach(self, module: str) -> Reach:
-        """All that running `module` as a program may compute with."""
+    def reach(self, *roots: Address) -> Reach:
+        """All that the definitions at `roots` may compute with. UserError where one is not there."""
         definitions, uses = {}, {}
-        imported, pending = set(), [(module, GUARD)]
+        imported, pending = set(), list(roots)
+        for module, name in roots:
+            if not self._file(module) or name not in self._source(module).definitions:
+                raise UserError(f"{self.root} has no `{name}` in {module.replace('.', '/')}.py: write it")
         while pending:
             address = pending.pop()
             if address in definitions:

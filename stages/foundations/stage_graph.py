@@ -188,19 +188,24 @@ def _items(definition: Mapping[str, Any], params: Mapping[str, Any]) -> Iterator
 def _resolved(name: str, definition: Mapping[str, Any], key: str, item: Any) -> GraphStage:
     body = definition.get("do", definition)
 
-    def filled(paths: list[str]) -> tuple[str, ...]:
-        return tuple(_ITEM.sub(lambda found: _value(found, key, item), path) for path in paths)
+    def of_item(paths: list[str]) -> tuple[str, ...]:
+        return tuple(filled(path, key, item) for path in paths)
 
     return GraphStage(
         name=name,
         item=key,
         reads=_reads(definition),
-        params=filled(body.get("params") or []),
-        deps=filled(_paths(body.get("deps"))),
-        outs=filled(_outs(body)),
-        metrics=filled([path for path in _outs(body) if path.startswith(METRICS)]),
-        curves=filled([path for path in _paths(body.get("plots")) if not path.startswith(METRICS)]),
+        params=of_item(body.get("params") or []),
+        deps=of_item(_paths(body.get("deps"))),
+        outs=of_item(_outs(body)),
+        metrics=of_item([path for path in _outs(body) if path.startswith(METRICS)]),
+        curves=of_item([path for path in _paths(body.get("plots")) if not path.startswith(METRICS)]),
     )
+
+
+def filled(path: str, key: str, item: Any) -> str:
+    """`path` with what stands for `${key}`, `${item}` and `${item.name}`."""
+    return _ITEM.sub(lambda found: _value(found, key, item), path)
 
 
 def _value(found: re.Match[str], key: str, item: Any) -> str:

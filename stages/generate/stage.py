@@ -1,135 +1,43 @@
-"""Draws pictures in pieces, so that a run that is killed goes on after the last finished piece.
-
-A picture's noise comes from a seed of its prompt and its number alone. So two generators draw the same prompt from the
-same noise, and no picture depends on which others are drawn (but for the order of float sums in a batch).
-"""
+"""What stage `generate` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import shutil
-from argparse import Namespace
-from collections.abc import Iterator
-from itertools import islice
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import pandas
-import torch
+from stages.foundations.stage import About, Sections, Stage
+from stages.generate.params import GenerateParams, GeneratorsParams
 
-from stages.algorithms.shape_world.scenes import scene_of
-from stages.algorithms.shape_world.truth import true_score
-from stages.engines.devices import pick_device
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import load_generator
-from stages.engines.images.shards import SHARD, image_row, pixels_of, read_shards, write_shard
-from stages.engines.pieces import are_whole, seal
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section, load_value
-from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
-from stages.generate.params import GenerateParams, GeneratorParams
-from stages.observe.progress import progress
-from stages.observe.tracking import Run, track
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
 
-Row = dict[str, Any]
+STAGE = Stage(
+    sections={"seed": int, "generate": GenerateParams, "generators": GeneratorsParams},
+    inputs={"generator": "data/generators/${item.generator}", "prompts": "data/t2i/prompts.parquet"},
+    outputs={
+        "images": "data/images/generated/${item.ranking_round}/${key}",
+        "metrics": "data/metrics/generate/${key}.json",
+    },
+    foreach="generators",
+    quick_imports=True,
+)
 
 
-def run_generate(paths: Namespace) -> None:
-    """Reads the prompts, draws the pictures and writes them, metrics last."""
-    params = load_section(paths.params, "generate", GenerateParams)
-    own = load_section(paths.params, f"generators.{paths.name}", GeneratorParams)
-    seed = load_value(paths.params, "seed")
-    # The name is no part of a picture: it stands in the rows, and the attempt must be another for each.
-    prompts = chosen_prompts(read_table(paths.prompts, PROMPT), own)
-    shown = {"generate": params.model_dump(), "generators": {paths.name: own.model_dump()}}
-    inputs = {"generator": paths.generator, "prompts": paths.prompts}
-    torch.set_num_threads(params.threads)
-    attempt = attempt_at("generate", shown, inputs, seed=seed, policy=paths.name)
-    with track(attempt) as run:
-        generator = load_generator(paths.generator, pick_device(params.device))
-        pieces = draw_pieces(prompts, params, own, paths.name, seed, generator, attempt.scratch, run)
-        with replace_folder(paths.images) as folder:
-            for piece in pieces:
-                shutil.copy(piece, folder)
-        metrics = {"images/kept": len(prompts) * own.images_per_prompt, "images/prompts": len(prompts)}
-        metrics |= truth_of(paths.images, prompts)
-        run.summary(metrics)
-        write_metrics(paths.metrics, metrics)
-        for file in attempt.scratch.iterdir():  # the pieces, and one that a killed run had half written
-            file.unlink()
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.generators.costs import generator_costs
+    from stages.foundations.planned_work import NetworkWork
+
+    own, costs = sections["generators"][address.partition("@")[2]], generator_costs(sections["t2i_base"])
+    images = sum(prompts[split] for split in own.splits) * own.images_per_prompt
+    held = costs.unet_parameters + costs.other_parameters
+    return NetworkWork(0, held, images * costs.draw_flops(own.steps, own.guidance))
 
 
-def chosen_prompts(prompts: pandas.DataFrame, own: GeneratorParams) -> pandas.DataFrame:
-    """The rows of the splits that this generator draws, in the order of the table; UserError where there are none."""
-    rows = prompts[prompts["split"].isin(own.splits)]
-    if rows.empty:
-        raise UserError(f"no prompt is in the splits {own.splits}: correct `generators.<name>.splits`")
-    return rows
-
-
-def image_seed(seed: int, prompt_id: str, index: int) -> int:
-    """The seed of picture `index` (from 0) of a prompt: the same for every generator of a recipe."""
-    return derive_seed(seed, "image", prompt_id, index)
-
-
-def draw_pieces(
-    prompts: pandas.DataFrame,
-    params: GenerateParams,
-    own: GeneratorParams,
-    name: str,
-    seed: int,
-    generator: Generator,
-    scratch: Path,
-    run: Run,
-) -> list[Path]:
-    """Shards of the `image` table in `scratch`, in order: a prompt's pictures stand together."""
-    wanted = [
-        {**row, "seed": image_seed(seed, row["prompt_id"], index)}
-        for row in prompts[["prompt_id", "prompt"]].to_dict("records")
-        for index in range(own.images_per_prompt)
-    ]
-    starts = range(0, len(wanted), params.images_per_shard)
-    pieces = [scratch / SHARD.format(number) for number in range(len(starts))]
-    for number, start in enumerate(progress(starts, label=f"generate {name}", unit="pieces")):
-        if are_whole(pieces[number]):
-            continue
-        with run.phase("draw"):
-            piece = wanted[start : start + params.images_per_shard]
-            write_shard(_drawn(piece, params, own, name, generator), scratch, number)
-            seal(pieces[number])
-        run.log({"progress/images": start + len(piece)}, step=number)
-    return pieces
-
-
-def _drawn(
-    wanted: list[Row], params: GenerateParams, own: GeneratorParams, name: str, generator: Generator
-) -> Iterator[Row]:
-    left = iter(wanted)
-    while batch := list(islice(left, params.batch_images)):
-        pictures = generator.draw(
-            [row["prompt"] for row in batch], [row["seed"] for row in batch], own.steps, own.guidance
-        )
-        for row, pixels in zip(batch, pictures, strict=True):
-            yield image_row(pixels, **row, generator=name, source="generated", licence=params.licence)
-
-
-def truth_of(images: Path, prompts: pandas.DataFrame) -> dict[str, float]:
-    """Mean true scores by split, as `<split>/truth|alignment|fidelity`; nothing where no detector knows the prompts."""
-    if any(scene_of(prompt) is None for prompt in prompts["prompt"]):
-        return {}
-    split_of = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
-    scores = pandas.DataFrame(
-        {"split": split_of[row.prompt_id], **vars(true_score(pixels_of(row.png), row.prompt))}
-        for frame in read_shards(images)
-        for row in frame.itertuples()
-    )
-    means = scores.rename(columns={"overall": "truth"}).groupby("split").mean()
-    return {
-        f"{split}/{name}": value
-        for split, row in means.to_dict("index").items()
-        for name, value in row.items()
-    }
+ABOUT = About(
+    description="A generator's pictures of the prompts, each from a seed of its own. Needs the GPU.",
+    headline=("images/kept", "{:,.0f} pictures"),
+    networks=_networks,
+    runs_model=lambda params: True,
+    named_after=("policy",),
+    lane="Text to image",
+)

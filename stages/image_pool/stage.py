@@ -1,51 +1,52 @@
-"""The stage around the intake: shards and a foreign list in, the pool's shards out."""
+"""What stage `image_pool` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from collections.abc import Iterator
-from typing import Any
-
 from stages.engines.images.params import ImageParams, RankingRoundParams
-from stages.engines.images.shards import write_shards
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table, write_table
-from stages.image_pool.taking_in import Intake, foreign_entries, generated_entries
-from stages.observe.tracking import track
+from stages.foundations.stage import About, FunnelStep, Stage
+
+STAGE = Stage(
+    sections={"images": ImageParams, "ranking_rounds": dict[str, RankingRoundParams]},
+    inputs={
+        "generated": "data/images/generated/${key}",  # a folder, into which every generator of the round writes
+        "prompts": "data/t2i/prompts.parquet",
+    },
+    outputs={
+        "pool": "data/images/pool/${key}",
+        "dropped": "data/dropped/image_pool__${key}.parquet",
+        "metrics": "data/metrics/image_pool/${key}.json",
+        "headline": "data/headline/image_pool/${key}.json",
+    },
+    foreach="ranking_rounds",
+)
 
 
-def run_image_pool(paths: Namespace) -> None:
-    """Decodes the round's images, writes the pool and the dropped rows, metrics last; UserError when none is left."""
-    params = load_section(paths.params, "images", ImageParams)
-    own = load_section(paths.params, f"ranking_rounds.{paths.round}", RankingRoundParams)
-    prompts = read_table(paths.prompts, PROMPT)
-    inputs = {"generated": paths.generated, "prompts": paths.prompts}
-    values = {"images": params.model_dump(), "round": own.model_dump()}
-    with track(attempt_at("image_pool", values, inputs, round=paths.round)) as run:
-        intake = Intake(dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True)), params)
-        sources = [generated_entries(paths.generated)]
-        if own.foreign is not None:
-            sources.append(foreign_entries(own.foreign, int(params.max_file_mib * 2**20)))
-        with_images: set[str] = set()
+REASONS = (
+    "malformed_row",
+    "unknown_prompt",
+    "image_missing",
+    "image_changed",
+    "image_not_allowed",
+    "image_too_large",
+    "image_too_small",
+    "image_animated",
+    "image_truncated",
+    "image_broken",
+    "duplicate_image",
+)
+"""In the order in which the stage asks."""
 
-        def rows() -> Iterator[dict[str, Any]]:
-            for row in intake.rows(*sources):
-                with_images.add(row["prompt_id"])
-                yield row
 
-        kept = write_shards(rows(), paths.pool, params.images_per_shard)
-        counts = intake.funnel.metrics(kept)
-        if not kept:
-            raise UserError(
-                f"round `{paths.round}` has no image ({counts}): name it as `ranking_round` of a generator, or give "
-                f"ranking_rounds.{paths.round}.foreign"
-            )
-        metrics = {**counts, **intake.counts, "prompts/with_images": len(with_images)}
-        write_table(intake.funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
-        run.summary(metrics)
+ABOUT = About(
+    description="The images of a ranking round, generated and foreign, decoded in confined processes, each once.",
+    headline=("rows/kept", "{:,.0f} pictures"),
+    lane="Images",
+    has_funnel=True,
+    way=FunnelStep(
+        "From images to the pool",
+        "images",
+        first="images generated and taken in",
+        last="different, sound images",
+        reasons=REASONS,
+    ),
+)

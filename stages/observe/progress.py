@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tqdm import tqdm
 
-from stages.foundations.about import about
+from stages.foundations.stage import about
 
 Item = TypeVar("Item")
 

@@ -24,7 +24,7 @@ from typing import Any
 from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
 from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach
+from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach, stage_roots
 from stages.foundations.params import hold, read_yaml
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
@@ -87,7 +87,7 @@ def _unchanged_code(stage: GraphStage, params: Mapping[str, Any]) -> Iterator[No
     name = Path(recorded).stem
     known = _signatures([str(PROJECT / "stages")])  # before they are read: an edit in between must show
     project = Project(PROJECT, params, memory)
-    before, reach = project.fingerprint(name), project.reach(f"stages.{name}.__main__")
+    before, reach = project.fingerprint(name), project.reach(*stage_roots(name))
     changed = _differences(json.loads(Path(recorded).read_text(encoding="utf-8")), before)
     if changed:
         raise UserError(

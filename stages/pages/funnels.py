@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 from stages.pages.reading import Metrics
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 
 FOLDER = Path(__file__).parent

@@ -1,64 +1,44 @@
-"""Wires the `refl_control` stage: two tables of pictures in, metrics out."""
+"""What stage `refl_control` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from stages.foundations.stage import About, Sections, Stage
 
-import pandas
+STAGE = Stage(
+    sections={"refl_controls": dict[str, str]},
+    inputs={
+        "pictures": "data/images/feedback/${key}.parquet",
+        "control": "data/images/feedback/${item}.parquet",
+    },
+    outputs={
+        "metrics": "data/metrics/refl_control/${key}.json",
+        "headline": "data/headline/refl_control/${key}.json",
+    },
+    foreach="refl_controls",
+)
 
-from stages.algorithms.estimators import paired_bootstrap
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_value
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE, QUANTITIES
-from stages.foundations.tables.table import read_table
-from stages.observe.tracking import track
 
-NOISE = ["prompt_id", "seed"]
-"""What two pictures from the same noise share."""
-
-
-def run_refl_control(paths: Namespace) -> None:
-    """Pairs the pictures and writes the differences."""
-    control = load_value(paths.params, f"refl_controls.{paths.round}")
-    inputs = {"pictures": paths.pictures, "control": paths.control}
-    attempt = attempt_at("refl_control", {"refl_controls": {paths.round: control}}, inputs, round=paths.round)
-    with track(attempt) as run:
-        metrics = gains_over_control(
-            *(
-                read_table(path, FEEDBACK_IMAGE).drop(columns=["png_before", "png_after"])
-                for path in inputs.values()
+def _contradictions(sections: Sections) -> list[str]:
+    rounds, found = sections.get("refl_rounds", {}), []
+    for name, control in sections["refl_controls"].items():
+        one, other = rounds.get(name), rounds.get(control)
+        if one is None or other is None:
+            continue  # the gap in the graph is told
+        if other.reward_weight != 0 or other.selection != "last":
+            found.append(f"refl_rounds.{control} is a control: set reward_weight 0 and selection last")
+        if (other.updates, other.start_from) != (one.updates, one.start_from):
+            found.append(
+                f"refl_rounds.{control} must train as long and from the same start as {name}: updates {one.updates}, "
+                f"start_from {one.start_from}"
             )
-        )
-        run.summary(metrics)
-        judge = "truth" if "gain_over_control/truth/mean" in metrics else "held_out"
-        shown = {"score": "mean", "low": "low", "high": "high"}
-        headline = {word: f"gain_over_control/{judge}/{name}" for word, name in shown.items()}
-        write_metrics(paths.metrics, metrics, {paths.headline: headline})
+    return found
 
 
-def gains_over_control(pictures: pandas.DataFrame, control: pandas.DataFrame) -> dict[str, float]:
-    """`gain_over_control/<quantity>/mean` with its 95% interval: the round's pictures less the control's, whole prompts
-    resampled.
-
-    UserError when they were not drawn from the same noise.
-    """
-    both = pictures.merge(control, on=NOISE, suffixes=("", "_control"), validate="one_to_one")
-    if not len(both) == len(pictures) == len(control):
-        raise UserError(
-            f"of {len(pictures)} pictures of the round and {len(control)} of its control, {len(both)} are from the "
-            "same noise: give both rounds the same refl.measurement and prompts"
-        )
-    metrics: dict[str, float] = {"rows/pairs": len(both), "rows/prompts": both["prompt_id"].nunique()}
-    for name in QUANTITIES:
-        of_control, own = both[f"{name}_after_control"], both[f"{name}_after"]
-        if own.isna().any():  # nobody knows the truth of these prompts
-            continue
-        gained = paired_bootstrap(of_control, own, both["prompt_id"])
-        metrics |= {
-            f"gain_over_control/{name}/mean": gained.estimate,
-            f"gain_over_control/{name}/low": gained.low,
-            f"gain_over_control/{name}/high": gained.high,
-        }
-    return metrics
+ABOUT = About(
+    description="What the reward did, a round's pictures beside those of one that trained as long without it.",
+    headline=("score", "gain over control {:+.3f}"),
+    contradictions=_contradictions,
+    named_after=("round",),
+    is_varied=True,
+    lane="Generators",
+)

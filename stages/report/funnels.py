@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.report.inputs import Inputs
 
 

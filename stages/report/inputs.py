@@ -10,9 +10,9 @@ from typing import Any
 import pandas
 
 from stages.algorithms.decontamination import source_revision
-from stages.foundations.about import about
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.duplicate import DUPLICATE

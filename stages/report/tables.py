@@ -12,8 +12,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from stages.foundations.about import about
 from stages.foundations.hashing import dvc_md5
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 from stages.foundations.tables.table import parquet_errors_told
 

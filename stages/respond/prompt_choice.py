@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
 from stages.foundations.attempt import Attempt
+from stages.foundations.job import Job
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.table import read_table, require_rows
 from stages.observe.progress import say
@@ -16,19 +15,14 @@ from stages.respond.params import BaselinePrompts, CandidatePrompt, RespondParam
 
 
 def choose_prompt(
-    choice: BaselinePrompts,
-    params: RespondParams,
-    paths: Namespace,
-    seed: int,
-    attempt: Attempt,
-    ranks: Ranks,
+    choice: BaselinePrompts, params: RespondParams, job: Job, attempt: Attempt, ranks: Ranks
 ) -> tuple[CandidatePrompt, dict[str, float]]:
     """The best candidate, and every candidate's accuracy as metrics; on every rank.
 
     Answers count as the stage `grade` counts them. Benchmark problems are not looked at.
     """
     table = require_rows(
-        read_table(paths.validation, PROBLEM), paths.validation, "raise curate.validation_rows"
+        read_table(job.paths.validation, PROBLEM), job.paths.validation, "raise curate.validation_rows"
     )
     problems = table.head(choice.max_problems).to_dict("records")
     names = [problem["problem_id"] for problem in problems]
@@ -37,13 +31,15 @@ def choose_prompt(
         settings = SamplingSettings(
             params.temperature, params.top_p, params.top_k, candidate.max_response_tokens, None
         )
-        drawing = Drawing(params.samples, settings, (seed, "respond", "prompt", number), f"prompt {number}")
+        drawing = Drawing(
+            params.samples, settings, (job.seed, "respond", "prompt", number), f"prompt {number}"
+        )
         judged = judged_responses(
             problems,
             names,
             drawing,
-            paths.params,
-            paths.policy,
+            job.paths.params,
+            job.paths.policy,
             attempt,
             ranks,
             own_prompt=candidate.prompt,
@@ -54,6 +50,6 @@ def choose_prompt(
     best = scores.index(max(scores))
     if ranks.rank == 0:
         shown = ", ".join(f"{number}: {score:.1%}" for number, score in enumerate(scores))
-        say(f"{paths.name} answers prompt {best}, the best on {len(problems)} validation problems ({shown})")
+        say(f"{job.item} answers prompt {best}, the best on {len(problems)} validation problems ({shown})")
     metrics = {f"prompt/{number}/validation_accuracy": score for number, score in enumerate(scores)}
     return choice.candidates[best], {"prompt/chosen": best, **metrics}

@@ -1,156 +1,82 @@
-"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece."""
+"""What stage `respond` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import itertools
-import shutil
-from argparse import Namespace
-from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas
-
-from stages.engines.pieces import are_whole, seal
-from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
-from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Sampler, SamplingSettings
-from stages.engines.samplers.samples import Sample
-from stages.engines.samplers.sampling import sample_prompts
-from stages.engines.samplers.shares import DrawingShare, drawing_share
-from stages.engines.trainers.one_rank import launched_ranks
-from stages.foundations.attempt import attempt_at
-from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_section, load_value
-from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.observe.progress import progress
-from stages.observe.tracking import Run, track
+from stages.engines.verifier.params import VerifierParams
+from stages.foundations.prompts import PromptParams
+from stages.foundations.stage import About, Sections, Stage
 from stages.respond.params import RespondParams
 
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
 
-def run_respond(paths: Namespace) -> None:
-    """Reads the benchmarks, draws the responses and writes them, metrics last."""
-    params = load_section(paths.params, "respond", RespondParams)
-    sampler_params = load_section(paths.params, "sampler", SamplerParams)
-    prompt = load_section(paths.params, "prompt", PromptParams)
-    seed = load_value(paths.params, "seed")
-    frame = require_rows(
-        read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`"
+STAGE = Stage(
+    sections={
+        "seed": int,
+        "prompt": PromptParams,
+        "sampler": SamplerParams,
+        "verifier": VerifierParams,
+        "respond": RespondParams,
+    },
+    inputs={
+        "policy": "data/policies/${item}",
+        "validation": "data/problems/validation.parquet",  # for respond.baseline_prompts
+        "benchmarks": "data/problems/benchmarks.parquet",
+    },
+    outputs={"responses": "data/responses/${item}.parquet", "metrics": "data/metrics/respond/${item}.json"},
+    foreach="policies",
+    items=list[str],
+    is_launched=True,
+    quick_imports=True,
+)
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    from stages.foundations.planned_work import Sampling, Work
+
+    respond = sections["respond"]
+    problems = lengths.benchmark_problems or _problems(sections)
+    if problems is None:
+        return Work(not_counted=("responses to an unknown number of problems (give --benchmark-problems)",))
+    drawn = lengths.of(address, respond.max_response_tokens)
+    at_once = min(respond.problems_at_once, problems)
+    samples = [respond.samples, *([1] if respond.is_greedy_included else [])]
+    return Work(
+        sampling=tuple(Sampling(problems / at_once, at_once, each, lengths.prompt, drawn) for each in samples)
     )
-    if params.max_problems is not None:
-        frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
-    tokenizer = load_tokenizer(paths.policy)
-    shown = {
-        "respond": params.model_dump(),
-        "sampler": sampler_params.model_dump(),
-        "prompt": prompt.model_dump(),
-    }
-    inputs = {"policy": paths.policy, "validation": paths.validation, "benchmarks": paths.benchmarks}
-    attempt = attempt_at("respond", shown, inputs, seed=seed, policy=paths.name)
-    with launched_ranks() as ranks, track(attempt) as run:
-        share, choice = drawing_share(sampler_params, ranks), params.baseline_prompts
-        chosen: dict[str, float] = {}
-        if choice and choice.policy == paths.name:
-            from stages.respond.prompt_choice import choose_prompt  # takes the verifier along
-
-            best, chosen = choose_prompt(choice, params, paths, seed, attempt, ranks)
-            prompt = best.prompt
-            params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
-        with closing(build_sampler(sampler_params, paths.policy)) as sampler:
-            responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
-        if responses is None:
-            return
-        metrics = response_metrics(responses) | chosen
-        run.summary(metrics)
-        write_table(responses, paths.responses, RESPONSE)
-        write_metrics(paths.metrics, metrics)
-        for piece in attempt.scratch.glob("responses-*"):
-            piece.unlink()
-        shutil.rmtree(attempt.pieces, ignore_errors=True)
 
 
-def respond(
-    problems: pandas.DataFrame,
-    params: RespondParams,
-    prompt: PlainPrompt | ChatPrompt,
-    seed: int,
-    sampler: Sampler,
-    share: DrawingShare,
-    tokenizer,
-    scratch: Path,
-    run: Run,
-) -> pandas.DataFrame | None:
-    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems.
-
-    Drawn by all ranks together; None except on rank 0.
-    """
-    starts = range(0, len(problems), params.problems_at_once)
-    places = [scratch / f"responses-{number:06d}.parquet" for number in range(len(starts))]
-    for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
-        if share.ranks.broadcast(share.ranks.rank == 0 and are_whole(places[number])):
-            continue
-        piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
-        with run.phase("sample"):
-            rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer)
-        if share.ranks.rank == 0:
-            write_table(rows, places[number], RESPONSE)
-            seal(places[number])
-        run.log({"progress/problems": start + len(piece)}, step=number)
-    if share.ranks.rank != 0:
-        return None
-    return pandas.concat([read_table(place, RESPONSE) for place in places], ignore_index=True)
+def _problems(sections: Sections) -> float | None:
+    """Benchmark problems as far as the sources say how many they have; None where one does not."""
+    most, total = sections["respond"].max_problems, 0
+    for source in sections["sources"].values():
+        if source.role == "benchmark":
+            rows = getattr(source.origin, "rows", None) or getattr(source.origin, "max_rows", None)
+            if rows is None and most is None:
+                return None
+            total += min(number for number in (rows, most) if number is not None)
+    return total
 
 
-def _respond_to(
-    piece: list[dict],
-    params: RespondParams,
-    prompt: PlainPrompt | ChatPrompt,
-    seed: int,
-    sampler: Sampler,
-    share: DrawingShare,
-    tokenizer,
-) -> list[dict]:
-    own = share.of(piece)
-    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
-    names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
-    limit = params.max_response_tokens
-    sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
-    greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
-    modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
-    rows = []
-    for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
-        drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
-        of_problems = [
-            [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
-            for problem, samples in zip(own, drawn, strict=True)
-        ]
-        rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
-    return rows
+def _contradictions(sections: Sections) -> list[str]:
+    choice, policies = sections["respond"].baseline_prompts, sections["policies"]
+    if choice is None or choice.policy in policies:
+        return []
+    return [
+        f"respond.baseline_prompts.policy {choice.policy!r} is not measured: choose one of {', '.join(policies)}"
+    ]
 
 
-def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dict:
-    return {
-        "problem_id": problem["problem_id"],
-        "benchmark": problem["benchmark"],
-        "problem": problem["problem"],
-        "answer": problem["answer"],
-        "mode": mode,
-        "sample_index": index,
-        "response": decode_response(tokenizer, sample.token_ids),
-        "response_tokens": len(sample.token_ids),
-        "is_truncated": sample.is_truncated,
-    }
-
-
-def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
-    """Counts of the table, and the mean length and truncated share of the sampled responses."""
-    sampled = responses[responses["mode"] == "sampled"]
-    return {
-        "rows/kept": len(responses),
-        "tokens/sampled": int(responses["response_tokens"].sum()),
-        "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
-        "length/truncated_fraction": float(sampled["is_truncated"].mean()),
-    }
+ABOUT = About(
+    description="A policy's responses to every benchmark problem. Needs the GPU.",
+    headline=("rows/kept", "{:,.0f} responses"),
+    contradictions=_contradictions,
+    runs_model=lambda params: True,
+    work=_work,
+    named_after=("policy",),
+    is_varied=True,
+    lane="Evaluation",
+)

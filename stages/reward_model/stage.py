@@ -1,128 +1,62 @@
-"""Wires the `reward_model` stage: base scorer, preferences and pictures in, the round's scorer out."""
+"""What stage `reward_model` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
-from pathlib import Path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from stages.engines.image_scorers.pictures import load_pictures
-from stages.engines.image_scorers.reward_training import add_reward_head, freeze, reward_model
-from stages.engines.image_scorers.scorer import ImageScorer
-from stages.engines.image_scorers.scorer_folders import load_scorer, load_trainable_scorer, save_scorer
-from stages.engines.trainers.build import build_trainer
-from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.trainers.training_loop import Curve, best_row
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import load_section, load_value
-from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, require_rows
-from stages.observe.tracking import track
-from stages.reward_model.groups import groups_of, standardised
-from stages.reward_model.learning import Preferences, learn, raw_rewards
+from stages.foundations.stage import About, Sections, Stage
 from stages.reward_model.params import RewardModelParams
 
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
 
-def run_reward_model(paths: Namespace) -> None:
-    """Reads the inputs, trains, and writes the outputs, metrics last."""
-    params = load_section(paths.params, "reward_model", RewardModelParams)
-    trainer_params = load_section(paths.params, "trainer", TrainerParams)
-    seed = load_value(paths.params, "seed")
-    shown = {"reward_model": params.model_dump(), "trainer": trainer_params.model_dump()}
-    inputs = {name: getattr(paths, name) for name in ("scorer", "pairs", "pool", "earlier_pool")}
-    scorer = load_trainable_scorer(paths.scorer)
-    preferences = _preferences(paths, scorer.config.image_size)
-    add_reward_head(scorer, params.head, params.head_initialisation, derive_seed(seed, "reward_head"))
-    freeze(scorer, params.frozen_fraction)
-    if trainer_params.gradient_checkpointing:
-        # The pictures' places are most of the memory, and BlipTextModel refuses.
-        scorer.vision.gradient_checkpointing_enable({"use_reentrant": False})
-    model = reward_model(scorer, derive_seed(seed, "rating_head"))
-    trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
-    attempt = attempt_at("reward_model", shown, inputs, seed=seed, round=paths.round)
-    checkpoints = Checkpoints(attempt.scratch)
-    with track(attempt) as run:
-        curve, best = learn(params, paths.round, seed, scorer, trainer, preferences, checkpoints, run)
-        normalised = _normalised(best, preferences, params.micro_batch_images)
-        metrics = _metrics(curve, preferences, normalised)
-        run.summary(metrics)
-        _write(paths, trainer, normalised, curve, metrics)
-        checkpoints.clear()
-    trainer.close()
+STAGE = Stage(
+    sections={"seed": int, "trainer": TrainerParams, "reward_model": RewardModelParams},
+    inputs={
+        "scorer": "data/image_scorers/base",
+        "pairs": "data/preferences/${key}",
+        "pool": "data/images/pool/${key}",
+        "earlier_pool": "data/images/pool/${item.also}",  # the round's own where no earlier round counts
+    },
+    outputs={
+        "out": "data/image_scorers/${key}",
+        "curves": "data/curves/reward_model/${key}.csv",
+        "metrics": "data/metrics/reward_model/${key}.json",
+        "headline": "data/headline/reward_model/${key}.json",
+    },
+    foreach="ranking_rounds",
+    is_launched=True,
+    depends_on_ranks=True,
+    quick_imports=True,
+)
 
 
-def _preferences(paths: Namespace, side: int) -> Preferences:
-    pairs = require_rows(
-        read_table(paths.pairs / "pairs.parquet", PAIR),
-        paths.pairs / "pairs.parquet",
-        "loosen the rules of preferences, or annotate more",
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.image_scorers.costs import base_scorer_costs
+    from stages.engines.images.counting import pictures_of_a_prompt
+    from stages.foundations.planned_work import NetworkWork
+
+    own, costs = sections["reward_model"], base_scorer_costs(sections["scorer_base"])
+    pictures, told = pictures_of_a_prompt(sections, address.partition("@")[2])
+    each = own.epochs * pictures * costs.score_flops
+    learns = 1 - own.frozen_fraction
+    return NetworkWork(
+        learns * costs.parameters,
+        own.frozen_fraction * costs.parameters,
+        (own.frozen_fraction * prompts["train"] + prompts["validation"]) * each,
+        learns * prompts["train"] * each,
+        told,
     )
-    learnt = pairs[pairs["split"].isin(["train", "validation"])]
-    ratings = read_table(paths.pairs / "ratings.parquet", RATING)
-    train = pairs[pairs["split"] == "train"]
-    scale = standardised(ratings, {*train["better_image_id"], *train["worse_image_id"]})
-    groups = {split: groups_of(rows, scale) for split, rows in learnt.groupby("split")}
-    for split in ("train", "validation"):
-        if split not in groups:
-            raise UserError(
-                f"{paths.pairs} has no pairs of split {split}: the best epoch is chosen by validation, so "
-                "raise preferences.validation_fraction or t2i_prompts.validation_prompts"
-            )
-    pools = list(
-        dict.fromkeys([paths.pool, paths.earlier_pool])
-    )  # the same twice where no earlier round counts
-    ids = {*learnt["better_image_id"], *learnt["worse_image_id"]}
-    return Preferences(groups["train"], groups["validation"], load_pictures(pools, ids, side))
 
 
-def _normalised(best: Path, preferences: Preferences, at_once: int) -> ImageScorer:
-    """The best model, with the mean and spread of its rewards on validation pictures as its normalisation."""
-    # On every rank, on the CPU and in float32: nothing is to be shared, and evaluation scores in float32 too.
-    scorer = load_scorer(best, "cpu")
-    rewards = raw_rewards(scorer, preferences.validation, preferences.pictures, at_once)
-    spread = float(rewards.std())
-    scorer.config = scorer.config.model_copy(
-        update={"reward_mean": float(rewards.mean()), "reward_std": spread if spread > 0 else 1.0}
-    )
-    return scorer
-
-
-def _metrics(curve: Curve, preferences: Preferences, scorer: ImageScorer) -> dict[str, float]:
-    best = best_row(curve)
-    return {
-        "loss/train_last": curve[-1]["loss/train"],
-        "loss/validation_best": best["loss/validation"],
-        "accuracy/validation_best": best["accuracy/validation"],
-        "progress/steps": len(curve),
-        "progress/best_step": best["step"],
-        "normalisation/mean": scorer.config.reward_mean,
-        "normalisation/std": scorer.config.reward_std,
-        **{
-            f"{thing}/{split}": number
-            for split in ("train", "validation")
-            for thing, number in (
-                ("groups", len(getattr(preferences, split))),
-                ("pairs", sum(len(group.better) for group in getattr(preferences, split))),
-            )
-        },
-    }
-
-
-def _write(
-    paths: Namespace, trainer: Trainer, scorer: ImageScorer, curve: Curve, metrics: dict[str, float]
-) -> None:
-    with replace_folder_together(trainer, paths.out) as folder:
-        if trainer.rank == 0:
-            save_scorer(scorer, folder)
-    if trainer.rank == 0:
-        write_curves(paths.curves, curve)
-        write_metrics(
-            paths.metrics,
-            metrics,
-            {paths.headline: {"loss": "loss/validation_best", "accuracy": "accuracy/validation_best"}},
-        )
+ABOUT = About(
+    description="The base scorer learns a round's preferences, and those of the earlier round that counts as well.",
+    plot=("loss/train", "Reward model ${key}"),
+    headline=("accuracy/validation_best", "validation accuracy {:.1%}"),
+    networks=_networks,
+    runs_model=lambda params: True,
+    lane="Reward model",
+    is_varied=True,
+)

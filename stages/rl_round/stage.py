@@ -1,136 +1,169 @@
-"""Wires the `rl_round` stage: a policy and problems in; the next policy, its rollouts, metrics and curves out."""
+"""What stage `rl_round` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.params import chosen, load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows
-from stages.observe.quick_imports import quick_imports
-from stages.observe.tracking import track
-from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
-from stages.rl_round.params.loop_contradictions import loop_contradictions
-from stages.rl_round.params.rl import RlParams, RoundParams, reward_contradictions, sampler_contradictions
-from stages.rl_round.rollouts.dynamic_sampling import slice_problems
-from stages.rl_round.rollouts.records import Problem
-from stages.rl_round.schedule.schedule import find_rollouts, find_schedule
-from stages.rl_round.task import RoundTask
+from stages.foundations.stage import About, Sections, Stage, unknown_sources
+from stages.rl_round.params.rl import RlParams, RoundParams
 
-BYTES_OF_A_LOGPROB = 4
-_SHARED = {
-    "trainer": TrainerParams,
-    "sampler": SamplerParams,
-    "verifier": VerifierParams,
-    "prompt": PromptParams,
-}
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Sampling, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
 
-
-def run_rl_round(paths: Namespace) -> None:
-    """Reads the inputs, runs the round and writes the outputs, metrics last."""
-    this_round = load_section(paths.params, f"rl_rounds.{paths.round}", RoundParams)
-    params = this_round.of(load_section(paths.params, "rl", RlParams))
-    sections = {name: load_section(paths.params, name, model) for name, model in _SHARED.items()}
-    _refuse_contradictions(paths, params, sections)
-    seed = load_value(paths.params, "seed")
-    settings = {"rl": params.model_dump(), "round": this_round.model_dump()}
-    settings |= {name: section.model_dump() for name, section in sections.items()}
-    inputs = {"policy": paths.policy, "problems": paths.problems, **_recorded(paths, params)}
-    tokenizer = load_tokenizer(paths.policy)
-    problems = _problems_of_round(paths, params, this_round, sections["prompt"], tokenizer, seed)
-    _refuse_large_distributions(params, len(tokenizer))
-    attempt = attempt_at("rl_round", settings, inputs, seed=seed, policy=paths.round, round=paths.round)
-    with track(attempt) as run:
-        task = RoundTask(
-            paths, params, this_round, paths.round, seed, sections, problems, tokenizer, attempt, run
-        )
-        match chosen("rl.loop", params.loop):
-            case SynchronousLoop():
-                with quick_imports():
-                    from stages.rl_round.loop.in_process import run_in_process
-
-                run_in_process(task)
-            case ReplayLoop():
-                with quick_imports():
-                    from stages.rl_round.loop.in_process import run_in_process
-
-                run_in_process(task)
-            case AsynchronousLoop() as loop:
-                from stages.rl_round.asynchronous.round import run_asynchronous_round
-
-                run_asynchronous_round(task, loop)
+STAGE = Stage(
+    sections={
+        "seed": int,
+        "prompt": PromptParams,
+        "sampler": SamplerParams,
+        "trainer": TrainerParams,
+        "verifier": VerifierParams,
+        "rl": RlParams,
+        "rl_rounds": dict[str, RoundParams],
+    },
+    inputs={"policy": "data/policies/${item.start_from}", "problems": "data/${item.problems}.parquet"},
+    outputs={
+        "out": "data/policies/${key}",
+        "rollouts": "data/rollouts/${key}.parquet",
+        "schedule": "data/schedules/${key}",
+        "curves": "data/curves/rl_round/${key}.csv",
+        "metrics": "data/metrics/rl_round/${key}.json",
+        "headline": "data/headline/rl_round/${key}.json",
+    },
+    foreach="rl_rounds",
+    is_launched=True,
+    depends_on_ranks=True,
+    quick_imports=True,
+)
 
 
-def _recorded(paths: Namespace, params: RlParams) -> dict[str, Path]:
-    """The files that a replay reads; empty for other loops. UserError where the round would write over them."""
-    if not isinstance(params.loop, ReplayLoop):
-        return {}
-    schedule = find_schedule(Path(params.loop.schedule), paths.round)
-    rollouts = find_rollouts(schedule, paths.round)
-    own = {paths.schedule.resolve(): schedule.parent, paths.rollouts.resolve(): rollouts}
-    for output, file in own.items():
-        if file.resolve() == output:
-            raise UserError(
-                f"rl.loop.schedule {params.loop.schedule} reads {file}, which this round writes: copy schedule and "
-                "rollouts elsewhere and name the copy"
-            )
-    return {"schedule": schedule, "rollouts": rollouts}
+def _contradictions(sections: Sections) -> list[str]:
+    from stages.rl_round.params.loop_contradictions import loop_contradictions
+    from stages.rl_round.params.rl import reward_contradictions, sampler_contradictions
 
-
-def _refuse_contradictions(paths: Namespace, params: RlParams, sections: Mapping[str, Any]) -> None:
-    found = sampler_contradictions(params, sections["sampler"])
-    found += loop_contradictions(params, sections["sampler"], sections["trainer"])
-    found += reward_contradictions(params)
-    if found:
-        raise UserError(f"{paths.params} is not usable:\n" + "\n".join(f"  {line}" for line in found))
-
-
-def _refuse_large_distributions(params: RlParams, vocabulary: int) -> None:
-    kept = params.rollout_distributions
-    if kept is None:
-        return
-    tokens = params.problems_per_step * params.group_size * params.max_response_tokens
-    gib = tokens * vocabulary * BYTES_OF_A_LOGPROB / 2**30
-    if gib > kept.max_gib:
-        raise UserError(
-            f"rl.study.rollout_distributions may need {gib:.2g} GiB for a batch ({tokens} tokens over a "
-            f"vocabulary of {vocabulary}), more than max_gib {kept.max_gib} allows: raise it, lower "
-            "rl.problems_per_step, rl.group_size or rl.max_response_tokens, or set rl.rollout_correction.divergence "
-            "sampled and leave rl.study.rollout_distributions out"
-        )
-
-
-def _problems_of_round(
-    paths: Namespace, params: RlParams, this_round: RoundParams, prompt: PromptParams, tokenizer, seed: int
-) -> list[Problem]:
-    """This round's slice of the problem table. UserError when it cannot fill a step."""
-    frame = require_rows(
-        read_table(paths.problems, PROBLEM), paths.problems, "loosen the rules of curate or filter_web"
-    )
-    if this_round.sources is not None:
-        frame = frame[frame["source"].isin(this_round.sources)]
-    problems = [
-        Problem(row["problem_id"], encode_prompt(tokenizer, prompt, row["problem"]), row["answer"])
-        for row in frame.to_dict("records")
+    rl, sampler = sections["rl"], sections["sampler"]
+    own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
+    of_rounds = [
+        f"rl_rounds.{name}.reward: {told}"
+        for name, this_round in sections["rl_rounds"].items()
+        if this_round.reward is not None
+        for told in reward_contradictions(this_round.of(rl))
     ]
-    problems = slice_problems(problems, this_round.problem_slice, seed)
-    if len(problems) < params.problems_per_step:
-        raise UserError(
-            f"rl_rounds.{paths.round}.problem_slice holds {len(problems)} problems{_of(this_round.sources)}, fewer "
-            f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
+    return [*sampler_contradictions(rl, sampler), *own, *of_rounds, *_unknown_sources(sections)]
+
+
+def _unknown_sources(sections: Sections) -> list[str]:
+    train = [name for name, source in sections.get("sources", {}).items() if source.role == "train"]
+    web = sections["collect_web"].sources if "collect_web" in sections else {}
+    tables = {
+        "problems/train": (train, "`sources` with role train"),
+        "web/solutions": (web, "`collect_web.sources`"),
+    }
+    return [
+        told
+        for name, this_round in sections["rl_rounds"].items()
+        for told in unknown_sources(
+            f"rl_rounds.{name}.sources", this_round.sources or (), *tables[this_round.problems]
         )
-    return problems
+    ]
 
 
-def _of(sources: list[str] | None) -> str:
-    return "" if sources is None else f" of {', '.join(sources)}"
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
+    from stages.rl_round.params.loop import AsynchronousLoop
+
+    rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
+    drawn = lengths.of(address, rl.max_response_tokens)
+    is_dynamic = rl.dynamic_sampling.kind == "dynamic"
+    factor = lengths.drawn_of(address) if is_dynamic else 1.0
+    calls_a_step = min(max(1.0, factor), rl.dynamic_sampling.max_draws) if is_dynamic else 1.0
+    prompts = factor * rl.problems_per_step / calls_a_step
+    sampling = Sampling(this_round.steps * calls_a_step, prompts, rl.group_size, lengths.prompt, drawn)
+    loop, side_by_side = rl.loop, None
+    if isinstance(loop, AsynchronousLoop):
+        count = sections["sampler"].replicas.count
+        side_by_side = SideBySide(count, loop.trainer_ranks, this_round.steps)
+        sampling = _drawn_without_end(sampling, rl.problems_per_step, loop)
+    responses = this_round.steps * rl.problems_per_step * rl.group_size
+    sequence = lengths.prompt + drawn.mean
+    square = lengths.prompt**2 + 2 * lengths.prompt * drawn.mean + drawn.mean_square
+    has_reference = rl.reference_kl.kind != "none"
+    training = Training(
+        tokens=responses * sequence,
+        response_tokens=responses * drawn.mean,
+        forward_tokens=((rl.proximal == "recompute") + has_reference) * responses * sequence,
+        context=square / sequence,
+        longest=int(lengths.prompt) + rl.max_response_tokens,
+        updates=this_round.steps * rl.minibatches,
+        kind=rl.optimizer.kind,
+        holds_reference=has_reference,
+    )
+    source = "measured for each round" if lengths.drawn else lengths.sources["drawn_per_trained"]
+    told = [f"dynamic sampling: {lengths.drawn_per_trained:.1f} groups drawn for one trained on ({source})"]
+    told = told if is_dynamic else []
+    if side_by_side:
+        told.append(
+            f"rl.loop asynchronous: a round takes the longer of drawing ({count} replica(s)) and training "
+            f"({loop.trainer_ranks} rank(s)), side by side on devices of their own; " + _told_of_tails(loop)
+        )
+    return Work(training, (sampling,), tuple(told), side_by_side)
+
+
+def _drawn_without_end(sampling: Sampling, groups_per_step: int, loop: AsynchronousLoop) -> Sampling:
+    """All that a round draws, as free replicas take it: their shares together, within the window."""
+    prompts, taken = sampling.calls * sampling.prompts, groups_per_step * loop.replica_share
+    if loop.window is not None:
+        taken = min(taken, (loop.window + 1) * groups_per_step)
+    if loop.repack.kind == "none":
+        return replace(sampling, calls=prompts / taken, prompts=taken)
+    return replace(sampling, calls=1, prompts=prompts, in_flight=taken)
+
+
+def _told_of_tails(loop: AsynchronousLoop) -> str:
+    if loop.repack.kind == "none":
+        return "a replica waits for the longest response of its own share"
+    return "repack is taken to keep the replicas that draw full"
+
+
+def _warnings(name: str, metrics: Mapping[str, float]) -> list[str]:
+    """A round that has left the weights as they were, and why."""
+    steps = metrics.get("progress/steps", 0)
+    if steps and metrics.get("progress/steps_without_update") == steps:
+        if metrics.get("groups/trained"):
+            return [
+                f"no step of {name} trained: the verifier failed on every response. Look at the verdicts in "
+                f"data/rollouts/{name}.parquet, or raise the limits in section verifier"
+            ]
+        reason = (
+            f"none of the {metrics.get('groups/drawn', 0):,.0f} groups had both correct and wrong responses"
+        )
+    elif steps and metrics.get("optim/gradient_norm_mean") == 0:
+        reason = "every gradient was 0, because the responses of each group had equal rewards"
+    else:
+        return []
+    accuracy = metrics.get("accuracy/mean_last", 0.0)
+    remedy = "harder problems" if accuracy > 0.5 else "easier problems, a better prompt or more SFT"
+    return [
+        f"no step of {name} trained: {reason} (accuracy in its last step: {accuracy:.1%}). Try {remedy}, a larger "
+        "rl.group_size or a higher rl.temperature"
+    ]
+
+
+ABOUT = About(
+    description="One round of reinforcement learning, named policy in, named policy out.",
+    plot=("accuracy/mean", "RL round ${key}"),
+    headline=("accuracy/mean_last", "accuracy {:.1%} of training samples"),
+    contradictions=_contradictions,
+    runs_model=lambda params: True,
+    work=_work,
+    named_after=("policy", "round"),
+    warnings=_warnings,
+    is_varied=True,
+    lane="Policies",
+)

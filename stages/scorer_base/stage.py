@@ -1,95 +1,50 @@
-"""Wires the `scorer_base` stage: prompts in, a scorer folder, metrics and a curve out."""
+"""What stage `scorer_base` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import shutil
-from argparse import Namespace
-from pathlib import Path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
-from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.training_loop import Curve, best_row
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.files import replace_folder, sha256_of
-from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import chosen, load_section, load_value
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
-from stages.observe.tracking import Run, track
-from stages.scorer_base.params import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
+from stages.foundations.stage import About, Sections, Stage
+from stages.scorer_base.params import ScorerBaseParams
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
+
+STAGE = Stage(
+    sections={"seed": int, "trainer": TrainerParams, "scorer_base": ScorerBaseParams},
+    inputs={"prompts": "data/t2i/prompts.parquet"},
+    outputs={
+        "out": "data/image_scorers/base",
+        "curves": "data/curves/scorer_base.csv",
+        "metrics": "data/metrics/scorer_base.json",
+        "headline": "data/headline/scorer_base.json",
+    },
+    foreach="t2i",
+    quick_imports=True,
+)
 
 
-def run_scorer_base(paths: Namespace) -> None:
-    """Makes the scorer and writes it, metrics last."""
-    params = load_section(paths.params, "scorer_base", ScorerBaseParams)
-    trainer_params = load_section(paths.params, "trainer", TrainerParams)
-    seed = load_value(paths.params, "seed")
-    shown = {"scorer_base": params.model_dump(), "trainer": trainer_params.model_dump()}
-    attempt = attempt_at("scorer_base", shown, {"prompts": paths.prompts}, seed=seed)
-    checkpoints = Checkpoints(attempt.scratch)
-    with track(attempt) as run:
-        match chosen("scorer_base", params):
-            case TaughtScorer():
-                from stages.scorer_base.teaching import teach
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.image_scorers.costs import base_scorer_costs
+    from stages.foundations.planned_work import NetworkWork
 
-                prompts = _prompts(paths, params)
-                curve, best = teach(params, trainer_params, *prompts, seed, checkpoints, run)
-                with replace_folder(paths.out) as folder:
-                    shutil.copytree(best, folder, dirs_exist_ok=True)
-            case ReleasedScorer():
-                from stages.engines.image_scorers.released_weights import released_scorer
-
-                curve = []
-                _check_hash(params)
-                with replace_folder(paths.out) as folder:
-                    save_scorer(released_scorer(Path(params.path), Path(params.tokenizer)), folder)
-            case FolderScorer():
-                curve = []
-                scorer = load_scorer(Path(params.path), "cpu")
-                with replace_folder(paths.out) as folder:
-                    save_scorer(scorer, folder)
-        _write(paths, curve, run)
-        checkpoints.clear()
+    own = sections["scorer_base"]
+    costs = base_scorer_costs(own)
+    if own.kind != "train":
+        return NetworkWork(0, costs.parameters, 0)
+    # A caption is read alone, with its picture, and as each false one.
+    one = costs.picture_flops + (2 + own.false_captions) * costs.prompt_flops
+    return NetworkWork(costs.parameters, 0, 0, own.steps * own.batch_captions * one)
 
 
-def _prompts(paths: Namespace, params: TaughtScorer) -> tuple[list[str], list[str]]:
-    """Those to learn and those to validate with."""
-    prompts = read_table(paths.prompts, PROMPT)
-    of_split = {split: rows["prompt"].tolist() for split, rows in prompts.groupby("split")}
-    for split in ("train", "validation"):
-        if split not in of_split:
-            raise UserError(
-                f"{paths.prompts} has no prompts of split {split}: raise their number in t2i_prompts"
-            )
-    if len(of_split["train"]) < params.batch_captions:
-        raise UserError(
-            f"scorer_base.batch_captions is {params.batch_captions}, but there are {len(of_split['train'])} prompts "
-            "to train on: lower it"
-        )
-    return of_split["train"], of_split["validation"]
-
-
-def _check_hash(params: ReleasedScorer) -> None:
-    file = Path(params.path)
-    if params.sha256 is None or not file.exists():
-        return  # the reader tells of a file that is not there
-    found = sha256_of(file)
-    if found != params.sha256:
-        raise UserError(
-            f"{file} has sha256 {found}, scorer_base.sha256 is {params.sha256}: take the file that was published, "
-            "or correct the hash"
-        )
-
-
-def _write(paths: Namespace, curve: Curve, run: Run) -> None:
-    scorer = load_scorer(paths.out, "cpu")
-    metrics: dict[str, float] = {"scorer/parameters": sum(weight.numel() for weight in scorer.parameters())}
-    if curve:
-        best = best_row(curve)
-        metrics |= {name: value for name, value in best.items() if name.startswith(("loss/", "caption_"))}
-        metrics |= {"progress/steps": len(curve), "progress/best_step": best["step"]}
-    run.summary(metrics)
-    write_curves(paths.curves, curve)
-    write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation"}})
+ABOUT = About(
+    description="The scorer of pictures that reward models start from and are compared with.",
+    plot=("loss/train", "Base scorer"),
+    headline=("loss/validation", "validation loss {:.3f}"),
+    networks=_networks,
+    runs_model=lambda params: True,
+    lane="Reward model",
+    raw=lambda params: [params.get("scorer_base")],
+)

@@ -1,103 +1,69 @@
-"""Wires the `sft` stage: tables and policy in, policy, metrics and curves out."""
+"""What stage `sft` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-from argparse import Namespace
+from typing import TYPE_CHECKING
 
-import pandas
-
-from stages.engines.policies.language_model import language_model
-from stages.engines.policies.packing import TokenSequence
-from stages.engines.policies.tokenizers import load_tokenizer
-from stages.engines.trainers.build import build_trainer
-from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.trainers.training_loop import VALIDATION, Curve
-from stages.foundations.attempt import attempt_at
-from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
-from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import load_section, load_value
 from stages.foundations.prompts import PromptParams
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.observe.tracking import track
-from stages.sft.demonstrations import encode_demonstrations
-from stages.sft.fine_tuning import fine_tune
+from stages.foundations.stage import About, Sections, Stage
 from stages.sft.params import SftParams
 
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import Lengths, Work
 
-def run_sft(paths: Namespace) -> None:
-    """Reads the inputs, trains, and writes the outputs, metrics last."""
-    params = load_section(paths.params, "sft", SftParams)
-    trainer_params = load_section(paths.params, "trainer", TrainerParams)
-    prompt = load_section(paths.params, "prompt", PromptParams)
-    seed = load_value(paths.params, "seed")
-    inputs = {name: getattr(paths, name) for name in ("policy", "train", "validation")}
-    shown = {
-        "sft": params.model_dump(),
-        "trainer": trainer_params.model_dump(),
-        "prompt": prompt.model_dump(),
-    }
-    funnel, train, validation = _encode(paths, params, prompt)
-    trainer = build_trainer(
-        trainer_params,
-        params.optimizer,
-        params.max_gradient_norm,
-        language_model(paths.policy, trainer_params),
+STAGE = Stage(
+    sections={"seed": int, "prompt": PromptParams, "trainer": TrainerParams, "sft": SftParams},
+    inputs={
+        "policy": "data/policies/base",
+        "train": "data/demonstrations/train.parquet",
+        "validation": "data/demonstrations/validation.parquet",
+    },
+    outputs={
+        "out": "data/policies/sft",
+        "dropped": "data/dropped/sft.parquet",
+        "curves": "data/curves/sft.csv",
+        "metrics": "data/metrics/sft.json",
+        "headline": "data/headline/sft.json",
+    },
+    is_launched=True,
+    depends_on_ranks=True,
+    quick_imports=True,
+)
+
+
+def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
+    from stages.foundations.planned_work import Training, Work
+
+    sft, demonstrate = sections["sft"], sections["demonstrate"]
+    sequences, told = sft.steps * sft.batch_demonstrations, ()
+    if address in lengths.trained:
+        sequence = lengths.trained[address] / sequences
+        told = (f"demonstration: {sequence:.0f} tokens ({lengths.sources['trained']})",)
+    else:
+        most = min(demonstrate.max_response_tokens, sft.max_sequence_tokens)
+        sequence = min(lengths.prompt + lengths.response_share * most, float(sft.max_sequence_tokens))
+    tokens = sequences * sequence
+    validations = -(-sft.steps // sft.validate_every_steps)
+    training = Training(
+        tokens=tokens,
+        response_tokens=tokens * max(0.0, 1 - lengths.prompt / sequence),
+        forward_tokens=validations * demonstrate.validation_rows * sequence,
+        context=sequence,
+        longest=sft.max_sequence_tokens,
+        updates=sft.steps,
+        kind=sft.optimizer.kind,
     )
-    attempt = attempt_at("sft", shown, inputs, seed=seed, policy="sft")
-    checkpoints = Checkpoints(attempt.scratch)
-    with track(attempt) as run:
-        tokens = trainer_params.micro_batch_tokens
-        curve = fine_tune(params, tokens, seed, train, validation, trainer, checkpoints, run)
-        metrics = {**_metrics(curve), **funnel.metrics(len(train) + len(validation))}
-        run.summary(metrics)
-        _write(paths, trainer, funnel, curve, metrics)
-        checkpoints.clear()
-    trainer.close()
+    return Work(training, taken_for_granted=told)
 
 
-def _encode(
-    paths: Namespace, params: SftParams, prompt: PromptParams
-) -> tuple[Funnel, list[TokenSequence], list[TokenSequence]]:
-    tokenizer = load_tokenizer(paths.policy)
-    frames: list[pandas.DataFrame] = [
-        require_rows(read_table(path, DEMONSTRATION), path, "loosen the rules of filter_web or demonstrate")
-        for path in (paths.train, paths.validation)
-    ]
-    funnel = Funnel("sft", sum(map(len, frames)))
-    encoded = [
-        encode_demonstrations(frame, tokenizer, prompt, params.max_sequence_tokens, funnel)
-        for frame in frames
-    ]
-    if not all(encoded):
-        raise UserError(
-            f"no demonstration fits sft.max_sequence_tokens {params.max_sequence_tokens}: raise it, "
-            "or make shorter demonstrations"
-        )
-    return funnel, encoded[0], encoded[1]
-
-
-def _metrics(curve: Curve) -> dict[str, float]:
-    validated = [row[VALIDATION] for row in curve if VALIDATION in row]
-    return {
-        "loss/train_last": curve[-1]["loss/train"],
-        "loss/validation_last": validated[-1],
-        "loss/validation_best": min(validated),
-        "progress/steps": len(curve),
-        "tokens/trained": sum(row["tokens/trained"] for row in curve),
-    }
-
-
-def _write(
-    paths: Namespace, trainer: Trainer, funnel: Funnel, curve: Curve, metrics: dict[str, float]
-) -> None:
-    with replace_folder_together(trainer, paths.out) as folder:
-        trainer.save_model(folder)
-    if trainer.rank == 0:
-        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
-        write_curves(paths.curves, curve)
-        write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation_last"}})
+ABOUT = About(
+    description='Supervised fine-tuning, base policy -> policy "sft".',
+    plot=("loss/train", "Supervised fine-tuning"),
+    headline=("loss/validation_last", "validation loss {:.3f}"),
+    runs_model=lambda params: True,
+    work=_work,
+    named_after=("policy",),
+    lane="Policies",
+    has_funnel=True,
+)

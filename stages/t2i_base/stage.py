@@ -1,92 +1,55 @@
-"""Wires the `t2i_base` stage: prompts in, generator, metrics and curve out."""
+"""What stage `t2i_base` runs with, and what others may ask of it."""
 
 from __future__ import annotations
 
-import os
-import shutil
-from argparse import Namespace
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import torch
-
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.training_loop import VALIDATION, best_row
-from stages.foundations.attempt import attempt_at
-from stages.foundations.files import replace_folder
-from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.params import chosen, load_section, load_value
-from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
-from stages.observe.tracking import Run, track
-from stages.t2i_base.params import FolderGenerator, T2iBaseParams, TrainedGenerator
+from stages.foundations.stage import About, Sections, Stage
+from stages.t2i_base.params import T2iBaseParams
+
+if TYPE_CHECKING:
+    from stages.foundations.planned_work import NetworkWork
+
+STAGE = Stage(
+    sections={"seed": int, "trainer": TrainerParams, "t2i_base": T2iBaseParams},
+    inputs={"prompts": "data/t2i/prompts.parquet"},
+    outputs={
+        "out": "data/generators/base",
+        "curves": "data/curves/t2i_base.csv",
+        "metrics": "data/metrics/t2i_base.json",
+        "headline": "data/headline/t2i_base.json",
+    },
+    foreach="t2i",
+    is_launched=True,
+    depends_on_ranks=True,
+    quick_imports=True,
+)
 
 
-def run_t2i_base(paths: Namespace) -> None:
-    """Trains the generator or takes it from a folder, and writes the outputs, metrics last."""
-    params = load_section(paths.params, "t2i_base", T2iBaseParams)
-    trainer_params = load_section(paths.params, "trainer", TrainerParams)
-    seed = load_value(paths.params, "seed")
-    shown = {"t2i_base": params.model_dump(), "trainer": trainer_params.model_dump()}
-    attempt = attempt_at("t2i_base", shown, {"prompts": paths.prompts}, seed=seed, policy=paths.out.name)
-    with track(attempt) as run:
-        match chosen("t2i_base", params):
-            case FolderGenerator():
-                if os.environ.get("RANK", "0") == "0":  # torchrun starts several of us, and one can copy
-                    generator = load_generator(Path(params.path), torch.device("cpu"))
-                    with replace_folder(paths.out) as folder:
-                        save_generator(generator, folder)
-                    _write(paths, [], _sizes(generator), run)
-            case TrainedGenerator():
-                from stages.engines.generators.denoising import trained_denoiser
-                from stages.engines.trainers.build import build_trainer
-                from stages.engines.trainers.checkpoints import Checkpoints
-                from stages.engines.trainers.protocol import replace_folder_together
-                from stages.t2i_base.training import train_generator
+def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
+    from stages.engines.generators.costs import generator_costs, told
+    from stages.foundations.planned_work import NetworkWork
 
-                frame = read_table(paths.prompts, PROMPT)
-                train, validation = (
-                    frame["prompt"][frame["split"] == split].tolist() for split in ("train", "validation")
-                )
-                generator = new_generator(params.sizes, train, derive_seed(seed, "t2i_base", "weights"))
-                model = trained_denoiser(generator)
-                trainer = build_trainer(trainer_params, params.optimizer, params.max_gradient_norm, model)
-                checkpoints = Checkpoints(attempt.scratch)
-                curve, best = train_generator(
-                    params, seed, train, validation, generator, trainer, checkpoints, run
-                )
-                # A copy and no move: until the metrics are written, the checkpoint is all that a killed run has.
-                with replace_folder_together(trainer, paths.out) as folder:
-                    if trainer.rank == 0:
-                        shutil.copytree(best, folder, dirs_exist_ok=True)
-                if trainer.rank == 0:
-                    _write(paths, curve, {**_sizes(generator), **_losses(curve)}, run)
-                    checkpoints.clear()
-                trainer.close()
+    own = sections["t2i_base"]
+    costs = generator_costs(own)
+    parameters = costs.unet_parameters + costs.other_parameters
+    if own.kind != "train":
+        return NetworkWork(0, parameters, 0, taken_for_granted=told(costs))
+    seen = own.steps // own.validate_every_steps * own.validation_images
+    return NetworkWork(
+        parameters, 0, seen * costs.step_flops, own.steps * own.batch_images * costs.step_flops
+    )
 
 
-def _sizes(generator: Generator) -> dict[str, float]:
-    parts = {"unet": generator.unet, "text_encoder": generator.text_encoder}
-    counts = {name: sum(weight.numel() for weight in part.parameters()) for name, part in parts.items()}
-    return {
-        **{f"parameters/{name}": count for name, count in counts.items()},
-        "image/side": generator.image_side,
-    }
-
-
-def _losses(curve: Sequence[dict[str, float]]) -> dict[str, float]:
-    return {
-        "loss/train_last": curve[-1]["loss/train"],
-        "loss/validation_last": curve[-1][VALIDATION],
-        "loss/validation_best": best_row(curve)[VALIDATION],
-        "progress/steps": len(curve),
-    }
-
-
-def _write(paths: Namespace, curve: Sequence[dict[str, float]], metrics: dict[str, float], run: Run) -> None:
-    run.summary(metrics)
-    write_curves(paths.curves, curve)
-    write_metrics(paths.metrics, metrics, {paths.headline: {"loss": "loss/validation_last"}})
+ABOUT = About(
+    description="The generator that everything starts from.",
+    plot=("loss/train", "Base generator"),
+    headline=("loss/validation_last", "validation loss {:.3f}"),
+    networks=_networks,
+    runs_model=lambda params: True,
+    raw=lambda params: [params.get("t2i_base")],
+    named_after=("policy",),
+    lane="Text to image",
+)

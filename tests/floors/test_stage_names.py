@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import read_definitions
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -51,7 +51,7 @@ class ToyParams(StrictParams):
 class TwistParams(StrictParams):
     by: int
 """
-ABOUT = """from stages.foundations.about import About
+ABOUT = """from stages.foundations.stage import About
 
 
 def _sections():

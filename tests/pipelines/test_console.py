@@ -21,7 +21,7 @@ from pipelines.graph.forecast import (
     remember_seconds,
 )
 from pipelines.graph.resolved_recipes import recipe_text
-from stages.foundations.about import about
+from stages.foundations.stage import about
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5

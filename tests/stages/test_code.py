@@ -283,7 +283,7 @@ def test_a_source_that_does_not_parse_is_named(project):
 
 def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
     """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
-    asks = "from stages.foundations.about import about\nif __name__ == '__main__':\n    about('sft')\n"
+    asks = "from stages.foundations.stage import about\nif __name__ == '__main__':\n    about('sft')\n"
     write(
         project,
         {

@@ -1,0 +1,136 @@
+"""The stage around the kinds of annotations: the pool in, tables of ratings and rankings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas
+
+from stages.annotate.annotations import Annotation, Known, checked_tables
+from stages.annotate.params import (
+    AnnotateParams,
+    LabelStudioAnnotations,
+    PanelAnnotations,
+    RankingFile,
+    VoteFile,
+)
+from stages.engines.images.params import AnnotationFile, RankingRoundParams
+from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_json
+from stages.foundations.job import Job
+from stages.foundations.metrics import write_metrics
+from stages.foundations.params import chosen
+from stages.foundations.tables.dropped import DROPPED
+from stages.foundations.tables.prompt import PROMPT
+from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables.rating import RATING
+from stages.foundations.tables.table import read_table, write_table
+from stages.observe.tracking import track
+
+Found = Iterable[Annotation | tuple[str, str, str]]
+
+
+def main(job: Job) -> None:
+    """Reads or simulates what is said of the round's images, checks it, writes the tables; metrics last."""
+    paths = job.paths
+    params: AnnotateParams = job.sections["annotate"]
+    own: RankingRoundParams = job.sections["ranking_rounds"]
+    prompts = read_table(paths.prompts, PROMPT)
+    images = read_image_rows(paths.pool)
+    known = known_from(prompts, images)
+    with track(job.attempt(round=job.item)) as run:
+        said = _said(params, own, known, prompts, images, job)
+        rankings, ratings, funnel, warnings = checked_tables(said, known)
+        metrics = {
+            **funnel.metrics(len(rankings)),
+            **warnings,
+            "ratings/all": len(ratings),
+            "annotators/all": rankings.loc[~rankings["is_gold"], "annotator_id"].nunique(),
+            "tasks/all": rankings["task_id"].nunique(),
+            "tasks/gold": rankings.loc[rankings["is_gold"], "task_id"].nunique(),
+        }
+        if rankings.empty:
+            raise UserError(f"round `{job.item}` has no usable annotation: {metrics}")
+        write_table(rankings, paths.out / "rankings.parquet", RANKING)
+        write_table(ratings, paths.out / "ratings.parquet", RATING)
+        write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
+        write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
+        run.summary(metrics)
+
+
+def known_from(prompts: pandas.DataFrame, images: pandas.DataFrame) -> Known:
+    """What annotations may be about: the table of prompts, and the pool's images by id and by foreign name.
+
+    A source that several images share, as those of one generator do, names none of them.
+    """
+    named = images[~images["source"].duplicated(keep=False)]
+    return Known(
+        dict(zip(prompts["prompt_id"], prompts["prompt"], strict=True)),
+        dict(zip(images["image_id"], images["prompt_id"], strict=True)),
+        dict(zip(named["source"], named["image_id"], strict=True)),
+    )
+
+
+def _said(
+    params: AnnotateParams,
+    own: RankingRoundParams,
+    known: Known,
+    prompts: pandas.DataFrame,
+    images: pandas.DataFrame,
+    job: Job,
+) -> Found:
+    match chosen("annotate", params):
+        case PanelAnnotations() as panel:
+            return _by_panel(panel, prompts, images, job)
+        case LabelStudioAnnotations():
+            from stages.annotate.annotation_files import json_rows, read_checked
+            from stages.annotate.label_studio import export_annotations
+
+            file = _file_of(own, job)
+            return export_annotations(json_rows(read_checked(file), file.path), Path(file.path).name)
+        case RankingFile():
+            from stages.annotate.annotation_files import json_rows, ranking_annotations, read_checked
+
+            file = _file_of(own, job)
+            return ranking_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+        case VoteFile():
+            from stages.annotate.annotation_files import json_rows, read_checked, vote_annotations
+
+            file = _file_of(own, job)
+            return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
+
+
+def _by_panel(
+    params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job
+) -> Found:
+    from stages.algorithms.shape_world.truth import true_score
+    from stages.annotate.panel import Seen, annotate_tasks, seat_panel
+    from stages.annotate.tasks import by_prompt, set_tasks
+
+    seen, truths = {}, {}
+    for frame in read_shards(job.paths.pool):
+        for image_id, prompt, png in zip(frame["image_id"], frame["prompt"], frame["png"], strict=True):
+            try:
+                score = true_score(pixels_of(png), prompt)
+            except ValueError as error:
+                raise UserError(
+                    f"annotate.kind panel judges pictures of the shape world only: {error}"
+                ) from None
+            seen[image_id], truths[image_id] = Seen(score.alignment, score.fidelity), score.overall
+    splits = dict(zip(prompts["prompt_id"], prompts["split"], strict=True))
+    careless = [one.annotator_id for one in seat_panel(params, job.seed) if one.is_careless]
+    write_json(job.paths.out / "panel.json", {"careless": careless})
+    tasks = set_tasks(by_prompt(images), params.images_per_task, params.tasks_per_prompt, job.seed)
+    # The same people in every round: what they say differs because the images do.
+    return annotate_tasks(tasks, seen, truths, splits, params, job.seed)
+
+
+def _file_of(own: RankingRoundParams, job: Job) -> AnnotationFile:
+    if own.annotations is None:
+        raise UserError(
+            f"{job.paths.params}: ranking_rounds.{job.item}.annotations is null: name the file, "
+            "or set annotate.kind panel"
+        )
+    return own.annotations

@@ -1,0 +1,33 @@
+"""Writes data/code/<stage>.json for every stage: the hash of each definition that it can reach.
+
+Stages depend on these files instead of on sources, so that a comment costs no GPU-week and no import is forgotten.
+The parameters say which of several trainers, samplers, ... is run (docs/fingerprints.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stages.foundations.files import write_json
+from stages.foundations.fingerprints import Project, stage_names
+from stages.foundations.job import Job
+from stages.foundations.params import read_yaml
+from stages.foundations.scratch import PROJECT
+from stages.foundations.stage_graph import read_definitions, require_names
+
+
+def main(job: Job) -> None:
+    """Writes the fingerprints. UserError when a name of the parameter file would be more than a name to a shell."""
+    params = read_yaml(job.paths.params)
+    # DVC runs this stage before all others when params.yaml has changed, so a hostile name stops `dvc repro` here.
+    require_names(read_definitions(PROJECT / "dvc.yaml"), params)
+    write_fingerprints(PROJECT, params, job.paths.out)
+
+
+def write_fingerprints(root: Path, params: Mapping[str, Any], out: Path) -> None:
+    """Writes one file per stage of the project at `root`; DVC has emptied the folder before."""
+    project = Project(root, params, {})
+    for name in stage_names(root):
+        write_json(out / f"{name}.json", project.fingerprint(name))

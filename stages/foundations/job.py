@@ -1,0 +1,127 @@
+"""One run of a stage: its files, its validated parameters, and the attempt that is recorded of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, get_args
+
+from pydantic import BaseModel
+
+from stages.foundations.attempt import Attempt, attempt_at
+from stages.foundations.errors import UserError
+from stages.foundations.params import load_value, read_yaml, validate_section
+from stages.foundations.stage import Stage, about, declared_stage
+from stages.foundations.stage_graph import filled
+
+
+@dataclass(frozen=True)
+class Job:
+    """What `run(job)` of a stage gets."""
+
+    name: str
+    """Of the stage."""
+    item: str
+    """Entry of section `foreach`; "" for a stage that runs once."""
+    stage: Stage
+    paths: Namespace
+    """A path for each input and output of `stage`, and `params`: the parameter file."""
+    sections: Mapping[str, Any]
+    """Validated sections of `stage`, by name. Of section `foreach` there is the item alone."""
+
+    @property
+    def seed(self) -> int:
+        """Section `seed`."""
+        return self.sections["seed"]
+
+    def settings(self) -> dict[str, Any]:
+        """The sections but the seed as plain values, as the parameter file has them."""
+        return {
+            name: {self.item: _plain(value)} if name == self.stage.foreach else _plain(value)
+            for name, value in self.sections.items()
+            if name != "seed"
+        }
+
+    def attempt(
+        self,
+        settings: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Path] | None = None,
+        policy: str | None = None,
+        round: str | None = None,
+    ) -> Attempt:
+        """The attempt at this work; with `settings()` and all inputs of the stage unless others are given."""
+        given = {name: getattr(self.paths, name) for name in self.stage.inputs}
+        shown = self.settings() if settings is None else settings
+        seed = self.sections.get("seed")
+        return attempt_at(self.name, shown, given if inputs is None else inputs, seed, policy, round)
+
+
+def read_job(argv: Sequence[str], known: Sequence[str]) -> Job:
+    """The job of a command `NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]`; `known` are all stages.
+
+    Paths are those of the declaration unless a flag has another. Prints the help and exits when asked for it.
+    UserError for an unknown stage, a missing or unknown item, a wrong section, and an input that does not exist.
+    """
+    if not argv or argv[0].startswith("-"):
+        _show_stages(known)
+    name, at, item = argv[0].partition("@")
+    stage = declared_stage(name) if name in known else None
+    if stage is None:
+        raise UserError(f"there is no stage {name!r}: the stages are {', '.join(known)}")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m stages {name}{'@ITEM' if stage.foreach else ''}", description=about(name).description
+    )
+    parser.add_argument(
+        "--params", type=Path, default=Path("params.yaml"), help="parameter file (%(default)s)"
+    )
+    files = {**stage.inputs, **stage.not_compared, **stage.outputs}
+    for one, path in files.items():
+        kind = "output" if one in stage.outputs else "input"
+        parser.add_argument(f"--{one.replace('_', '-')}", type=Path, metavar="PATH", help=f"{kind}: {path}")
+    paths = parser.parse_args(argv[1:])
+    if bool(stage.foreach) != bool(item):
+        raise UserError(
+            f"stage {name} runs once for each entry of `{stage.foreach}`: name one, as in {name}@NAME"
+            if stage.foreach
+            else f"stage {name} runs once: leave out `{at}{item}`"
+        )
+    given = read_yaml(paths.params)
+    sections = {one: _section(one, model, stage, item, paths.params) for one, model in stage.sections.items()}
+    items = given.get(stage.foreach)
+    value = items.get(item) if isinstance(items, Mapping) else item
+    for one, path in files.items():
+        if getattr(paths, one) is None:
+            setattr(paths, one, Path(filled(path, item, value)))
+    for one in (*stage.inputs, *stage.not_compared):
+        if not getattr(paths, one).exists():
+            raise UserError(
+                f"--{one.replace('_', '-')} {getattr(paths, one)} does not exist: `dvc repro` makes it in an earlier "
+                "stage"
+            )
+    return Job(name, item, stage, paths, sections)
+
+
+def _section(name: str, model: Any, stage: Stage, item: str, file: Path) -> Any:
+    """A section of the file as its model; of section `foreach` the item, as the model of its values."""
+    if name != stage.foreach:
+        return validate_section(load_value(file, name), name, model, file)
+    address = f"{name}.{item}"
+    return validate_section(load_value(file, address), address, get_args(model)[1], file)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(by_alias=True)
+    return {name: _plain(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _show_stages(known: Sequence[str]) -> NoReturn:
+    print("usage: python -m stages NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]\n")
+    print("Runs one stage, as `dvc repro` does. `python -m stages NAME --help` lists its files.\n")
+    for name in known:
+        print(f"  {name:<18}{about(name).description}")
+    sys.exit(0)

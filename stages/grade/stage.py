@@ -1,0 +1,73 @@
+"""What stage `grade` runs with, and what others may ask of it."""
+
+from __future__ import annotations
+
+import re
+
+from stages.engines.verifier.params import VerifierParams
+from stages.foundations.stage import About, Sections, Stage
+from stages.grade.params import GradeParams
+
+STAGE = Stage(
+    sections={"verifier": VerifierParams, "grade": GradeParams},
+    inputs={"responses": "data/responses/${item}.parquet"},
+    outputs={
+        "verdicts": "data/verdicts/${item}.parquet",
+        "metrics": "data/metrics/grade/${item}.json",
+        "headline": "data/headline/grade/${item}",
+    },
+    foreach="policies",
+    items=list[str],
+)
+
+
+DESCRIPTIONS = (
+    "problems",
+    "responses",
+    "undecided_fraction",
+    "unparsed_fraction",
+    "exhausted_fraction",
+    "verifier_failed_fraction",
+    "response_tokens_mean",
+    "truncated_fraction",
+    "always_solved_fraction",
+    "never_solved_fraction",
+    "branching_frequency",
+    "coding_rate",
+)
+"""What the stage says of a benchmark beside its accuracies; rates of keywords are named by the parameters."""
+
+
+def _contradictions(sections: Sections) -> list[str]:
+    samples = sections["respond"].samples
+    too_many = [k for k in sections["grade"].pass_at_k if k > samples]
+    return [f"grade.pass_at_k {too_many} exceeds respond.samples {samples}"] if too_many else []
+
+
+def _score_keys(sections: Sections) -> list[str]:
+    from stages.grade.params import TRIALS
+
+    respond, grade = sections["respond"], sections["grade"]
+    accuracies = [
+        f"avg_at_{respond.samples}",
+        f"maj_at_{respond.samples}",
+        *(f"pass_at_{k}" for k in grade.pass_at_k),
+        *(["greedy"] if respond.is_greedy_included else []),
+    ]
+    keywords = [re.sub("[^a-z0-9]+", "_", word.lower()) for word in grade.emergence_keywords]
+    has_digits = any(
+        own.role == "benchmark" and own.origin.kind == "digits" for own in sections["sources"].values()
+    )
+    searched = TRIALS if has_digits else ()
+    return [*accuracies, *DESCRIPTIONS, *searched, *(f"keyword_rate_{word}" for word in keywords)]
+
+
+ABOUT = About(
+    description="Verdicts on stored responses, scores with intervals. Needs no GPU.",
+    headline=("score", "accuracy {:.1%}"),
+    contradictions=_contradictions,
+    named_after=("policy",),
+    score_keys=_score_keys,
+    is_varied=True,
+    lane="Evaluation",
+)

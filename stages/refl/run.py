@@ -1,0 +1,184 @@
+"""Wires the `refl` stage: generator, scorers and prompts in; generator, curve, metrics and pictures out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from copy import deepcopy
+from pathlib import Path
+
+import pandas
+import torch
+from torch import nn
+
+from stages.engines.generators.denoising import DenoisingBatch, predict
+from stages.engines.generators.generator import Generator
+from stages.engines.generators.generator_folders import load_generator, save_generator
+from stages.engines.image_scorers.scorer_folders import load_scorer
+from stages.engines.trainers.build import build_trainer
+from stages.engines.trainers.checkpoints import Checkpoints
+from stages.engines.trainers.model import TrainedModel
+from stages.engines.trainers.params import TrainerParams
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder
+from stages.foundations.job import Job
+from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.params import chosen
+from stages.foundations.seeds import derive_seed
+from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
+from stages.foundations.tables.prompt import PROMPT
+from stages.foundations.tables.table import read_table, write_table
+from stages.observe.tracking import track
+from stages.refl.climbing import Learner, climb, use_weights
+from stages.refl.comparison import compare_generators
+from stages.refl.feedback import Feedback, UpdatePrompts
+from stages.refl.measurement import Draws, Judges, Validation
+from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
+from stages.refl.pretraining import Pretraining, image_source
+
+
+def main(job: Job) -> None:
+    """Reads the inputs, trains, compares the result with the start, and writes the outputs, metrics last."""
+    paths = job.paths
+    seed = job.seed
+    params: ReflParams = job.sections["refl"]
+    this_round: ReflRound = job.sections["refl_rounds"]
+    trainer_params: TrainerParams = job.sections["trainer"]
+    prompts = prompts_by_split(paths.prompts)
+    generator = load_generator(paths.generator, torch.device("cpu"))
+    # Copies, made before the trainer casts or spreads the weights: what is measured is in float32.
+    start = generator.with_unet(deepcopy(generator.unet).requires_grad_(False))
+    average = generator.with_unet(deepcopy(start.unet))
+    train = prompts["train"].tolist()
+    stream = this_round.start_from  # not the round: its control learns from the same images and noise
+    feedback = _feedback(params, paths, generator, train, seed, stream)
+    source = image_source(params.pretraining, train, generator.image_side, seed, stream)
+    pretraining = Pretraining(params.pretraining, generator, source, seed, stream)
+    if trainer_params.gradient_checkpointing:
+        generator.unet.enable_gradient_checkpointing()
+    trainer = build_trainer(
+        trainer_params, params.optimizer, params.max_gradient_norm, _model(generator, feedback, pretraining)
+    )
+    generator.move_others(trainer.device)
+    for one in (start.unet, average.unet, feedback):
+        one.to(trainer.device)
+    judges = Judges(
+        reward=load_scorer(paths.scorer, trainer.device),
+        held_out=load_scorer(paths.held_out, trainer.device),
+        held_out_variant=this_round.held_out.variant,
+        at_once=params.measurement.draw_images,
+        knows_truth=_knows_truth(prompts),
+    )
+    attempt = job.attempt(policy=job.item, round=job.item)
+    checkpoints = Checkpoints(attempt.scratch)
+    with track(attempt) as run:
+        validation = Validation(_draws(params, prompts, "validation", seed), judges, start)
+        learner = Learner(generator, average, feedback, pretraining, trainer, validation)
+        curve, update, weights = climb(params, this_round, learner, checkpoints, run)
+        if trainer.rank == 0:
+            result = use_weights(average, weights)
+            draws = _draws(params, prompts, "test", seed)
+            with run.phase("compare"):
+                rows, metrics = compare_generators(
+                    start, result, draws, judges, params.measurement.shown_images
+                )
+            metrics |= {
+                "refl/selected_update": update,
+                "refl/updates": this_round.updates,
+                "refl/guidance": params.measurement.guidance,
+                **_hacked(curve[-1], metrics),
+                **feedback.figures,
+            }
+            run.summary(metrics)
+            with replace_folder(paths.out) as folder:
+                save_generator(result, folder)
+            write_table(rows, paths.pictures, FEEDBACK_IMAGE)
+            write_curves(paths.curves, curve)
+            write_metrics(paths.metrics, metrics, {paths.headline: _headline(metrics)})
+            checkpoints.clear()
+    trainer.close()
+
+
+def prompts_by_split(path: Path) -> dict[str, pandas.Series]:
+    """Split -> prompts; UserError when one of train, validation and test has none."""
+    frame = read_table(path, PROMPT)
+    found = {split: frame["prompt"][frame["split"] == split] for split in ("train", "validation", "test")}
+    for split, prompts in found.items():
+        if prompts.empty:
+            raise UserError(f"{path} has no {split} prompts: give section t2i_prompts some of that split")
+    return found
+
+
+def _feedback(
+    params: ReflParams, paths: Namespace, generator: Generator, prompts: list[str], seed: int, stream: str
+) -> Feedback:
+    updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
+    match chosen("refl.feedback", params.feedback):
+        case ReflFeedback() | DraftFeedback():
+            from stages.refl.reward_climbing import reward_climbing
+
+            return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
+        case PreferenceFeedback():
+            from stages.refl.preference_learning import preference_learning
+
+            return preference_learning(
+                params.feedback, generator, paths.pairs, paths.pool, params.batch_images, seed, stream
+            )
+
+
+def _model(generator: Generator, feedback: Feedback, pretraining: Pretraining) -> TrainedModel:
+    """The U-Net alone: the text encoder stays as it is, as in ReFL."""
+    generator.text_encoder.requires_grad_(False)
+
+    def forward(module: nn.Module, batch: object) -> object:
+        if isinstance(batch, DenoisingBatch):
+            with torch.no_grad():
+                states = generator.encode_tokens(batch.token_ids)
+            return predict(generator, batch, states)
+        return feedback.outputs(generator, batch)
+
+    return TrainedModel(
+        module=nn.ModuleDict({"unet": generator.unet}),
+        forward=forward,
+        save=lambda weights, folder: save_generator(generator, folder, weights),
+        filler=pretraining.batch(0, [0]),
+    )
+
+
+def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, seed: int) -> Draws:
+    """The pictures of a split: prompts in turn, each with `images_per_prompt` pictures, until there are enough.
+
+    Seeds are those of prompt and number, so every round and its control draw from the same noise. Those of the test
+    are no others' noise.
+    """
+    measurement, listed = params.measurement, prompts[split].tolist()
+    # Few pictures of many prompts rather than many of few: intervals are over prompts.
+    count = measurement.validation_images if split == "validation" else measurement.test_images
+    asked = []
+    for place in range(count):
+        turn, copy = divmod(place, measurement.images_per_prompt)
+        lap, number = divmod(turn, len(listed))
+        asked.append((listed[number], derive_seed(seed, "refl", split, listed[number], lap, copy)))
+    texts, seeds = zip(*asked, strict=True)
+    return Draws(texts, seeds, params.sampling_steps, measurement.guidance, measurement.draw_images)
+
+
+def _knows_truth(prompts: dict[str, pandas.Series]) -> bool:
+    from stages.algorithms.shape_world.scenes import scene_of
+
+    return all(scene_of(prompt) is not None for split in ("validation", "test") for prompt in prompts[split])
+
+
+def _hacked(last: dict[str, float], metrics: dict[str, float]) -> dict[str, float]:
+    """What the end of the curve says, and `refl/hacked`: 1 where that or the result has reward without the others."""
+    at_end = {
+        f"refl/at_end/{name.removeprefix('validation/')}": value
+        for name, value in last.items()
+        if name.startswith("validation/")
+    }
+    flags = [value for name, value in {**at_end, **metrics}.items() if "reward_without_" in name]
+    return {**at_end, "refl/hacked": max(flags)}
+
+
+def _headline(metrics: dict[str, float]) -> dict[str, str]:
+    judge = "truth" if "refl/truth/gain" in metrics else "held_out"
+    return {"score": f"refl/{judge}/after", "low": f"refl/{judge}/low", "high": f"refl/{judge}/high"}

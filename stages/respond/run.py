@@ -1,0 +1,149 @@
+"""Draws responses in pieces, so that a run that is killed goes on after the last finished piece."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pandas
+
+from stages.engines.pieces import are_whole, seal
+from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
+from stages.engines.replicas.build import build_sampler
+from stages.engines.samplers.params import SamplerParams
+from stages.engines.samplers.protocol import Sampler, SamplingSettings
+from stages.engines.samplers.samples import Sample
+from stages.engines.samplers.sampling import sample_prompts
+from stages.engines.samplers.shares import DrawingShare, drawing_share
+from stages.engines.trainers.one_rank import launched_ranks
+from stages.foundations.job import Job
+from stages.foundations.metrics import write_metrics
+from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
+from stages.foundations.tables.benchmark import BENCHMARK
+from stages.foundations.tables.response import RESPONSE
+from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.observe.progress import progress
+from stages.observe.tracking import Run, track
+from stages.respond.params import RespondParams
+
+
+def main(job: Job) -> None:
+    """Reads the benchmarks, draws the responses and writes them, metrics last."""
+    paths = job.paths
+    params: RespondParams = job.sections["respond"]
+    sampler_params: SamplerParams = job.sections["sampler"]
+    prompt: PromptParams = job.sections["prompt"]
+    seed = job.seed
+    frame = require_rows(
+        read_table(paths.benchmarks, BENCHMARK), paths.benchmarks, "name a benchmark in `sources`"
+    )
+    if params.max_problems is not None:
+        frame = frame.groupby("benchmark", sort=False).head(params.max_problems)
+    tokenizer = load_tokenizer(paths.policy)
+    attempt = job.attempt(policy=job.item)
+    with launched_ranks() as ranks, track(attempt) as run:
+        share, choice = drawing_share(sampler_params, ranks), params.baseline_prompts
+        chosen: dict[str, float] = {}
+        if choice and choice.policy == job.item:
+            from stages.respond.prompt_choice import choose_prompt  # takes the verifier along
+
+            best, chosen = choose_prompt(choice, params, job, attempt, ranks)
+            prompt = best.prompt
+            params = params.model_copy(update={"max_response_tokens": best.max_response_tokens})
+        with closing(build_sampler(sampler_params, paths.policy)) as sampler:
+            responses = respond(frame, params, prompt, seed, sampler, share, tokenizer, attempt.scratch, run)
+        if responses is None:
+            return
+        metrics = response_metrics(responses) | chosen
+        run.summary(metrics)
+        write_table(responses, paths.responses, RESPONSE)
+        write_metrics(paths.metrics, metrics)
+        for piece in attempt.scratch.glob("responses-*"):
+            piece.unlink()
+        shutil.rmtree(attempt.pieces, ignore_errors=True)
+
+
+def respond(
+    problems: pandas.DataFrame,
+    params: RespondParams,
+    prompt: PlainPrompt | ChatPrompt,
+    seed: int,
+    sampler: Sampler,
+    share: DrawingShare,
+    tokenizer,
+    scratch: Path,
+    run: Run,
+) -> pandas.DataFrame | None:
+    """The `response` table: greedy responses first, then the sampled ones, for each piece of problems.
+
+    Drawn by all ranks together; None except on rank 0.
+    """
+    starts = range(0, len(problems), params.problems_at_once)
+    places = [scratch / f"responses-{number:06d}.parquet" for number in range(len(starts))]
+    for number, start in enumerate(progress(starts, label="respond", unit="pieces")):
+        if share.ranks.broadcast(share.ranks.rank == 0 and are_whole(places[number])):
+            continue
+        piece = problems.iloc[start : start + params.problems_at_once].to_dict("records")
+        with run.phase("sample"):
+            rows = _respond_to(piece, params, prompt, seed, sampler, share, tokenizer)
+        if share.ranks.rank == 0:
+            write_table(rows, places[number], RESPONSE)
+            seal(places[number])
+        run.log({"progress/problems": start + len(piece)}, step=number)
+    if share.ranks.rank != 0:
+        return None
+    return pandas.concat([read_table(place, RESPONSE) for place in places], ignore_index=True)
+
+
+def _respond_to(
+    piece: list[dict],
+    params: RespondParams,
+    prompt: PlainPrompt | ChatPrompt,
+    seed: int,
+    sampler: Sampler,
+    share: DrawingShare,
+    tokenizer,
+) -> list[dict]:
+    own = share.of(piece)
+    prompts = [encode_prompt(tokenizer, prompt, row["problem"]) for row in own]
+    names = [f"{row['benchmark']}/{row['problem_id']}" for row in own]
+    limit = params.max_response_tokens
+    sampled = SamplingSettings(params.temperature, params.top_p, params.top_k, limit, None)
+    greedy = SamplingSettings(0.0, 1.0, 0, limit, None)
+    modes = [("greedy", 1, greedy)] if params.is_greedy_included else []
+    rows = []
+    for mode, count, settings in [*modes, ("sampled", params.samples, sampled)]:
+        drawn = sample_prompts(sampler, prompts, names, count, settings, seed, "respond")
+        of_problems = [
+            [_row(problem, mode, index, sample, tokenizer) for index, sample in enumerate(samples)]
+            for problem, samples in zip(own, drawn, strict=True)
+        ]
+        rows += itertools.chain.from_iterable(share.assemble(of_problems, len(piece)))
+    return rows
+
+
+def _row(problem: dict, mode: str, index: int, sample: Sample, tokenizer) -> dict:
+    return {
+        "problem_id": problem["problem_id"],
+        "benchmark": problem["benchmark"],
+        "problem": problem["problem"],
+        "answer": problem["answer"],
+        "mode": mode,
+        "sample_index": index,
+        "response": decode_response(tokenizer, sample.token_ids),
+        "response_tokens": len(sample.token_ids),
+        "is_truncated": sample.is_truncated,
+    }
+
+
+def response_metrics(responses: pandas.DataFrame) -> dict[str, float]:
+    """Counts of the table, and the mean length and truncated share of the sampled responses."""
+    sampled = responses[responses["mode"] == "sampled"]
+    return {
+        "rows/kept": len(responses),
+        "tokens/sampled": int(responses["response_tokens"].sum()),
+        "length/response_tokens_mean": float(sampled["response_tokens"].mean()),
+        "length/truncated_fraction": float(sampled["is_truncated"].mean()),
+    }

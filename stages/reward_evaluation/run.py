@@ -1,0 +1,92 @@
+"""Wires the `reward_evaluation` stage: scorers, preferences and pictures in, scores and metrics out."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pandas
+import torch
+
+from stages.engines.devices import pick_device
+from stages.engines.image_scorers.pictures import Pictures, load_pictures
+from stages.engines.image_scorers.scorer_folders import load_scorer
+from stages.engines.images.shards import read_image_rows
+from stages.foundations.errors import UserError
+from stages.foundations.job import Job
+from stages.foundations.metrics import write_metrics
+from stages.foundations.tables.image_score import IMAGE_SCORE
+from stages.foundations.tables.pair import PAIR
+from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables.table import read_table, write_table
+from stages.observe.tracking import track
+from stages.reward_evaluation.measures import LEARNT, HeldOut, measure
+from stages.reward_evaluation.params import RewardEvaluationParams
+from stages.reward_evaluation.scoring import scores_by, truths, variants_of
+
+BEFORE = "reward_before"
+"""The reward model of the round before, on this round's images."""
+
+
+def main(job: Job) -> None:
+    """Scores the test prompts' pictures and writes scores and metrics, metrics last."""
+    paths = job.paths
+    params: RewardEvaluationParams = job.sections["reward_evaluation"]
+    torch.set_num_threads(params.threads)
+    with track(job.attempt(round=job.item)) as run:
+        pairs = read_table(paths.pairs / "pairs.parquet", PAIR)
+        pairs = pairs[pairs["split"] == "test"].reset_index(drop=True)
+        if pairs.empty:
+            raise UserError(
+                f"{paths.pairs} has no pairs of test prompts: let generators draw `splits: [..., test]`"
+            )
+        rankings = read_table(paths.pairs / "rankings.parquet", RANKING)
+        rankings = rankings[rankings["prompt_id"].isin(pairs["prompt_id"])].reset_index(drop=True)
+        scores, pictures, own = _scores(paths, params, rankings)
+        held_out = HeldOut(pairs, rankings, pictures.rows["generator"], own)
+        metrics = measure(held_out, scores, params.recall_at, params.bootstrap_draws)
+        run.summary(metrics)
+        write_table(_table(scores, pictures), paths.scores, IMAGE_SCORE)
+        key = f"preference/accuracy/{LEARNT}"
+        shown = {"accuracy": key, "low": f"{key}/low", "high": f"{key}/high"}
+        write_metrics(paths.metrics, metrics, {paths.headline: shown})
+
+
+def _scores(
+    paths: Namespace, params: RewardEvaluationParams, rankings: pandas.DataFrame
+) -> tuple[dict[str, pandas.Series], Pictures, frozenset[str]]:
+    """Scores by scorer and image, the pictures of the rankings, and the ids of those in this round's pool."""
+    device = pick_device(params.device)
+    base, scorer = load_scorer(paths.start, device), load_scorer(paths.scorer, device)
+    pools = list(dict.fromkeys([paths.pool, paths.earlier_pool]))
+    ids = sorted({name for row in rankings["image_ids"] for name in row})
+    pictures = load_pictures(pools, ids, scorer.config.image_size)
+    fitted = pictures
+    if base.config.image_size != scorer.config.image_size:
+        fitted = load_pictures(pools, ids, base.config.image_size)
+    scores = scores_by(base, variants_of(base), fitted, params.images_per_batch)
+    scores |= scores_by(scorer, [LEARNT], pictures, params.images_per_batch)
+    if paths.before != paths.scorer:  # the first round has no model before its own
+        before = scores_by(load_scorer(paths.before, device), [LEARNT], pictures, params.images_per_batch)
+        scores[BEFORE] = before[LEARNT]
+    truth = truths(pools, pictures)
+    if truth is not None:
+        scores["truth"] = truth
+    own = frozenset(read_image_rows(paths.pool)["image_id"])
+    return scores, pictures, own
+
+
+def _table(scores: dict[str, pandas.Series], pictures: Pictures) -> pandas.DataFrame:
+    return pandas.concat(
+        [
+            pandas.DataFrame(
+                {
+                    "prompt_id": pictures.rows["prompt_id"],
+                    "image_id": pictures.rows.index,
+                    "scorer": name,
+                    "score": of_scorer.reindex(pictures.rows.index),
+                }
+            )
+            for name, of_scorer in scores.items()
+        ],
+        ignore_index=True,
+    )
