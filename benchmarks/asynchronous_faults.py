@@ -62,7 +62,6 @@ class Places:
         """The stage's own command line."""
         flags = {
             "params": params,
-            "round": "rl_1",
             "policy": self.project / "data/policies/sft",
             "problems": self.project / "data/problems/train.parquet",
             "out": out / "policies/rl_1",
@@ -73,7 +72,7 @@ class Places:
             "headline": out / "rl_1_headline.json",
         }
         pairs = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
-        return [sys.executable, "-m", "stages.rl_round", *pairs]
+        return [sys.executable, "-m", "stages", "rl_round@rl_1", *pairs]
 
     def environment(self, name: str) -> dict[str, str]:
         """Nothing is tracked, and scratch folders are this run's own."""

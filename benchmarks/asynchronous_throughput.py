@@ -160,7 +160,7 @@ def _run(work: Path, name: str, changes: dict[str, Any], steps: int) -> Measured
     out.mkdir(exist_ok=True)
     with open(out / "log", "wb") as log:
         round_ = subprocess.Popen(
-            [sys.executable, "-m", "stages.rl_round", *rl_flags(work, params, out)],
+            [sys.executable, "-m", "stages", *rl_flags(work, params, out)],
             cwd=PROJECT,
             env=environment,
             stderr=log,

@@ -103,6 +103,26 @@ def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/
     typer.echo(f"params.yaml is the recipe {recipe}: run {how}")
 
 
+@app.command()
+def graph(
+    check: Annotated[
+        bool, typer.Option("--check", help="change nothing; exit code 1 where they differ")
+    ] = False,
+) -> None:
+    """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
+    from pipelines.graph.dvc_yaml import updated_graph, write_graph
+
+    changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
+    names = ", ".join(changed)
+    if not changed:
+        typer.echo("dvc.yaml has what the stages declare")
+    elif check:
+        typer.echo(f"dvc.yaml differs from what these stages declare: {names}. Run `retrace graph`")
+        raise typer.Exit(1)
+    else:
+        typer.echo(f"dvc.yaml now has what these stages declare: {names}")
+
+
 app.command()(ablate)
 app.command()(grade)
 app.command()(agreement)

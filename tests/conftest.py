@@ -65,7 +65,7 @@ def own_state(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def taught(tmp_path_factory):
     """A folder with the inputs of `tests.fakes.taught_policy` and the policy `sft` that the real stage made of them."""
-    from stages.sft.__main__ import main
+    from stages.__main__ import main
     from tests.fakes.taught_policy import sft_flags, write_inputs, write_params
 
     folder = write_inputs(tmp_path_factory.mktemp("taught"))

@@ -70,7 +70,7 @@ def import_export(
     from stages.annotate.annotation_files import json_rows
     from stages.annotate.annotations import checked_tables
     from stages.annotate.label_studio import export_annotations, slimmed
-    from stages.annotate.stage import known_from
+    from stages.annotate.run import known_from
     from stages.annotate.task_files import read_image_rows
     from stages.foundations.tables.prompt import PROMPT
     from stages.foundations.tables.table import read_table

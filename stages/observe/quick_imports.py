@@ -1,7 +1,7 @@
 """Imports of torch and transformers in two thirds of their time.
 
     with quick_imports():
-        from stages.sft.stage import run_sft
+        from stages.sft.run import main
 
 A stage is a process of its own, and a small one spends more time on imports than on work.
 """

@@ -4,7 +4,7 @@ import json
 
 import yaml
 
-from stages.curate.__main__ import main
+from stages.__main__ import main
 from stages.foundations.tables.benchmark import BENCHMARK
 from stages.foundations.tables.contamination import CONTAMINATION
 from stages.foundations.tables.difficulty import DIFFICULTY
@@ -71,7 +71,7 @@ def run_curate(tmp_path, seed=0, roles=None, **changes):
     metrics = tmp_path / "out" / "curate.json"
     flags = [f"--{name}={path}" for name, path in paths.items()]
     inputs = [f"--params={tmp_path / 'params.yaml'}", f"--collected={tmp_path / 'collected'}"]
-    main([*inputs, f"--metrics={metrics}", f"--headline={tmp_path / 'headline.json'}", *flags])
+    main(["curate", *inputs, f"--metrics={metrics}", f"--headline={tmp_path / 'headline.json'}", *flags])
     tables = {name: read_table(path, OUTPUTS[name]) for name, path in paths.items()}
     return tables | {"metrics": json.loads(metrics.read_text())}
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Collection, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, make_shared_folders, read_definitions, stages_of
 
@@ -33,29 +31,10 @@ def run_graph(folder: Path, params: Mapping[str, Any], but: Collection[str] = ()
             ready = [stage for stage in waiting if not _needs(stage, made)]
             assert ready, [stage.address for stage in waiting]
             for stage in ready:
-                module, arguments = command_of(definitions[stage.name], stage, params)
-                import_module(f"{module}.__main__").main(arguments)
+                main([stage.address])
                 done.append(stage.address)
             waiting = [stage for stage in waiting if stage not in ready]
     return done
-
-
-def command_of(
-    definition: Mapping[str, Any], stage: GraphStage, params: Mapping[str, Any]
-) -> tuple[str, list[str]]:
-    """The stage's module and its arguments, as DVC would fill them."""
-    items = params.get(definition.get("foreach", "").strip("${}"), {})
-    item = items[stage.item] if isinstance(items, Mapping) and stage.item else stage.item
-
-    def filled(found: re.Match[str]) -> str:
-        value: Any = {"key": stage.item, "item": item}[found[1]]
-        for name in filter(None, found[2].split(".")):
-            value = value[name]
-        return str(value)
-
-    text = re.sub(r"\$\{(key|item)((?:\.\w+)*)\}", filled, definition.get("do", definition)["cmd"])
-    _, _, module, *arguments = shlex.split(text.replace("-m pipelines.launching ", ""))
-    return module, arguments
 
 
 def _needs(stage: GraphStage, unmade: set[str]) -> bool:

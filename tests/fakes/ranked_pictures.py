@@ -122,7 +122,7 @@ def write_params(path: Path, changes: dict[str, Any] | None = None) -> Path:
 
 def reward_model_flags(inputs: Path, params: Path, out: Path) -> list[str]:
     """The stage's command line with outputs under `out`."""
-    flags = ["--params", params, "--round", "round_1", "--scorer", inputs / "base"]
+    flags = ["reward_model@round_1", "--params", params, "--scorer", inputs / "base"]
     flags += ["--pairs", inputs / "preferences", "--pool", inputs / "pool"]
     flags += ["--earlier-pool", inputs / "pool", "--out", out / "round_1", "--curves", out / "curves.csv"]
     return [

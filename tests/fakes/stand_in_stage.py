@@ -1,4 +1,4 @@
-"""What a copy of the project runs in place of a stage: the same flags and outputs, no torch, and next to no time.
+"""What a copy of the project runs in place of a stage: the same files, no torch, and next to no time.
 
 Outputs depend on the seed and the stage's parameters. `sft` takes a second, so that it can be killed; `rl_round` is
 tracked, with seed 0, as the real stage is; `grade` writes a real verdict table.
@@ -13,15 +13,17 @@ from pathlib import Path
 
 import yaml
 
+from stages.foundations.job import Job
+
 PROBLEMS, SAMPLES = 12, 2
 WITHOUT_SEED = ("collect", "extract_web", "grade")
 
 
-def main(stage: str, arguments: list[str]) -> None:
-    flags = {name[2:]: value for name, value in zip(arguments[::2], arguments[1::2], strict=True)}
-    params = yaml.safe_load(Path(flags["params"]).read_text())
+def main(job: Job) -> None:
+    stage, flags = job.name, {name: str(path) for name, path in vars(job.paths).items()}
+    params = yaml.safe_load(job.paths.params.read_text())
     seed = 0 if stage in WITHOUT_SEED else params["seed"]
-    own = [stage, flags.get("round", ""), seed, params.get(stage), params["rl"] if stage == "rl_round" else 0]
+    own = [stage, job.item, seed, params.get(stage), params["rl"] if stage == "rl_round" else 0]
     made_of = [
         _content(Path(value))
         for value in flags.values()
@@ -34,7 +36,7 @@ def main(stage: str, arguments: list[str]) -> None:
         if params["rl"]["problems_per_step"] > 100:
             sys.exit("error: fewer problems than rl.problems_per_step")
         if params["seed"] == 0:
-            _track(flags["round"], params)
+            _track(job, params)
     for value in flags.values():
         if value.startswith("data/") and not Path(value).exists():
             _write(stage, Path(value), digest)
@@ -45,12 +47,10 @@ def _content(path: Path) -> str:
     return "".join(hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file())
 
 
-def _track(name: str, params: dict) -> None:
-    from stages.foundations.attempt import attempt_at
+def _track(job: Job, params: dict) -> None:
     from stages.observe.tracking import track
 
-    attempt = attempt_at("rl_round", {"rl": params["rl"]}, {}, params["seed"], policy=name, round=name)
-    with track(attempt) as run:
+    with track(job.attempt({"rl": params["rl"]}, {}, policy=job.item, round=job.item)) as run:
         run.log({"accuracy/mean": 0.5}, 1)
 
 
@@ -85,7 +85,3 @@ def _write(stage: str, path: Path, digest: str) -> None:
     else:
         path.mkdir()
         (path / "weights").write_text(digest)
-
-
-if __name__ == "__main__":
-    main(__spec__.name.split(".")[1], sys.argv[1:])

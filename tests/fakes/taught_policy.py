@@ -154,8 +154,9 @@ def write_inputs(folder: Path) -> Path:
 
 
 def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
-    """The command line of `stages.sft` on the inputs of `folder`, outputs under `out`."""
+    """The command line of stage `sft` on the inputs of `folder`, outputs under `out`."""
     return [
+        "sft",
         "--params",
         str(params),
         "--policy",
@@ -178,12 +179,11 @@ def sft_flags(folder: Path, params: Path, out: Path) -> list[str]:
 
 
 def rl_flags(folder: Path, params: Path, out: Path) -> list[str]:
-    """The command line of `stages.rl_round` from the taught policy in `folder`, outputs under `out`."""
+    """The command line of stage `rl_round` from the taught policy in `folder`, outputs under `out`."""
     return [
+        "rl_round@rl_1",
         "--params",
         str(params),
-        "--round",
-        "rl_1",
         "--policy",
         str(folder / "sft"),
         "--problems",

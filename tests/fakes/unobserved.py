@@ -51,13 +51,13 @@ STAND_INS = {
 }
 
 
-def main(stage: str, arguments: list[str]) -> None:
+def main(arguments: list[str]) -> None:
     for name, functions in {"": {}, **STAND_INS}.items():
         full = f"stages.observe.{name}".rstrip(".")
         sys.modules[full] = module = ModuleType(full)
         module.__dict__.update(functions)
     sys.modules["stages.observe"].__path__ = []  # a package, and nothing more is found in it
-    sys.argv = [stage, *arguments]
+    sys.argv = ["stages", *arguments]
     ran = set()
 
     def called(frame: FrameType, event: str, _: Any) -> None:
@@ -66,7 +66,7 @@ def main(stage: str, arguments: list[str]) -> None:
 
     threading.setprofile(called)
     sys.setprofile(called)
-    runpy.run_module(f"stages.{stage}", run_name="__main__", alter_sys=True)
+    runpy.run_module("stages", run_name="__main__", alter_sys=True)
     sys.setprofile(None)
     for code in ran:
         name, file = code.co_qualname.partition(".")[0], code.co_filename
@@ -76,4 +76,4 @@ def main(stage: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1:])

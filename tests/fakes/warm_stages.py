@@ -1,4 +1,4 @@
-"""`python -m stages.<stage>` in forks of one process that has imported torch and transformers already.
+"""`python -m stages STAGE` in forks of one process that has imported torch and transformers already.
 
 A stage of a miniature spends four of its five seconds of CPU time on these imports. For tests of what stages compute
 and leave on the disk; not for those of killed processes or edited code, nor for the first run of a graph: a stage is a
@@ -25,9 +25,9 @@ from tests.fakes.miniature import environment
 REAL = str(Path(sys.executable).parent / "python")
 CLIENT = """#!{python} -SE
 import json, os, socket, sys
-if sys.argv[1:4] == ["-m", "pipelines.launching", "-m"]:
-    del sys.argv[1:3]  # which here would become the stage: miniatures train in one process
-if sys.argv[1:2] != ["-m"] or not sys.argv[2].startswith("stages."):
+if sys.argv[1:3] == ["-m", "pipelines.launching"]:
+    sys.argv[2] = "stages"  # which it would become: miniatures train in one process
+if sys.argv[1:3] != ["-m", "stages"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
@@ -64,7 +64,7 @@ def serve(listening: int) -> None:
         import stages.engines.samplers.torch_sampler
         import stages.engines.trainers.torch_trainer
         import stages.rl_round.loop.in_process
-        import stages.sft.stage
+        import stages.sft.run
     import stages.report.page  # noqa: F401
 
     gc.freeze()  # to look through what is shared would copy it

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel
 
 from pipelines.graph.schema import section_models
-from stages.foundations.fingerprints import ABOUT, ALL, GUARD, Project, read_source, stage_names
+from stages.foundations.fingerprints import ABOUT, ALL, GUARD, Project, read_source, stage_names, stage_roots
 from stages.foundations.params import read_yaml
 from tests.fakes.miniature import dvc, stages_run
 
@@ -30,7 +30,7 @@ MEMORY = {}
 def reaches():
     """What every stage reaches; not read while tests are collected, which every worker does."""
     project = Project(PROJECT, LAPTOP, MEMORY)
-    return {name: project.reach(f"stages.{name}.__main__") for name in STAGES}
+    return {name: project.reach(*stage_roots(name)) for name in STAGES}
 
 
 @pytest.fixture
@@ -68,15 +68,10 @@ PICTURE = TableSchema("picture", {"picture_id": TEXT})
 MAIN = """
 from stages.foundations.params import load_section
 from stages.foundations.tables.picture import PICTURE
-from stages.observe.command import run_stage
 
 
-def main(argv=None):
+def main(job):
     print(load_section, PICTURE)
-
-
-if __name__ == "__main__":
-    run_stage(main)
 """
 
 
@@ -93,7 +88,7 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         for module, name in reach.definitions
         if name == ALL
     }
-    files = [path for path in memory if path.name != "about.py" and path.relative_to(project) not in whole]
+    files = [path for path in memory if path.name != "stage.py" and path.relative_to(project) not in whole]
     for path in files:
         path.write_text(f"{path.read_text()}\n\ndef a_function_more():\n    return {path.name!r}\n")
         del memory[path]
@@ -113,7 +108,8 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
     assert LAPTOP["trainer"]["kind"] == "torch" and changed() == set(), "DeepSpeed, vLLM, the judge and Ray"
     (project / "stages/paint").mkdir()
     (project / "stages/paint/__init__.py").write_text("")
-    (project / "stages/paint/__main__.py").write_text(MAIN)
+    (project / "stages/paint/run.py").write_text(MAIN)
+    (project / "stages/paint/stage.py").write_text("STAGE = ABOUT = None\n")
     assert changed() == {"paint"}, "a whole new stage with its table"
     trained = {"sft", "rl_round", "reward_model", "refl"}
     edit(
@@ -254,9 +250,7 @@ def test_the_fingerprint_follows_the_kind():
         for part in section.split("."):
             place = place[part]
         place["kind"] = kind
-        return {
-            name for _, name in Project(PROJECT, params, MEMORY).reach(f"stages.{stage}.__main__").definitions
-        }
+        return {name for _, name in Project(PROJECT, params, MEMORY).reach(*stage_roots(stage)).definitions}
 
     for stage, section, alternatives in (
         ("sft", "trainer", {"torch": "TorchTrainer", "deepspeed": "DeepspeedTrainer"}),

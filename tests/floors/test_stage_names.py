@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.stage import about
+from stages.foundations.stage import about, declared_stage
 from stages.foundations.stage_graph import read_definitions
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def named_stages(path: Path) -> set[str]:
         + ([node.left] if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In) else [])
         if isinstance(key, ast.Constant)
     }
-    sections = keys if path.name == "about.py" else set()
+    sections = keys if path.name == "stage.py" else set()
     found = {
         node.value
         for node in ast.walk(tree)
@@ -64,7 +64,7 @@ def test_the_search_finds_names(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_stage_tells_of_itself(name):
     """Its section has its name, so that a recipe without that section is one without the stage."""
-    told = about(name)
-    assert "foreach" in DEFINITIONS[name] or name in told.sections()
+    told, stage = about(name), declared_stage(name)
+    assert stage.foreach or name in stage.sections
     assert told.lane
     assert not told.way or told.has_funnel

@@ -7,9 +7,6 @@ import textwrap
 
 import pytest
 
-from stages.foundations.errors import UserError
-from stages.foundations.paths import parse_paths
-
 
 def run(body, before=""):
     main = textwrap.indent(body, "    ")
@@ -63,19 +60,6 @@ def test_exit_codes_and_messages(body, code, told):
     done = run(body)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
     assert ("Traceback" in done.stderr) == (told == "Traceback")
-
-
-def test_a_missing_input_is_told_before_any_work(tmp_path):
-    argv = ["--params", "p.yaml", "--train-rows", str(tmp_path / "none"), "--out", "o"]
-    with pytest.raises(UserError, match=r"--train-rows .*none does not exist"):
-        parse_paths("sft", argv, "doc", inputs=["train_rows"], outputs=["out"])
-
-
-def test_flags_become_paths(tmp_path):
-    paths = parse_paths(
-        "sft", ["--params", "p", "--out", "o", "--round", "rl_1"], None, [], ["out"], ["round"]
-    )
-    assert (paths.out.name, paths.round) == ("o", "rl_1")
 
 
 @pytest.mark.parametrize("body", ["pass", "raise SystemExit(3)"])

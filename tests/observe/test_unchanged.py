@@ -17,28 +17,20 @@ from tests.fakes.miniature import dvc, environment, stages_run
 PROJECT = Path(__file__).resolve().parents[2]
 PARAMS = {"toy": {"first": 1, "second": 2}, "rounds": {"one": {"value": 3}, "two": {"value": 4}}, "other": 5}
 GRAPH = {
-    "code": {
-        "cmd": "python -m stages.code --params params.yaml --out data/code",
-        "deps": ["params.yaml", "stages"],
-        "outs": ["data/code"],
-    },
+    "code": {"cmd": "python -m stages code", "deps": ["params.yaml", "stages"], "outs": ["data/code"]},
     "table": {"cmd": "mkdir -p data/in && echo 6 > data/in/table", "outs": ["data/in"]},
     "toy": {
         "foreach": "${rounds}",
         "do": {
-            "cmd": "python -m stages.toy --params params.yaml --round ${key} --in data/in --out data/${key}",
+            "cmd": "python -m stages toy@${key}",
             "deps": ["data/code/toy.json", "data/in"],
             "params": ["toy", "rounds.${key}"],
             "outs": ["data/${key}"],
         },
     },
-    "pooled": {
-        "cmd": "python -m stages.pooled --params params.yaml --out data/pooled",
-        "deps": ["data/code/pooled.json"],
-        "outs": ["data/pooled"],
-    },
+    "pooled": {"cmd": "python -m stages pooled", "deps": ["data/code/pooled.json"], "outs": ["data/pooled"]},
     "page": {
-        "cmd": "python -m stages.page --params params.yaml --out data/page",
+        "cmd": "python -m stages page",
         "deps": ["data/code/page.json", "params.yaml"],
         "outs": ["data/page"],
     },
@@ -52,43 +44,31 @@ TOY = f"""
 import time
 from pathlib import Path
 from stages.foundations.params import load_value
-from stages.foundations.paths import parse_paths
-from stages.observe.command import run_stage
 from stages.toy import early
 
 
-def main():
-    paths = parse_paths("toy", None, "", ["in"], ["out"], ["round"])
-    read = [load_value(paths.params, "toy.first"), (getattr(paths, "in") / "table").read_text().strip()]{WAIT}
+def main(job):
+    paths = job.paths
+    read = [load_value(paths.params, "toy.first"), (paths.given / "table").read_text().strip()]{WAIT}
     try:
         from stages.toy import late
     finally:
         Path("imported").touch()
         while not Path("end").exists():
             time.sleep(0.01)
-    read += [load_value(paths.params, "toy.second"), load_value(paths.params, f"rounds.{{paths.round}}.value")]
+    read += [load_value(paths.params, "toy.second"), load_value(paths.params, f"rounds.{{job.item}}.value")]
     word = (Path(__file__).parent / "word.txt").read_text()
     paths.out.write_text(" ".join(map(str, [*read, early.VALUE, late.VALUE, word])))
-
-
-if __name__ == "__main__":
-    run_stage(main)
 """
 PAGE = f"""
 import time
 from pathlib import Path
 from stages.foundations.params import read_yaml
-from stages.foundations.paths import parse_paths
-from stages.observe.command import run_stage
 
 
-def main():
-    paths = parse_paths("page", None, "", [], ["out"]){WAIT}
-    paths.out.write_text(paths.params.read_text())
-
-
-if __name__ == "__main__":
-    run_stage(main)
+def main(job):
+{WAIT}
+    job.paths.out.write_text(job.paths.params.read_text())
 """
 POOLED = f"""
 import subprocess
@@ -96,13 +76,11 @@ import sys
 import time
 from pathlib import Path
 from stages.engines.workers.pool import WorkerLimits, WorkerPool
-from stages.foundations.paths import parse_paths
-from stages.observe.command import run_stage
 from stages.pooled.asked import answer
 
 
-def main():
-    paths = parse_paths("pooled", None, "", [], ["out"]){WAIT}
+def main(job):
+{WAIT}
     try:
         with WorkerPool(answer, 1, WorkerLimits(512, 60), {{}}) as pool:
             answered = pool.submit().result()
@@ -111,11 +89,7 @@ def main():
         Path("imported").touch()
         while not Path("end").exists():
             time.sleep(0.01)
-    paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.strip()}}")
-
-
-if __name__ == "__main__":
-    run_stage(main)
+    job.paths.out.write_text(f"{{answered.value}}{{answered.failure}} {{made.strip()}}")
 """
 ASKED = """
 def answer():
@@ -123,21 +97,33 @@ def answer():
 
     return late.VALUE
 """
+STAGE = """
+from stages.foundations.stage import About, Stage
+
+STAGE = Stage(sections={}, inputs={}, outputs={{"out": "data/{}"}}, foreach="{}")
+ABOUT = About()
+"""
 SOURCES = {
     "__init__.py": (PROJECT / "stages/__init__.py").read_text(),
     "toy/__init__.py": "",
-    "toy/__main__.py": TOY,
+    "__main__.py": (PROJECT / "stages/__main__.py").read_text(),
+    "toy/run.py": TOY,
+    "toy/stage.py": STAGE.format(
+        "{'toy': dict, 'rounds': dict[str, dict]}", "{'given': 'data/in'}", "${key}", "rounds"
+    ),
     "toy/early.py": "VALUE = 7\n",
     "toy/late.py": "VALUE = 8  # a remark\n",
     "toy/word.txt": "nine",
     "engines/__init__.py": "",
     "pooled/__init__.py": "",
-    "pooled/__main__.py": POOLED,
+    "pooled/run.py": POOLED,
+    "pooled/stage.py": STAGE.format({}, {}, "pooled", ""),
     "pooled/asked.py": ASKED,
     "pooled/late.py": "VALUE = 8  # a remark\n",
     "pooled/made.py": "print(9)\n",
     "page/__init__.py": "",
-    "page/__main__.py": PAGE,
+    "page/run.py": PAGE,
+    "page/stage.py": STAGE.format({}, {}, "page", ""),
 }
 
 
@@ -309,7 +295,7 @@ def edit_something_else(project):
     replaced("params.yaml", "value: 4", "value: 44")(project)  # of another round
     replaced("stages/toy/late.py", "a remark", "another")(project)
     replaced("stages/observe/command.py", "import gc", "import gc\nADDED = 1")(project)
-    replaced("stages/page/__main__.py", "import time", "import time, os")(project)  # another stage
+    replaced("stages/page/run.py", "import time", "import time, os")(project)  # another stage
 
 
 def test_a_stage_succeeds_when_something_else_changes(project):
@@ -369,7 +355,7 @@ def test_a_stage_does_not_start_with_other_code_than_stage_code_saw(project):
 
 @pytest.mark.parametrize("edit", [replaced("params.yaml", "other: 5", "other: 55"), SEEN["a template"][0]])
 def test_stage_code_fails_when_what_it_reads_changes(project, edit):
-    main = project / "stages/code/__main__.py"
+    main = project / "stages/code/run.py"
     text = main.read_text()
     assert text.count("    write_fingerprints(PROJECT") == 1
     waiting = text.replace(
@@ -430,12 +416,13 @@ def traced(first, tmp_path_factory):
     folder = shutil.copytree(first, tmp_path_factory.mktemp("traced") / "project")
     (folder / "stages/observe/tracer.py").write_text(TRACER)  # where no fingerprint covers it
     for name in ("toy", "pooled"):
-        main = folder / f"stages/{name}/__main__.py"
+        main = folder / f"stages/{name}/run.py"
         text = main.read_text().replace(WAIT, "\n")
         text = text.replace('        while not Path("end").exists():\n            time.sleep(0.01)\n', "")
-        last = text.index("\n\n\nif __name__")
-        text = "from stages.observe import tracer\n" + text[:last] + "\n    tracer.stop()" + text[last:]
-        main.write_text(text)
+        main.write_text(f"from stages.observe import tracer\n{text.rstrip()}\n    tracer.stop()\n")
+    entry = folder / "stages/__main__.py"  # traced from its first line on
+    traced = 'import sys\nif not sys.argv[1].startswith("code"):\n    from stages.observe import tracer\n'
+    entry.write_text(entry.read_text().replace("import sys\n", traced, 1))
     dvc(folder, "repro", "code")
     lines = {}
     for stage in ("toy", "pooled"):
@@ -503,7 +490,7 @@ def test_by_hand_nothing_is_compared(project):
     for name in ("go", "end"):
         (project / name).touch()
     flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
-    command = [sys.executable, "-m", "stages.toy", *flags]
+    command = [sys.executable, "-m", "stages", *flags]
     subprocess.run(command, cwd=project, env=environment(), check=True)
     assert (project / "data/one").read_text() == expected(project)
 
@@ -513,7 +500,7 @@ def test_other_ranks_compare_nothing(project):
     for name in ("go", "end"):
         (project / name).touch()
     flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
-    command = [sys.executable, "-m", "stages.toy", *flags]
+    command = [sys.executable, "-m", "stages", *flags]
 
     def run(rank):
         env = environment() | {"DVC_STAGE": "toy@one", "RANK": rank}

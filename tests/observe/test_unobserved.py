@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.fingerprints import ALL, Project
+from stages.__main__ import main
+from stages.foundations.fingerprints import ALL, Project, stage_roots
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
-from stages.rl_round.__main__ import main as run_rl_round
-from stages.sft.__main__ import main as run_sft
 from tests.fakes.taught_policy import rl_flags, sft_flags, write_params
 
 pytestmark = pytest.mark.slow
@@ -27,9 +26,9 @@ def outputs(folder, flags):
     return {path.name: dvc_md5(path) for path in paths if path.name != "params.yaml"}
 
 
-def run_unobserved(stage, flags):
+def run_unobserved(flags):
     """Runs the stage with stand-ins for `stages.observe`; returns the definitions that it called."""
-    command = [sys.executable, "-m", "tests.fakes.unobserved", stage, *flags]
+    command = [sys.executable, "-m", "tests.fakes.unobserved", *flags]
     own = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     done = subprocess.run(command, cwd=PROJECT, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -37,20 +36,20 @@ def run_unobserved(stage, flags):
 
 
 def not_covered(called, stage, params):
-    covered = Project(PROJECT, read_yaml(params), {}).reach(f"stages.{stage}.__main__").definitions
+    covered = Project(PROJECT, read_yaml(params), {}).reach(*stage_roots(stage)).definitions
     return {(module, name) for module, name in called if not {(module, name), (module, ALL)} & covered.keys()}
 
 
 def test_sft_observed_and_not(taught, tmp_path, monkeypatch):
     without = outputs(taught, sft_flags(taught, taught / "params.yaml", taught))
     flags = sft_flags(taught, taught / "params.yaml", tmp_path)
-    called = run_unobserved("sft", flags)
+    called = run_unobserved(flags)
     assert outputs(tmp_path, flags).items() <= without.items() and len(outputs(tmp_path, flags)) == 5
     assert len(called) > 100 and not not_covered(called, "sft", taught / "params.yaml")
     observed = tmp_path / "observed"
     flags = sft_flags(taught, taught / "params.yaml", observed)
     monkeypatch.delenv("RETRACE_TRACKING")
-    run_sft(flags)
+    main(flags)
     assert outputs(observed, flags).items() <= without.items() and len(outputs(observed, flags)) == 5
     assert list((tmp_path / "state" / "runs").iterdir()), "it was not observed"
 
@@ -58,8 +57,8 @@ def test_sft_observed_and_not(taught, tmp_path, monkeypatch):
 def test_a_round_observed_and_not(taught, tmp_path):
     params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 2})
     flags, others = (rl_flags(taught, params, tmp_path / name) for name in ("plain", "unobserved"))
-    run_rl_round(flags)
-    called = run_unobserved("rl_round", others)
+    main(flags)
+    called = run_unobserved(others)
     made = outputs(tmp_path / "plain", flags)
     assert made == outputs(tmp_path / "unobserved", others) and len(made) == 5
     assert not not_covered(called, "rl_round", params)

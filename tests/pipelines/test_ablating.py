@@ -37,7 +37,7 @@ def stages_of(project, run):
 def project(tmp_path_factory):
     """The project after `retrace ablate mini`, the first call of which was killed in the middle of a run."""
     folder = copy_project(tmp_path_factory.mktemp("project"))
-    for main in folder.glob("stages/*/__main__.py"):
+    for main in folder.glob("stages/*/run.py"):
         if main.parent.name != "code":
             shutil.copy2(PROJECT / "tests" / "fakes" / "stand_in_stage.py", main)
     write_ablation(folder, mini_ablation())

@@ -21,26 +21,6 @@ demonstrate:
   sources: [{kind: given, sources: null, max_rows: null}]
 """
 TOYS = "seed: 3\ntoy: {value: 4}\ntwists: {one: {by: 2}, two: {by: 5}}\n"
-GRAPH = {
-    "toy": {
-        "cmd": "python -m stages.toy --params params.yaml --out data/toys/first.json --metrics data/metrics/toy.json",
-        "deps": ["data/code/toy.json"],
-        "params": ["seed", "toy"],
-        "outs": ["data/toys/first.json"],
-        "metrics": [{"data/metrics/toy.json": {"cache": False}}],
-    },
-    "twist": {
-        "foreach": "${twists}",
-        "do": {
-            "cmd": "python -m stages.twist --params params.yaml --name ${key} --first data/toys/first.json "
-            "--out data/toys/twisted/${key}.json --metrics data/metrics/twist/${key}.json",
-            "deps": ["data/code/twist.json", "data/toys/first.json"],
-            "params": ["twists.${key}"],
-            "outs": ["data/toys/twisted/${key}.json"],
-            "metrics": [{"data/metrics/twist/${key}.json": {"cache": False}}],
-        },
-    },
-}
 PARAMS = """from stages.foundations.params import StrictParams
 
 
@@ -51,56 +31,56 @@ class ToyParams(StrictParams):
 class TwistParams(StrictParams):
     by: int
 """
-ABOUT = """from stages.foundations.stage import About
+STAGE = """from stages.foundations.stage import About, Stage
+from stages.{name}.params import {model}
 
-
-def _sections():
-    from stages.{name}.params import {model}
-
-    return {{"{section}": {type}}}
+STAGE = Stage(
+    sections={{"seed": int, "{section}": {type}}},
+    inputs={inputs},
+    outputs={{"out": "data/toys/{out}.json", "metrics": "data/metrics/{metrics}.json"}},
+    foreach="{foreach}",
+)
 
 
 def _contradictions(sections):
     return ["toy.value 13 brings bad luck: take another"] if sections["{section}"] and {wrong} else []
 
 
-ABOUT = About(sections=_sections, contradictions=_contradictions, named_after=("policy",), raw={raw})
+ABOUT = About(description="A toy.", contradictions=_contradictions, named_after=("policy",), raw={raw})
 """
-TWISTED = 'load_value(paths.params, f"twists.{paths.name}.by") * json.loads(paths.first.read_text())["value"]'
-MAIN = """import json
-import sys
+RUN = """import json
 
 from stages.foundations.files import write_json
 from stages.foundations.metrics import write_metrics
-from stages.foundations.params import load_value
-from stages.foundations.paths import parse_paths
-from stages.observe.command import run_stage
 
 
-def main(argv=None):
-    paths = parse_paths("{name}", argv, "", {inputs}, ["out", "metrics"], {options})
+def main(job):
     value = {value}
-    write_json(paths.out, {{"value": value}})
-    write_metrics(paths.metrics, {{"value": value}})
-
-
-if __name__ == "__main__":
-    run_stage(main)
+    write_json(job.paths.out, {{"value": value}})
+    write_metrics(job.paths.metrics, {{"value": value}})
 """
 
 
 def write_branch(folder):
-    """Two packages, their entries in dvc.yaml, and a recipe that has nothing else."""
+    """Two packages, `retrace graph`, and a recipe that has nothing else."""
     packages = {
         "toy": {
-            "about": {"section": "toy", "model": "ToyParams", "type": "ToyParams"}
-            | {"wrong": 'sections["toy"].value == 13', "raw": 'lambda params: [{"kind": "toys", "seed": 1}]'},
-            "main": {"inputs": [], "options": [], "value": 'load_value(paths.params, "toy.value")'},
+            "stage": {
+                "section": "toy",
+                "model": "ToyParams",
+                "type": "ToyParams",
+                "inputs": {},
+                "foreach": "",
+            }
+            | {"out": "first", "metrics": "toy", "wrong": 'sections["toy"].value == 13'}
+            | {"raw": 'lambda params: [{"kind": "toys", "seed": 1}]'},
+            "run": 'job.sections["toy"].value',
         },
         "twist": {
-            "about": {"section": "twists", "model": "TwistParams", "type": "dict[str, TwistParams]"}
-            | {"wrong": "False", "raw": "lambda params: []"},
-            "main": {"inputs": ["first"], "options": ["name"], "value": TWISTED},
+            "stage": {"section": "twists", "model": "TwistParams", "type": "dict[str, TwistParams]"}
+            | {"inputs": {"first": "data/toys/first.json"}, "foreach": "twists", "out": "twisted/${key}"}
+            | {"metrics": "twist/${key}", "wrong": "False", "raw": "lambda params: []"},
+            "run": 'job.sections["twists"].by * json.loads(job.paths.first.read_text())["value"]',
         },
     }
     for name, parts in packages.items():
@@ -108,11 +88,13 @@ def write_branch(folder):
         place.mkdir()
         (place / "__init__.py").touch()
         (place / "params.py").write_text(PARAMS)
-        (place / "about.py").write_text(ABOUT.format(name=name, **parts["about"]))
-        (place / "__main__.py").write_text(MAIN.format(name=name, **parts["main"]))
-    content = yaml.safe_load((folder / "dvc.yaml").read_text())
-    content["stages"] |= GRAPH
-    (folder / "dvc.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+        (place / "stage.py").write_text(STAGE.format(name=name, **parts["stage"]))
+        (place / "run.py").write_text(RUN.format(value=parts["run"]))
+    assert retrace(folder, "graph", "--check", code=1) == (
+        "dvc.yaml differs from what these stages declare: toy, twist. Run `retrace graph`\n"
+    )
+    assert retrace(folder, "graph") == "dvc.yaml now has what these stages declare: toy, twist\n"
+    assert retrace(folder, "graph", "--check") == "dvc.yaml has what the stages declare\n"
     (folder / "pipelines/recipes/toys.yaml").write_text(TOYS)
 
 
@@ -152,12 +134,12 @@ def names_in(folder, *arguments):
     return {name.partition("@")[0] for name in stages_run(printed)}
 
 
-def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
+def test_a_new_branch_is_two_packages_and_one_command(project):
     printed = python(project, "-m", "pipelines.commands.repro", "toys", tracking=True)
     shown = [line.split()[:2] for line in printed.splitlines() if line.startswith("[")]
     assert shown == [["[2/4]", "toy"], ["[3/4]", "twist@one"], ["[4/4]", "twist@two"]]
     assert "stages  up to 3 of 4: toy, twist (2)" in printed and "\x1b" not in printed
-    assert "4 stages ran" in printed and "python -m stages.toy" not in printed
+    assert "4 stages ran" in printed and "python -m stages toy" not in printed
     assert json.loads((project / "data/toys/twisted/two.json").read_text()) == {"value": 20}
     again = python(project, "-m", "pipelines.commands.repro", "toys")
     assert again == "recipe  toys\neverything is up to date: 4 stages\n"
@@ -175,11 +157,11 @@ def test_a_new_branch_is_a_package_and_an_entry_of_the_graph(project):
     [("UserError", 2, "error: no toys"), ("RuntimeError", 1, "RuntimeError: no toys")],
 )
 def test_a_failing_stage_is_shown_with_all_it_said_and_gives_its_exit_code(project, raised, code, said):
-    source = project / "stages/toy/__main__.py"
+    source = project / "stages/toy/run.py"
     before = source.read_text()
     imported = "    from stages.foundations.errors import UserError\n"
     source.write_text(
-        before.replace("    paths =", f"{imported}    raise {raised}('no toys')\n    paths =", 1)
+        before.replace("    value =", f"{imported}    raise {raised}('no toys')\n    value =", 1)
     )
     printed = python(project, "-m", "pipelines.commands.repro", "toys", code=code)
     source.write_text(before)

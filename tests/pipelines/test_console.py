@@ -21,11 +21,11 @@ from pipelines.graph.forecast import (
     remember_seconds,
 )
 from pipelines.graph.resolved_recipes import recipe_text
-from stages.foundations.stage import about
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.yaml_text import load_yaml
 

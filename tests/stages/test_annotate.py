@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from stages.annotate.__main__ import main
+from stages.__main__ import main
 from stages.annotate.annotation_files import json_rows, ranking_annotations, vote_annotations
 from stages.annotate.annotations import Known, checked_tables
 from stages.annotate.label_studio import export_annotations
@@ -321,7 +321,7 @@ def run(tmp_path, params, content=None):
     names = {"params": "params.yaml", "pool": "pool", "prompts": "prompts.parquet", "out": "out"}
     names |= {name: f"{name}.out" for name in ("dropped", "metrics", "headline")}
     flags = [text for name, path in names.items() for text in (f"--{name}", str(tmp_path / path))]
-    main(["--round", "round_1", *flags])
+    main(["annotate@round_1", *flags])
     rankings = read_table(tmp_path / "out" / "rankings.parquet", RANKING)
     ratings = read_table(tmp_path / "out" / "ratings.parquet", RATING)
     metrics = json.loads((tmp_path / "metrics.out").read_text())

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 import yaml
 
-from stages.base.__main__ import main
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5
@@ -38,6 +38,7 @@ def make(tmp_path, base, out="base", seed=0):
     (tmp_path / "params.yaml").write_text(yaml.safe_dump({"seed": seed, "base": base}))
     main(
         [
+            "base",
             "--params",
             str(tmp_path / "params.yaml"),
             "--policy",

@@ -5,15 +5,15 @@ import json
 import pytest
 import yaml
 
-from stages.code.__main__ import write_fingerprints
+from stages.code.run import write_fingerprints
 from stages.foundations.errors import UserError
 
 SOURCES = {
     "stages/__init__.py": "",
     "stages/sft/__init__.py": '"""Stage."""\n',
-    "stages/sft/__main__.py": "from stages.sft import loop\nfrom .schedule import cosine as c\n\n\n"
-    "def main():\n    return loop.run(c), c.rate\n\n\ndef unused():\n    return SPARE\n\n\nSPARE = 1\n\n\n"
-    "if __name__ == '__main__':\n    main()\n",
+    "stages/sft/run.py": "from stages.sft import loop\nfrom .schedule import cosine as c\n\n\n"
+    "def main():\n    return loop.run(c), c.rate\n\n\ndef unused():\n    return SPARE\n\n\nSPARE = 1\n",
+    "stages/sft/stage.py": "STAGE = 1\nABOUT = 1\n",
     "stages/sft/loop.py": "def run(c):\n    import stages.engines.trainer\n"
     "    return stages.engines.trainer.train, 'stages.engines.worker'\n\n\ndef other():\n    return run\n",
     "stages/sft/schedule.py": '"""Doc."""\nimport math\nWARM = 1  # steps\nCOLD = 2\n\n\n'
@@ -27,11 +27,12 @@ SOURCES = {
     "stages/engines/unused.py": "import nothing\n",
     "stages/foundations/seeds.py": "SEED = 1\nSALT = 2\n",
     "stages/foundations/files.py": "def write(): pass\n",
-    "stages/grade/__main__.py": "print('stages are many')\n",
-    "stages/code/__main__.py": "",
+    "stages/grade/run.py": "def main(): pass\n",
+    "stages/grade/stage.py": "STAGE = 2\n",
 }
-SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "page.html"}
+SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "STAGE", "page.html"}
 """What the stage reaches, besides what its modules do as programs."""
+STAGE = "STAGE = 1\n"
 BUILD = """
 from stages.rl.params import Synchronous, Asynchronous as Other
 from stages.foundations.params import chosen
@@ -46,11 +47,12 @@ def build(params):
         case _:
             from stages.rl.loops import always
             return always
-if __name__ == "__main__":
+def main():
     build(1)
 """
 CHOICE = {
-    "stages/rl/__main__.py": BUILD,
+    "stages/rl/run.py": BUILD,
+    "stages/rl/stage.py": STAGE,
     "stages/rl/params.py": """
 class Synchronous:
     kind: Literal["synchronous"]
@@ -83,8 +85,8 @@ def fingerprints(root, params=None):
 def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(project):
     found = fingerprints(project)
     assert sorted(found) == ["grade", "sft"]
-    assert set(found["sft"]) == {*SFT, "__main__", "worker", "references"}
-    assert set(found["grade"]) == {"__main__", "references"}
+    assert set(found["sft"]) == {*SFT, "worker", "references"}
+    assert set(found["grade"]) == {"main", "STAGE", "references"}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(proje
 )
 def test_of_alternatives_only_the_chosen_one_counts(project, params, alternatives):
     write(project, CHOICE)
-    found = set(fingerprints(project, params)["rl"]) - {"__main__", "references", "build", "always", "chosen"}
+    found = set(fingerprints(project, params)["rl"]) - {"main", "references", "build", "always", "chosen"}
     assert {name for name in found if name.islower() or name == "X"} == alternatives
 
 
@@ -108,8 +110,8 @@ def test_a_kind_more_re_runs_nothing(project):
     params = {"rl": {"loop": {"kind": "synchronous"}}}
     before = fingerprints(project, params)["rl"]
     case = "        case Third():\n            return 3\n        case _:"
-    edit(project / "stages/rl/__main__.py", "        case _:", case)
-    edit(project / "stages/rl/__main__.py", "Asynchronous as Other", "Asynchronous as Other, Third")
+    edit(project / "stages/rl/run.py", "        case _:", case)
+    edit(project / "stages/rl/run.py", "Asynchronous as Other", "Asynchronous as Other, Third")
     edit(
         project / "stages/rl/params.py",
         "class Async",
@@ -125,7 +127,7 @@ def test_a_case_of_a_class_without_a_kind_always_counts(project):
 
 
 def test_a_match_on_anything_else_is_no_choice(project):
-    write(project, CHOICE | {"stages/rl/__main__.py": BUILD.replace('chosen("rl.loop", params)', "params")})
+    write(project, CHOICE | {"stages/rl/run.py": BUILD.replace('chosen("rl.loop", params)', "params")})
     found = fingerprints(project, {"rl": {"loop": {"kind": "synchronous"}}})["rl"]
     assert {"synchronous", "asynchronous"} <= set(found)
 
@@ -137,12 +139,13 @@ def test_what_observes_and_what_only_it_uses_does_not_count(project):
             "stages/observe/__init__.py": "LEVEL = 1\n",
             "stages/observe/tracking.py": "from stages.engines import unused\ndef track(): return unused\n",
             "stages/observers/counting.py": "X = 1\n",
-            "stages/rl/__main__.py": "import stages.observe\nfrom stages.observe.tracking import track\n"
+            "stages/rl/stage.py": STAGE,
+            "stages/rl/run.py": "import stages.observe\nfrom stages.observe.tracking import track\n"
             "import stages.observers.counting\nNAME = 'stages.observe.tracking'\n"
-            "if __name__ == '__main__':\n    track(stages.observers.counting.X, NAME, stages.observe.LEVEL)\n",
+            "def main():\n    track(stages.observers.counting.X, NAME, stages.observe.LEVEL)\n",
         },
     )
-    assert set(fingerprints(project)["rl"]) == {"X", "NAME", "__main__", "references"}
+    assert set(fingerprints(project)["rl"]) == {"X", "NAME", "main", "STAGE", "references"}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_what_observes_and_what_only_it_uses_does_not_count(project):
         ("sft/schedule.py", "    return math", "\n\n    return math"),
         ("sft/schedule.py", "COLD = 2", "COLD = 3"),
         ("sft/schedule.py", "COLD = 2", ""),
-        ("sft/__main__.py", "return SPARE", "return SPARE + 1"),
+        ("sft/run.py", "return SPARE", "return SPARE + 1"),
         ("sft/loop.py", "    return run\n", "    return run, run\n"),
         ("foundations/seeds.py", "SALT = 2", "SALT = 3\n\n\ndef more():\n    return SEED\n"),
         ("engines/__init__.py", "LEVEL = 1", "LEVEL = 1.0"),
@@ -175,8 +178,8 @@ def test_comments_layout_and_what_the_stage_does_not_reach_do_not_count(project,
         ("sft/schedule.py", "import math", "import cmath as math"),
         ("sft/schedule.py", "WARM = 1", "WARM = 1\nWARM += 1"),
         ("sft/page.html", "<p>", "<b>"),
-        ("sft/__main__.py", "cosine as c", "COLD as c"),
-        ("sft/__main__.py", "c.rate", "c.mode"),
+        ("sft/run.py", "cosine as c", "COLD as c"),
+        ("sft/run.py", "c.rate", "c.mode"),
         ("engines/worker.py", "return write", "return write, 1"),
         ("engines/trainer.py", "seeds.SEED", "seeds.SALT"),
         ("foundations/seeds.py", "SEED = 1", "SEED = 3"),
@@ -196,7 +199,8 @@ def edit(path, old, new):
 
 
 TWINS = {
-    "stages/rl/__main__.py": "from stages.rl import left, right\nif __name__ == '__main__':\n    left.go(right.go())\n",
+    "stages/rl/stage.py": STAGE,
+    "stages/rl/run.py": "from stages.rl import left, right\ndef main():\n    left.go(right.go())\n",
     "stages/rl/left.py": "def go():\n    return 1\n",
     "stages/rl/right.py": "def go():\n    return 2\n",
 }
@@ -204,7 +208,7 @@ TWINS = {
 
 @pytest.mark.parametrize(
     "edits",
-    [{"left": ("1", "2"), "right": ("2", "1")}, {"__main__": ("left.go(right.go())", "right.go(left.go())")}],
+    [{"left": ("1", "2"), "right": ("2", "1")}, {"run": ("left.go(right.go())", "right.go(left.go())")}],
 )
 def test_definitions_of_one_name_that_change_places_are_seen(project, edits):
     write(project, TWINS)
@@ -241,8 +245,8 @@ def test_the_same_text_twice_behind_two_names_is_told_apart(project):
 )
 def test_a_module_that_is_passed_on_counts_whole(project, text, seen):
     tools = "def used():\n    return 1\n\n\ndef spare():\n    return 2\n"
-    run = "if __name__ == '__main__':\n    print(X)\n"
-    write(project, {"stages/rl/__main__.py": text + run, "stages/rl/tools.py": tools})
+    run = "def main():\n    print(X)\n"
+    write(project, {"stages/rl/stage.py": STAGE, "stages/rl/run.py": text + run, "stages/rl/tools.py": tools})
     before = fingerprints(project)["rl"]
     edit(project / "stages/rl/tools.py", "return 2", "return 3")
     assert (fingerprints(project)["rl"] != before) == seen
@@ -255,8 +259,9 @@ def test_what_a_decorator_of_the_project_may_put_somewhere_counts(project, decor
     write(
         project,
         {
-            "stages/rl/__main__.py": "from stages.rl import rules\nfrom stages.rl.registry import ALL\n"
-            "if __name__ == '__main__':\n    print(ALL)\n",
+            "stages/rl/stage.py": STAGE,
+            "stages/rl/run.py": "from stages.rl import rules\nfrom stages.rl.registry import ALL\n"
+            "def main():\n    print(ALL)\n",
             "stages/rl/rules.py": rules,
             "stages/rl/registry.py": "ALL = []\ndef register(f):\n    ALL.append(f)\n    return f\n",
         },
@@ -267,11 +272,14 @@ def test_what_a_decorator_of_the_project_may_put_somewhere_counts(project, decor
 
 
 def test_code_that_asks_where_it_stands_counts_with_its_place(project):
-    main = "from stages.rl.here import FOLDER\nif __name__ == '__main__':\n    print(FOLDER)\n"
-    write(project, {"stages/rl/__main__.py": main, "stages/rl/here.py": "FOLDER = __file__\n"})
+    main = "from stages.rl.here import FOLDER\ndef main():\n    print(FOLDER)\n"
+    write(
+        project,
+        {"stages/rl/stage.py": STAGE, "stages/rl/run.py": main, "stages/rl/here.py": "FOLDER = __file__\n"},
+    )
     before = fingerprints(project)["rl"]
     (project / "stages/rl/here.py").rename(project / "stages/rl/there.py")
-    edit(project / "stages/rl/__main__.py", "stages.rl.here", "stages.rl.there")
+    edit(project / "stages/rl/run.py", "stages.rl.here", "stages.rl.there")
     assert fingerprints(project)["rl"] != before
 
 
@@ -283,26 +291,19 @@ def test_a_source_that_does_not_parse_is_named(project):
 
 def test_a_stage_that_asks_others_sees_the_graph_of_the_parameters_and_nothing_else(project):
     """As the report does: a stage that the recipe leaves out may come and change without the report running again."""
-    asks = "from stages.foundations.stage import about\nif __name__ == '__main__':\n    about('sft')\n"
-    write(
-        project,
-        {
-            "stages/foundations/about.py": "def about(stage): ...\n",
-            "stages/grade/__main__.py": asks,
-            "stages/sft/about.py": "ABOUT = 1  # a remark\n",
-        },
-    )
-    entry = {"cmd": "python -m stages.sft", "params": ["sft"]}
+    asks = "from stages.foundations.stage import about\ndef main():\n    about('sft')\n"
+    write(project, {"stages/foundations/stage.py": "def about(stage): ...\n", "stages/grade/run.py": asks})
+    entry = {"cmd": "python -m stages sft", "params": ["sft"]}
     (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"sft": entry}}))
     asked = fingerprints(project, {"sft": {}})["grade"]
-    assert {"dvc.yaml", "stages/sft/about.py"} <= set(asked)
-    (project / "stages/sft/about.py").write_text("ABOUT = 2\n")
+    assert {"dvc.yaml", "stages/sft/stage.py"} <= set(asked)
+    (project / "stages/sft/stage.py").write_text("STAGE = 1\nABOUT = 2\n")
     assert (
         fingerprints(project, {"sft": {}})["grade"] != asked
-        and "stages/sft/about.py" not in fingerprints(project, {"sft": {}})["sft"]
+        and "stages/sft/stage.py" not in fingerprints(project, {"sft": {}})["sft"]
     )
-    (project / "stages/sft/about.py").write_text("ABOUT = 1\n")
-    other = {"cmd": "python -m stages.refl", "params": ["refl"]}
+    (project / "stages/sft/stage.py").write_text("STAGE = 1\nABOUT = 1\n")
+    other = {"cmd": "python -m stages refl", "params": ["refl"]}
     (project / "dvc.yaml").write_text("# more\n" + yaml.safe_dump({"stages": {"sft": entry, "refl": other}}))
     assert fingerprints(project, {"sft": {}})["grade"] == asked
     assert fingerprints(project, {"sft": {}, "refl": {}})["grade"] != asked

@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.algorithms.digit_tasks import read_problem
-from stages.collect.__main__ import main
 from stages.collect.params import SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
@@ -68,7 +68,7 @@ def collect(tmp_path, origin):
     flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
     main(
         [
-            "--source=some",
+            "collect@some",
             f"--params={tmp_path / 'params.yaml'}",
             f"--metrics={metrics}",
             f"--headline={tmp_path / 'headline.json'}",

@@ -12,9 +12,9 @@ import psutil
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.algorithms.arithmetic_tasks import generate_problems
 from stages.algorithms.digit_tasks import read_problem
-from stages.collect_web.__main__ import main
 from stages.collect_web.arithmetic_pages import render_pages
 from stages.collect_web.page_layouts import STYLES
 from stages.collect_web.params import ArithmeticPages
@@ -74,6 +74,7 @@ def collect(tmp_path, max_page_kib=64, **sources):
     flags.append(f"--headline={tmp_path / 'out' / 'headline.json'}")
     main(
         [
+            "collect_web",
             f"--params={tmp_path / 'params.yaml'}",
             f"--metrics={metrics}",
             f"--headline={tmp_path / 'headline.json'}",

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from stages.demonstrate.__main__ import main
+from stages.__main__ import main
 from stages.demonstrate.responses import as_response
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
@@ -66,6 +66,7 @@ def demonstrate(
     }
     main(
         [
+            "demonstrate",
             f"--params={tmp_path / 'params.yaml'}",
             f"--problems={tmp_path / 'problems.parquet'}",
             f"--web={tmp_path / 'web'}",

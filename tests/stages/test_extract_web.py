@@ -10,7 +10,7 @@ import pytest
 import yaml
 from lxml import etree
 
-from stages.extract_web.__main__ import main
+from stages.__main__ import main
 from stages.extract_web.labels.blocks import Block
 from stages.extract_web.labels.labels import Part, find_label
 from stages.extract_web.pairing.short_answer import short_answer
@@ -218,7 +218,14 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
                         "page_timeout_seconds": 60.0,
                         "page_memory_mib": 1024,
                         "engine": {"kind": "local", "processes": processes},
-                    }
+                    },
+                    "sampler": {
+                        "kind": "torch",
+                        "device": "cpu",
+                        "dtype": "float32",
+                        "threads": 1,
+                        "max_sequences": 8,
+                    },
                 }
             )
         )
@@ -229,6 +236,7 @@ def test_stage_is_reproducible_with_any_number_of_processes(tmp_path):
         ]
         main(
             [
+                "extract_web",
                 f"--params={tmp_path / 'params.yaml'}",
                 f"--pages={tmp_path / 'pages.parquet'}",
                 f"--candidates={out[0]}",

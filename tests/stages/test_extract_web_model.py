@@ -9,8 +9,8 @@ from typing import ClassVar
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.engines.policies.tokenizers import load_tokenizer
-from stages.extract_web.__main__ import main
 from stages.extract_web.asking import address, policy
 from stages.extract_web.params import AddressModel, ExtractWebParams
 from stages.foundations.errors import UserError
@@ -95,7 +95,7 @@ def run_stage(folder, extract_web, sampler=TORCH, pages=PAGES):
     write_table(rows, folder / "pages.parquet", PAGE)
     names = {name: folder / file for name, file in FILES.items()}
     main(
-        [f"--params={folder / 'params.yaml'}", f"--pages={folder / 'pages.parquet'}"]
+        ["extract_web", f"--params={folder / 'params.yaml'}", f"--pages={folder / 'pages.parquet'}"]
         + [f"--{name}={path}" for name, path in names.items()]
     )
     return (
@@ -192,7 +192,7 @@ def test_shards_are_read_again_too(taught, tmp_path, state):
     )
     names = {name: tmp_path / file for name, file in FILES.items()}
     main(
-        [f"--params={tmp_path / 'params.yaml'}", f"--pages={tmp_path / 'pages'}"]
+        ["extract_web", f"--params={tmp_path / 'params.yaml'}", f"--pages={tmp_path / 'pages'}"]
         + [f"--{name}={path}" for name, path in names.items()]
     )
     assert read_table(names["candidates"], CANDIDATE)["page_id"].tolist() == ["labelled", "copied"]

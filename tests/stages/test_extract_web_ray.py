@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from stages.extract_web.__main__ import main
+from stages.__main__ import main
 from stages.extract_web.params import ExtractWebParams
 from stages.extract_web.running.shards import extract_shards, find_shards
 from stages.foundations.tables.dropped import DROPPED
@@ -28,6 +28,7 @@ PARAMS = {
     "engine": {"kind": "ray", "processes": 2, "pages_per_shard": 4},
 }
 TAKES_FIFTEEN_SECONDS = "1. a\n" * 1_000_000
+SAMPLER = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
 
 
 def pages(first, count):
@@ -45,9 +46,10 @@ def pages(first, count):
 
 def flags(folder, pages_path, engine, name):
     params = folder / f"{name}.yaml"
-    params.write_text(yaml.safe_dump({"extract_web": PARAMS | {"engine": engine}}))
+    params.write_text(yaml.safe_dump({"extract_web": PARAMS | {"engine": engine}, "sampler": SAMPLER}))
     outputs = {out: folder / f"{name}.{out}" for out in ("candidates", "dropped", "metrics", "headline")}
     return [
+        "extract_web",
         f"--params={params}",
         f"--pages={pages_path}",
         *(f"--{out}={path}" for out, path in outputs.items()),
@@ -57,7 +59,7 @@ def flags(folder, pages_path, engine, name):
 def start(arguments, folder):
     environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return psutil.Popen(
-        [sys.executable, "-m", "stages.extract_web", *arguments],
+        [sys.executable, "-m", "stages", *arguments],
         stderr=open(folder / "log", "wb"),
         env=environment | {"RETRACE_STATE": str(folder / "state"), "HOME": str(folder / "home")},
     )

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from stages.extract_web.__main__ import main
+from stages.__main__ import main
 from stages.extract_web.params import ExtractWebParams, LocalEngine
 from stages.extract_web.running.shard_processes import ShardLimits
 from stages.extract_web.running.shards import extract_shards, find_shards, rows_of
@@ -40,6 +40,7 @@ LIMITS = ShardLimits(seconds=300, memory_mib=2_048)
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000
 """Address space that costs no memory: MAP_NORESERVE of Linux, which Python 3.11 does not name."""
+SAMPLER = {"kind": "torch", "device": "cpu", "dtype": "float32", "threads": 1, "max_sequences": 8}
 
 
 def pages(first, count):
@@ -192,10 +193,17 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
 def test_the_stage_reads_a_folder_of_shards(folder, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
     (folder / "2.parquet").write_bytes(b"PAR1 no table")
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump({"extract_web": PARAMS.model_dump()}))
+    (tmp_path / "params.yaml").write_text(
+        yaml.safe_dump({"extract_web": PARAMS.model_dump(), "sampler": SAMPLER})
+    )
     out = {name: tmp_path / name for name in ("candidates", "dropped", "metrics", "headline")}
     main(
-        [f"--params={tmp_path / 'params.yaml'}", f"--pages={folder}", *(f"--{n}={p}" for n, p in out.items())]
+        [
+            "extract_web",
+            f"--params={tmp_path / 'params.yaml'}",
+            f"--pages={folder}",
+            *(f"--{n}={p}" for n, p in out.items()),
+        ]
     )
     metrics = json.loads(out["metrics"].read_text())
     assert (metrics["shards/all"], metrics["shards/failed"], metrics["candidates/all"]) == (3, 1, 8)

@@ -7,9 +7,9 @@ import pytest
 import torch
 import yaml
 
+from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
-from stages.filter_web.__main__ import main
 from stages.filter_web.filtering import _first_objection, filter_candidates, tidy_functions
 from stages.filter_web.params import FilterRules, LengthLimits
 from stages.filter_web.rules import RULES, Candidate, too_long
@@ -79,6 +79,7 @@ def filter_web(tmp_path, rows, policy=None, rules=ALL_RULES, agreement=None, ben
     (tmp_path / "policy").mkdir(exist_ok=True)
     main(
         [
+            "filter_web",
             f"--params={tmp_path / 'params.yaml'}",
             f"--candidates={tmp_path / 'candidates.parquet'}",
             f"--benchmarks={tmp_path / 'benchmarks.parquet'}",
@@ -304,6 +305,7 @@ def test_a_column_of_the_wrong_type_is_told(tmp_path):
     with pytest.raises(UserError, match="has a column of the wrong type for a candidate table"):
         main(
             [
+                "filter_web",
                 f"--params={tmp_path / 'params.yaml'}",
                 f"--candidates={place}",
                 f"--policy={tmp_path / 'policy'}",

@@ -7,6 +7,7 @@ import pandas
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.algorithms.shape_world.truth import true_score
 from stages.engines.generators.generator_folders import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
@@ -14,7 +15,6 @@ from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.table import read_table, write_table
-from stages.generate.__main__ import main
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 
 
@@ -42,7 +42,7 @@ def run(folder, given, name="main", prompts=None, own=(), **changes):
         "images": folder / "images",
         "metrics": folder / "metrics.json",
     }
-    main(["--name", name, *(part for flag, path in paths.items() for part in (f"--{flag}", str(path)))])
+    main([f"generate@{name}", *(part for flag, path in paths.items() for part in (f"--{flag}", str(path)))])
     rows = pandas.concat(read_shards(folder / "images"), ignore_index=True)
     rows["pixels"] = [pixels_of(png) for png in rows["png"]]
     return rows, json.loads((folder / "metrics.json").read_text())

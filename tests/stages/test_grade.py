@@ -3,11 +3,11 @@ import json
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table, write_table
 from stages.foundations.tables.verdict import VERDICT
-from stages.grade.__main__ import main
 from tests.fakes import worker_functions
 
 PARAMS = {
@@ -43,6 +43,7 @@ def grade(tmp_path):
         flags = [f"--{name}={tmp_path / name}.parquet" for name in ("responses", "verdicts")]
         main(
             [
+                "grade@sft",
                 f"--params={tmp_path / 'params.yaml'}",
                 *flags,
                 f"--metrics={tmp_path / 'metrics.json'}",

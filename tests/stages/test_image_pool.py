@@ -7,12 +7,12 @@ import numpy
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.engines.images.shards import image_id, image_row, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.prompt import PROMPT, prompt_id
 from stages.foundations.tables.table import read_table, write_table
-from stages.image_pool.__main__ import main
 from tests.fakes.hostile_images import GRADIENT, REFUSED, TAKEN, png
 
 LIMITS = {
@@ -60,7 +60,7 @@ def run(tmp_path, rows=(), listed=None, files=None, line=json.dumps):
     outputs = {name: tmp_path / f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
     paths = {"params": tmp_path / "params.yaml", "generated": shards, "prompts": tmp_path / "prompts.parquet"}
     flags = [text for name, path in (paths | outputs).items() for text in (f"--{name}", str(path))]
-    main(["--round", "round_1", *flags])
+    main(["image_pool@round_1", *flags])
     rows = [row for frame in read_shards(tmp_path / "pool.out") for row in frame.to_dict("records")]
     dropped = read_table(tmp_path / "dropped.out", DROPPED)
     return rows, dropped, json.loads((tmp_path / "metrics.out").read_text())
@@ -135,8 +135,7 @@ def run_again(tmp_path, params):
     names |= {name: f"{name}.out" for name in ("pool", "dropped", "metrics", "headline")}
     main(
         [
-            "--round",
-            "round_1",
+            "image_pool@round_1",
             *(text for name, file in names.items() for text in (f"--{name}", str(tmp_path / file))),
         ]
     )

@@ -13,6 +13,7 @@ import yaml
 from diffusers import DDIMScheduler
 from safetensors.torch import load_file
 
+from stages.__main__ import main
 from stages.engines.generators.generator_folders import load_generator
 from stages.engines.images.shards import pixels_of, read_shards
 from stages.foundations.hashing import dvc_md5
@@ -20,11 +21,6 @@ from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.rating import RATING
 from stages.foundations.tables.table import read_table, write_table
-from stages.generate.__main__ import main as generate
-from stages.refl.__main__ import main as refl
-from stages.reward_model.__main__ import main as reward_model
-from stages.scorer_base.__main__ import main as scorer_base
-from stages.t2i_base.__main__ import main as t2i_base
 from tests.fakes.forks import changes_of, killed_at, on_ranks
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 from tests.fakes.stable_diffusion import write_stable_diffusion
@@ -33,23 +29,20 @@ PROMPTS = {"prompts": "prompts.parquet"}
 TRAINED = {"curves": "curve.csv", "metrics": "metrics.json", "headline": "headline.json"}
 RANKED = {"pairs": "preferences", "pool": "generate/images"}
 STAGES = {
-    "t2i_base": (t2i_base, [], PROMPTS, {"out": "model", **TRAINED}),
+    "t2i_base": ("t2i_base", PROMPTS, {"out": "model", **TRAINED}),
     "generate": (
-        generate,
-        ["--name", "main"],
+        "generate@main",
         {**PROMPTS, "generator": "t2i_base/model"},
         {"images": "images", "metrics": "metrics.json"},
     ),
-    "scorer_base": (scorer_base, [], PROMPTS, {"out": "model", **TRAINED}),
+    "scorer_base": ("scorer_base", PROMPTS, {"out": "model", **TRAINED}),
     "reward_model": (
-        reward_model,
-        ["--round", "round_1"],
+        "reward_model@round_1",
         {**RANKED, "earlier-pool": "generate/images", "scorer": "scorer_base/model"},
         {"out": "model", **TRAINED},
     ),
     "refl": (
-        refl,
-        ["--round", "refl_1"],
+        "refl@refl_1",
         {
             **PROMPTS,
             **RANKED,
@@ -60,13 +53,13 @@ STAGES = {
         {"out": "model", "pictures": "pictures.parquet", **TRAINED},
     ),
 }
-"""Command, options, inputs below the miniature's folder and outputs, in the order in which they are made."""
+"""Address, inputs below the miniature's folder and outputs, in the order in which they are made."""
 
 
 def work(stage, miniature, folder, params=None, **changed):
     """The stage's command with outputs in `folder`; `changed` are inputs that lie elsewhere."""
-    main, options, inputs, outputs = STAGES[stage]
-    flags = [*options, "--params", str(params or miniature / "params.yaml")]
+    address, inputs, outputs = STAGES[stage]
+    flags = [address, "--params", str(params or miniature / "params.yaml")]
     inputs = {**inputs, **changed}
     for root, places in ((miniature, inputs), (folder, outputs)):
         flags += [part for name, place in places.items() for part in (f"--{name}", str(root / place))]

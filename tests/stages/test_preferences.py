@@ -8,6 +8,7 @@ import pandas
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables.annotator import ANNOTATOR
 from stages.foundations.tables.dropped import DROPPED
@@ -16,7 +17,6 @@ from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.ranking import RANKING
 from stages.foundations.tables.rating import RATING
 from stages.foundations.tables.table import read_table, write_table
-from stages.preferences.__main__ import main
 from stages.preferences.pairs import count_ties, drawn_down, pairs_of, splits_of, vote_measures
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
@@ -66,12 +66,15 @@ def run(tmp_path, rankings, ratings=(), splits=None, **changed):
     prompts = [{"prompt_id": one, "prompt": one, "split": split, "source": "s"} for one, split in ids.items()]
     write_table([row for row in prompts if row["split"]], tmp_path / "prompts.parquet", PROMPT)
     params = {"seed": 1, "preferences": {**PARAMS, **changed}}
+    params["ranking_rounds"] = {"round_1": {"foreign": None, "annotations": None, "also": "round_1"}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
     out = tmp_path / "out"
     inputs = {"params": tmp_path / "params.yaml", "annotations": folder, "earlier": folder}
     outputs = {name: tmp_path / f"{name}.out" for name in ("dropped", "metrics", "headline")}
     paths = {**inputs, "prompts": tmp_path / "prompts.parquet", "out": out, **outputs}
-    main([text for name, path in paths.items() for text in (f"--{name}", str(path))])
+    main(
+        ["preferences@round_1", *(text for name, path in paths.items() for text in (f"--{name}", str(path)))]
+    )
     tables = {
         name: read_table(out / f"{name}.parquet", schema)
         for name, schema in (("pairs", PAIR), ("annotators", ANNOTATOR), ("rankings", RANKING))

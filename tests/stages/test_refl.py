@@ -9,6 +9,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from stages.__main__ import main
 from stages.algorithms.shape_world.renderer import render
 from stages.algorithms.shape_world.scenes import scene_of
 from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
@@ -22,14 +23,12 @@ from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.prompt import PROMPT, prompt_id
 from stages.foundations.tables.table import read_table, write_table
-from stages.refl.__main__ import main
-from stages.refl.about import ABOUT
 from stages.refl.climbing import chosen_update
 from stages.refl.comparison import shown_for
 from stages.refl.measurement import diversity, gains, saturation, without
 from stages.refl.params import ReflParams, ReflRound
-from stages.refl_control.__main__ import main as compare
-from stages.refl_control.about import ABOUT as CONTROL_ABOUT
+from stages.refl.stage import ABOUT
+from stages.refl_control.stage import ABOUT as CONTROL_ABOUT
 
 PROMPTS = {
     "train": ["a red circle", "a blue square", "two green triangles", "a yellow circle"],
@@ -174,7 +173,8 @@ def write_params(path, changes=None, **rounds):
 
 def flags(project, out, params, name="refl_1"):
     return [
-        *("--params", str(params), "--round", name),
+        f"refl@{name}",
+        *("--params", str(params)),
         *("--generator", str(project / "generator"), "--prompts", str(project / "prompts.parquet")),
         *("--scorer", str(project / "round_1"), "--held-out", str(project / "held_out")),
         *("--pairs", str(project / "preferences"), "--pool", str(project / "pool")),
@@ -369,16 +369,15 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
     control = pictures.assign(truth_after=pictures["truth_after"] - 0.25).iloc[::-1]
     write_table(control, tmp_path / "control.parquet", FEEDBACK_IMAGE)
     arguments = [
+        "refl_control@refl_1",
         "--params",
         str(params),
-        "--round",
-        "refl_1",
         "--pictures",
         str(climbed / "pictures.parquet"),
     ]
     arguments += ["--control", str(tmp_path / "control.parquet")]
     arguments += ["--metrics", str(tmp_path / "metrics.json"), "--headline", str(tmp_path / "headline.json")]
-    compare(arguments)
+    main(arguments)
     metrics = metrics_of(tmp_path)
     for end in ("mean", "low", "high"):
         assert metrics[f"gain_over_control/truth/{end}"] == pytest.approx(0.25)
@@ -387,7 +386,7 @@ def test_a_round_is_compared_with_its_control_from_the_same_noise(climbed, tmp_p
     assert json.loads((tmp_path / "headline.json").read_text())["score"] == pytest.approx(0.25)
     write_table(control.assign(seed=control["seed"] + 1), tmp_path / "control.parquet", FEEDBACK_IMAGE)
     with pytest.raises(UserError, match="0 are from the same noise"):
-        compare(arguments)
+        main(arguments)
 
 
 def test_a_window_outside_of_the_draw_and_a_pretraining_weight_of_zero_are_refused():

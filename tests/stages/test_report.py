@@ -17,6 +17,7 @@ import pandas
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.algorithms.comparisons import compare_paired
 from stages.algorithms.estimators import clustered_bootstrap
 from stages.foundations.errors import UserError
@@ -26,7 +27,6 @@ from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import write_table
 from stages.foundations.tables.verdict import VERDICT
 from stages.pages.page import graph_lanes
-from stages.report.__main__ import main
 from stages.report.benchmarks import verdict_sentence
 from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
@@ -164,7 +164,7 @@ def flags(folder: Path) -> Namespace:
 def make_page(folder: Path, name: str = "index.html") -> str:
     out = folder / "reports" / name
     named = [text for flag, path in vars(flags(folder)).items() for text in (f"--{flag}", str(path))]
-    main([*named, "--out", str(out), "--result", str(out.with_name("result.json"))])
+    main(["report", *named, "--out", str(out), "--result", str(out.with_name("result.json"))])
     return out.read_text(encoding="utf-8")
 
 
@@ -298,7 +298,7 @@ def test_equal_inputs_give_equal_bytes_in_another_process_place_and_matplotlib_s
     named.append("--graph=dvc.yaml")
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYTHONHASHSEED": "7", "TZ": "Asia/Tokyo"}
     named += ["--out=reports/index.html", "--result=reports/result.json"]
-    command = [sys.executable, "-m", "stages.report", *named]
+    command = [sys.executable, "-m", "stages", "report", *named]
     subprocess.run(command, cwd=copy, env=environment, check=True)
     assert (copy / "reports/index.html").read_text(encoding="utf-8") == first
 

@@ -4,22 +4,21 @@ import json
 
 import pytest
 
+from stages.__main__ import main
 from stages.foundations.params import read_yaml
 from stages.foundations.scratch import state_folder
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table
 from stages.respond import stage
-from stages.respond.__main__ import main
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import write_params
 
 
 def flags(taught, out, params="params.yaml", name="sft"):
     return [
+        f"respond@{name}",
         "--params",
         str(taught / params),
-        "--name",
-        name,
         "--policy",
         str(taught / "sft"),
         "--validation",

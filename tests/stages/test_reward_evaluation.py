@@ -6,11 +6,11 @@ import numpy
 import pandas
 import pytest
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables.image_score import IMAGE_SCORE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.table import read_table, write_table
-from stages.reward_evaluation.__main__ import main
 from stages.reward_evaluation.measures import (
     HeldOut,
     annotator_agreement,
@@ -18,7 +18,6 @@ from stages.reward_evaluation.measures import (
     measure,
     pairs_by_truth,
 )
-from stages.reward_model.__main__ import main as train
 from tests.fakes.ranked_pictures import SPLITS, reward_model_flags, write_params, write_ranked_pictures
 
 
@@ -118,7 +117,7 @@ def test_accuracies_of_scorers_stand_side_by_side_for_each_prompt():
 def evaluated(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evaluated")
     write_ranked_pictures(folder)
-    train(reward_model_flags(folder, write_params(folder / "params.yaml"), folder))
+    main(reward_model_flags(folder, write_params(folder / "params.yaml"), folder))
     main(flags(folder))
     return folder
 
@@ -137,7 +136,7 @@ def flags(folder):
         "headline": "headline.json",
     }
     paths = [part for name, place in named.items() for part in (f"--{name}", str(folder / place))]
-    return [*paths, "--round", "round_1"]
+    return ["reward_evaluation@round_1", *paths]
 
 
 def test_the_trained_model_orders_held_out_pictures_and_generators(evaluated):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.__main__ import main
 from stages.engines.image_scorers.pictures import load_pictures
 from stages.engines.image_scorers.reward_training import (
     RewardBatch,
@@ -24,7 +25,6 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.rating import RATING
 from stages.foundations.tables.table import read_table, write_table
-from stages.reward_model.__main__ import main
 from stages.reward_model.groups import groups_of, micro_batches, reward_batch, standardised
 from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
 from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer

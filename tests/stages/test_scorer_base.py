@@ -8,6 +8,7 @@ import pytest
 import torch
 import yaml
 
+from stages.__main__ import main
 from stages.algorithms.shape_world.scenes import all_prompts
 from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
 from stages.foundations.errors import UserError
@@ -15,7 +16,6 @@ from stages.foundations.files import sha256_of
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.prompt import PROMPT
 from stages.foundations.tables.table import write_table
-from stages.scorer_base.__main__ import main
 from stages.scorer_base.captions import drawn_rows, render_captions
 from tests.fakes.ranked_pictures import PARAMS
 from tests.fakes.released_blip import WORDS, published_weights
@@ -64,7 +64,10 @@ def flags(folder, section, prompts=None):
         "metrics": "metrics.json",
         "headline": "headline.json",
     }
-    return [part for name, place in named.items() for part in (f"--{name}", str(folder / place))]
+    return [
+        "scorer_base",
+        *(part for name, place in named.items() for part in (f"--{name}", str(folder / place))),
+    ]
 
 
 @pytest.fixture(scope="module")

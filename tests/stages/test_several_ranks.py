@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from stages.__main__ import main
 from stages.demonstrate.params import RejectionSampledDemonstrations
 from stages.demonstrate.rejection_sampling import sample_demonstrations
 from stages.engines.samplers.shares import DrawingShare
@@ -22,8 +23,6 @@ from stages.foundations.funnel import Funnel
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
-from stages.respond.__main__ import main as respond
-from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from tests.fakes.forks import on_ranks
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
@@ -102,13 +101,12 @@ def rounds(taught, tmp_path_factory):
         params = write_params(file, {"respond.baseline_prompts": choice})
         flags = {
             "params": params,
-            "name": "sft",
             "policy": taught / "sft",
             "validation": taught / "problems.parquet",
             "benchmarks": taught / "benchmarks.parquet",
         }
         flags |= {"responses": folder / "responses.parquet", "metrics": folder / "respond.json"}
-        respond([part for name, value in flags.items() for part in (f"--{name}", str(value))])
+        main(["respond@sft", *(part for name, value in flags.items() for part in (f"--{name}", str(value)))])
         problems = read_table(taught / "problems.parquet", PROBLEM).to_dict("records")
         candidates = [{**row, "candidate_id": row["problem_id"]} for row in problems]
         attempt = attempt_at("demonstrate", {"kind": kind}, {})

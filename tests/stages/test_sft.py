@@ -6,12 +6,12 @@ import random
 
 import pytest
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.demonstration import DEMONSTRATION
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.table import read_table, write_table
-from stages.sft.__main__ import main
 from stages.sft.fine_tuning import schedule_of
 from stages.sft.params import SftParams
 from tests.fakes.forks import changes_of, killed_at

@@ -7,10 +7,10 @@ import pandas
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.t2i_base import training
-from stages.t2i_base.__main__ import main
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 
 
@@ -22,7 +22,7 @@ def run(folder, prompts, **changes):
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     files = {"out": "base", "curves": "curve.csv", "metrics": "m.json", "headline": "h.json"}
     flags = [part for flag, name in files.items() for part in (f"--{flag}", str(folder / name))]
-    main(["--params", str(folder / "params.yaml"), "--prompts", str(prompts), *flags])
+    main(["t2i_base@NAME", "--params", str(folder / "params.yaml"), "--prompts", str(prompts), *flags])
     return json.loads((folder / "m.json").read_text())
 
 

@@ -8,11 +8,11 @@ import pandas
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.tables.dropped import DROPPED
 from stages.foundations.tables.prompt import PROMPT, prompt_id
 from stages.foundations.tables.table import read_table
-from stages.t2i_prompts.__main__ import main
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared/data/image_prefs"
 SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts": 30, "test_prompts": 200}
@@ -26,7 +26,7 @@ def run(folder, params, seed=0):
     )
     names = {"prompts": "parquet", "dropped": "parquet", "metrics": "json", "headline": "json"}
     flags = [part for name, end in names.items() for part in (f"--{name}", str(folder / f"{name}.{end}"))]
-    main(["--params", str(folder / "params.yaml"), *flags])
+    main(["t2i_prompts@NAME", "--params", str(folder / "params.yaml"), *flags])
     tables = [
         read_table(folder / f"{name}.parquet", schema)
         for name, schema in (("prompts", PROMPT), ("dropped", DROPPED))

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from stages.__main__ import main
 from stages.engines.images.shards import image_row, png_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
@@ -21,7 +22,6 @@ from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE, QUANTITIES
 from stages.foundations.tables.image_score import IMAGE_SCORE
 from stages.foundations.tables.pair import PAIR
 from stages.foundations.tables.table import read_table, write_table
-from stages.t2i_report.__main__ import main
 from stages.t2i_report.choosing import changes, spread_over_kinds, wins
 from stages.t2i_report.embedding import embed
 from stages.t2i_report.findings import feedback_of, scorer_tables
@@ -170,6 +170,7 @@ def evaluation_metrics():
 def make_page(folder):
     data = folder / "data"
     flags = [
+        "t2i_report@NAME",
         "--params",
         folder / "params.yaml",
         "--graph",

@@ -19,7 +19,7 @@ from stages.foundations.errors import UserError
 from tests.fakes.processes import wait_until
 
 PROJECT = Path(__file__).resolve().parents[3]
-STAGE = ["-m", "stages.rl_round", "--params", "params.yaml", "--round", "rl 1"]
+STAGE = ["-m", "stages", "rl_round@rl_1", "--params", "params.yaml", "--out", "rl 1"]
 KUBERNETES = {
     "kind": "kubernetes",
     "namespace": "team",
@@ -65,6 +65,14 @@ dist.all_reduce(ones)
 if dist.get_rank() == 0:
     Path(sys.argv[sys.argv.index("--out") + 1]).write_text(f"{dist.get_world_size()} {int(ones)} {sys.argv[-1]}")
 dist.destroy_process_group()
+"""
+RUN = """
+import sys
+from pathlib import Path
+from pipelines.launching.__main__ import run
+from pipelines.launching.params import LaunchParams
+from stages.foundations.params import load_section
+sys.exit(run(load_section(Path("params.yaml"), "launch", LaunchParams), sys.argv[1:]))
 """
 # Answers as kubectl does; the job, of either operator, runs for one look and ends as the file `end` says.
 KUBECTL = """#!/bin/sh
@@ -126,10 +134,10 @@ def bench(tmp_path):
         file.write_text(text.format(python=sys.executable, folder=str(tmp_path)))
         file.chmod(0o755)
 
-    def start(stage, **changes):
+    def start(words, **changes):
         params = {"launch": launch(**changes).model_dump()}
         (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-        command = [sys.executable, "-m", "pipelines.launching", *stage]
+        command = [sys.executable, *words]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         return subprocess.Popen(command, cwd=tmp_path, env=env, text=True, **pipes)
 
@@ -157,9 +165,11 @@ def test_on_one_machine_the_stage_is_started_as_it_is_or_once_for_each_gpu():
 def test_a_stage_that_runs_no_model_asks_for_no_machines(tmp_path, agreement, ranks):
     params = {"launch": launch().model_dump(), "filter_web": {"agreement": {"kind": agreement}}}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params))
-    stage = ["-m", "stages.filter_web", "--params", str(tmp_path / "params.yaml")]
+    stage = ["filter_web", "--params", str(tmp_path / "params.yaml")]
     assert launch_of(stage).ranks == ranks
-    assert shown(launch_of(stage), stage).startswith("srun" if ranks > 1 else "python -m stages.filter_web")
+    assert shown(launch_of(stage), ["-m", "stages", *stage]).startswith(
+        "srun" if ranks > 1 else "python -m stages"
+    )
 
 
 def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
@@ -167,7 +177,7 @@ def test_srun_starts_one_task_on_each_node_for_as_long_as_the_stage_may_run():
     wanted = {"--nodes=2", "--ntasks=2", "--gpus-per-node=8", "--time=90", "--kill-on-bad-exit=1"}
     assert told[0] == "srun" and wanted < set(told) and told[-4:-1] == ["--partition=gpu", "bash", "-c"]
     assert "--nnodes=2 --nproc-per-node=8 --rdzv-backend=c10d" in told[-1] and told[-1].endswith(
-        "--round 'rl 1'"
+        "--out 'rl 1'"
     )
 
 
@@ -178,7 +188,7 @@ def test_two_nodes_find_each_other_and_hand_on_the_stages_arguments(bench):
     tool("srun", SRUN)
     tool("scontrol", SCONTROL)
     stage = ["-m", "ranks", "--params", "params.yaml", "--out", "out", "$(touch evil) 'a' \"b\""]
-    started = start(stage, gpus_per_node=1)
+    started = start(["-c", RUN, *stage], gpus_per_node=1)
     output = started.communicate()[0]
     assert started.returncode == 0, output
     assert (folder / "out").read_text() == "2 2 $(touch evil) 'a' \"b\"" and not (folder / "evil").exists()
@@ -207,12 +217,12 @@ def test_the_manifest_gives_every_pod_its_share_and_no_password():
 
 def test_a_ray_job_has_a_pod_for_each_node_and_one_process():
     whole = launch(command={**KUBERNETES, "kind": "kuberay"})
-    made = yaml.safe_load(shown(whole, STAGE[:4]))
+    made = yaml.safe_load(shown(whole, STAGE[:5]))
     spec, cluster = made["spec"], made["spec"]["rayClusterSpec"]
     assert (made["apiVersion"], made["kind"], whole.ranks, whole.is_here) == ("ray.io/v1", "RayJob", 1, False)
     project = "/shared/retrace"
     python = f"{project}/.venv/bin/python"
-    assert spec["entrypoint"] == f"env --chdir={project} RAY_ADDRESS=auto {python} {' '.join(STAGE[:4])}"
+    assert spec["entrypoint"] == f"env --chdir={project} RAY_ADDRESS=auto {python} {' '.join(STAGE[:5])}"
     assert spec["shutdownAfterJobFinishes"] and spec["activeDeadlineSeconds"] == 5400
     (workers,) = cluster["workerGroupSpecs"]
     assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == 1
@@ -252,7 +262,7 @@ def test_a_job_is_taken_back_when_the_stage_is_ended(bench):
     folder, tool, start = bench
     tool("kubectl", KUBECTL)
     (folder / "end").write_text("Running")
-    started = start(STAGE, command=KUBERNETES)
+    started = start(["-m", "pipelines.launching", *STAGE[2:]], command=KUBERNETES)
     calls = folder / "calls"
     wait_until(lambda: (calls.exists() and "logs" in calls.read_text()) or started.poll() is not None)
     started.send_signal(signal.SIGTERM)

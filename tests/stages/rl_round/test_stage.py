@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.problem import PROBLEM
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round.__main__ import main
 from stages.rl_round.loop import training_step
 from stages.rl_round.loop.round_log import RolloutLog
 from stages.rl_round.rollouts import prompt_selection
@@ -79,7 +79,7 @@ def test_a_killed_round_ends_with_the_weights_of_an_undisturbed_one(
         undisturbed = tmp_path / "undisturbed"
         main(rl_flags(taught, params, undisturbed))
     flags = rl_flags(taught, params, tmp_path)
-    command = [sys.executable, "-m", "stages.rl_round", *flags]
+    command = [sys.executable, "-m", "stages", *flags]
     assert killed_at_first_checkpoint(command, dict(os.environ), tmp_path / "state")
     assert not (tmp_path / "rl_1").exists()
     main(flags)
@@ -377,7 +377,7 @@ def test_a_loss_that_is_not_finite_names_step_problems_and_checkpoint(taught, tm
 
 def test_an_unknown_round_names_those_there_are(taught, tmp_path):
     flags = rl_flags(taught, taught / "params.yaml", tmp_path)
-    flags[flags.index("--round") + 1] = "rl_9"
+    flags[0] = "rl_round@rl_9"
     with pytest.raises(UserError, match=r"no `rl_rounds\.rl_9`; at that level it has: rl_1"):
         main(flags)
 

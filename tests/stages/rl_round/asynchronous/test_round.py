@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stages.__main__ import main
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
-from stages.rl_round.__main__ import main
 from tests.fakes.processes import assert_becomes, those_with, wait_until
 from tests.fakes.taught_policy import rl_flags, write_params
 
@@ -50,7 +50,7 @@ def environment(folder):
 
 
 def start(taught, params, folder):
-    command = [sys.executable, "-m", "stages.rl_round", *rl_flags(taught, params, folder / "out")]
+    command = [sys.executable, "-m", "stages", *rl_flags(taught, params, folder / "out")]
     return subprocess.Popen(command, env=environment(folder), stderr=subprocess.PIPE, text=True)
 
 
@@ -168,7 +168,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
 
 def test_the_hub_has_no_torch():
     code = (
-        "import sys, stages.rl_round.stage, stages.rl_round.asynchronous.round; print('torch' in sys.modules)"
+        "import sys, stages.rl_round.run, stages.rl_round.asynchronous.round; print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

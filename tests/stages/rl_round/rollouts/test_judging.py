@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.samplers.build import build_sampler
@@ -15,7 +16,6 @@ from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.model_judge import same_request
 from stages.foundations.errors import UserError
 from stages.foundations.prompts import PlainPrompt
-from stages.rl_round.__main__ import main
 from stages.rl_round.params.rl import sampler_contradictions
 from stages.rl_round.params.verifier import MadePairs
 from stages.rl_round.rollouts.agreement import agreement_metrics

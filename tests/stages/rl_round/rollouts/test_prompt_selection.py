@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.samples import Sample, StopReason
 from stages.engines.samplers.shares import DrawingShare
@@ -12,7 +13,6 @@ from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
-from stages.rl_round.__main__ import main
 from stages.rl_round.params.drawing import PassRateSelection
 from stages.rl_round.params.rl import RlParams
 from stages.rl_round.rollouts import prompt_selection

@@ -11,13 +11,13 @@ from typing import ClassVar
 
 import pytest
 
+from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table, write_table
-from stages.rl_round.__main__ import main
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.forks import killed_at_first_checkpoint
@@ -225,7 +225,7 @@ def test_a_replay_that_was_killed_gives_the_same_weights(taught, tmp_path, capfd
     recorded = record(taught, tmp_path, {})
     params = replay_params(tmp_path, {}, copied(recorded, tmp_path / "kept"))
     flags = rl_flags(taught, params, tmp_path / "replayed")
-    command = [sys.executable, "-m", "stages.rl_round", *flags]
+    command = [sys.executable, "-m", "stages", *flags]
     assert killed_at_first_checkpoint(command, dict(os.environ), tmp_path / "state")
     main(flags)
     assert "going on from step" in capfd.readouterr().err
