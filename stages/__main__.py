@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.job import read_job
@@ -17,9 +16,11 @@ from stages.observe.quick_imports import quick_imports
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the stage. UserError as `read_job`, and what the stage says."""
     job = read_job(sys.argv[1:] if argv is None else argv, ["code", *stage_names(PROJECT)])
-    with quick_imports() if job.stage.quick_imports else nullcontext():
-        stage = importlib.import_module(f"stages.{job.name}.run")
-    stage.main(job)
+    run = f"stages.{job.name}.run"
+    if job.stage.quick_imports:
+        with quick_imports():
+            importlib.import_module(run)
+    importlib.import_module(run).main(job)
 
 
 if __name__ == "__main__":

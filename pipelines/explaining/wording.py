@@ -9,7 +9,7 @@ from typing import Any
 from pipelines.explaining.chain import Chain, Step
 from pipelines.explaining.spending import Spent
 from pipelines.records.places import Entry
-from stages.foundations.stage import about
+from stages.foundations.stage import declared_stage
 from stages.observe.mlflow_store import flatten
 
 SHORT = 10
@@ -103,10 +103,12 @@ def _on_one_line(value: str) -> str:
 
 
 def _own_first(entry: Entry) -> dict[str, Any]:
-    """Seed and the stage's own section first: what it shares with others says less about it."""
-    own = tuple(about(entry.stage).sections())
+    """Seed first, then the stage's own sections, which it declares last. What it shares with others says less of it."""
+    stage = declared_stage(entry.stage)
+    order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
+    places = {name: place for place, name in enumerate(order)}
     return dict(
-        sorted(entry.params.items(), key=lambda item: (item[0] != "seed", not item[0].startswith(own)))
+        sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order)))
     )
 
 

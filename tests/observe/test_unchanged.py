@@ -437,12 +437,8 @@ def run_paused(project, stage, pauses, edits):
     (project / "pauses").write_text(json.dumps(pauses))
     for file in [*project.glob("paused-*"), *project.glob("go-*")]:
         file.unlink()
-    flags = {
-        "toy": ["--round", "one", "--in", "data/in", "--out", "data/one"],
-        "pooled": ["--out", "data/pooled"],
-    }
-    command = [sys.executable, "-m", f"stages.{stage}", "--params", "params.yaml", *flags[stage]]
-    env = environment() | {"DVC_STAGE": {"toy": "toy@one"}.get(stage, stage)}
+    address = {"toy": "toy@one"}.get(stage, stage)
+    command, env = [sys.executable, "-m", "stages", address], environment() | {"DVC_STAGE": address}
     with subprocess.Popen(
         command, cwd=project, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
