@@ -41,8 +41,12 @@ CORRECTED = {
 }
 
 
-def asynchronous_params(path, **loop):
-    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": 2}, **CORRECTED}
+def asynchronous_params(path, replicas=2, **loop):
+    changes = {
+        "rl.loop": {**LOOP, **loop},
+        "sampler.replicas": {"kind": "ray", "count": replicas},
+        **CORRECTED,
+    }
     return write_params(path, {**changes, "rl_rounds.rl_1.steps": STEPS})
 
 
@@ -174,7 +178,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     Nothing can be drawn after the first kill until the trainer has repeated the steps behind its checkpoint. The second
     comes when the outputs are written, while Ray's processes end.
     """
-    params = asynchronous_params(tmp_path / "params.yaml", window=0, repack={"kind": "none"})
+    params = asynchronous_params(tmp_path / "params.yaml", 1, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
     wait_for(lambda: journal_bytes(tmp_path) > 60_000, process, tmp_path)
     process.kill()
