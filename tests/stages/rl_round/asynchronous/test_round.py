@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
@@ -153,11 +154,12 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
     """It begins with what is left of an attempt that was killed while it cleared up: checkpoints without a journal."""
     params = asynchronous_params(tmp_path / "params.yaml")
     process = start(taught, params, tmp_path)
-    wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/step-*")), process, tmp_path)
+    wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/journal/lock")), process, tmp_path)
     process.kill()
     process.wait()
-    for segment in tmp_path.glob("state/scratch/rl_round-*/journal/*.segment"):
-        segment.unlink()
+    [scratch] = tmp_path.glob("state/scratch/rl_round-*")
+    shutil.copytree(taught / "sft", scratch / "step-000000002")  # a whole one, which no trainer could load
+    Checkpoints(scratch).keep_last()
     process = start(taught, params, tmp_path)
     for victim in ("ReplicaActor", "TrainerActor", "Relay"):
         before = journal_bytes(tmp_path)
