@@ -124,10 +124,6 @@ def pair(request, tmp_path_factory):
     pair.sampler.close()
 
 
-of_any_head = pytest.mark.parametrize("pair", [True], ids=["tied"], indirect=True, scope="module")
-"""For what has nothing to do with the head: the policy with the tied one will do."""
-
-
 def flat(drawn):
     """Prompts and samples, one row for each response."""
     return [(prompt, sample) for prompt, samples in zip(PROMPTS, drawn, strict=True) for sample in samples]
@@ -193,14 +189,12 @@ def test_a_partial_sync_is_refused(pair):
     assert pair.gap_of_probe() < EXACT
 
 
-@of_any_head
 def test_the_seed_decides_and_samples_differ(pair):
     first, again, other = (sample_numbered(pair.sampler, PROMPTS, 6, SETTINGS, seed) for seed in (7, 7, 8))
     assert first == again != other
     assert all(len({tuple(sample.token_ids) for sample in samples}) > 1 for samples in first)
 
 
-@of_any_head
 def test_a_trajectory_is_drawn_the_same_alone_and_beside_others(pair):
     asked = [
         Trajectory(prompt, 10 * place + number) for place, prompt in enumerate(PROMPTS) for number in range(3)
@@ -212,7 +206,6 @@ def test_a_trajectory_is_drawn_the_same_alone_and_beside_others(pair):
     assert {one.policy_version for one in together} == {pair.version}
 
 
-@of_any_head
 def test_a_caller_may_stop_in_the_middle_of_a_stream(pair):
     asked = [Trajectory(PROMPTS[0], number) for number in range(8)]
     whole = sample_trajectories(pair.sampler, asked, SETTINGS)
@@ -222,7 +215,6 @@ def test_a_caller_may_stop_in_the_middle_of_a_stream(pair):
     assert first == whole[index] and sample_trajectories(pair.sampler, asked, SETTINGS) == whole
 
 
-@of_any_head
 def test_logprobs_are_those_of_the_cut_and_heated_distribution(pair):
     cut = replace(SETTINGS, temperature=2.0, top_k=2, max_response_tokens=1)
     drawn = sample_numbered(pair.sampler, PROMPTS[:1], 40, cut, seed=4)[0]
@@ -258,7 +250,6 @@ def test_greedy_takes_the_most_probable_token(pair):
         assert best.tolist() == sample.token_ids
 
 
-@of_any_head
 def test_responses_end_at_the_end_token_or_at_the_limit(pair):
     end = pair.sampler.end_token
     ended = [
@@ -277,7 +268,6 @@ def test_responses_end_at_the_end_token_or_at_the_limit(pair):
         assert len(sample.token_ids) == 40 or not sample.is_truncated
 
 
-@of_any_head
 def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
     monkeypatch.setattr("stages.observe.progress.SECONDS_BETWEEN_LINES", 0.0)
     sample_numbered(pair.sampler, PROMPTS, 1, SETTINGS, seed=1)
@@ -286,7 +276,6 @@ def test_progress_is_shown_with_a_label_only(pair, capsys, monkeypatch):
     assert "draws: 0 of 3 responses" in capsys.readouterr().err
 
 
-@of_any_head
 def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
     with pytest.raises(UserError, match=r"60 tokens .*max_model_tokens = 64"):
         sample_numbered(pair.sampler, [[5] * 60], 1, SETTINGS, seed=1)
@@ -295,13 +284,11 @@ def test_prompts_that_do_not_fit_are_refused_before_any_work(pair):
     )
 
 
-@of_any_head
 def test_settings_that_vllm_refuses_are_the_users_mistake(pair):
     with pytest.raises(UserError, match="temperature must be in"):
         sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, temperature=2.5), seed=1)
 
 
-@of_any_head
 def test_responses_may_be_empty_or_none_at_all(pair):
     assert pair.sampler.logprobs([[5, 6]], [[]]) == [[]]
     assert sample_numbered(pair.sampler, [], 4, SETTINGS, seed=1) == []
@@ -380,14 +367,12 @@ def test_kept_distributions_are_the_trainers(pair):
         assert torch.allclose(rows.exp(), expected.exp(), atol=EXACT)
 
 
-@of_any_head
 def test_distributions_over_a_large_vocabulary_are_refused(pair, monkeypatch):
     monkeypatch.setattr(vllm_sampler, "LARGEST_KEPT_VOCABULARY", 257)
     with pytest.raises(UserError, match=r"258 tokens, more than the 257 .*set sampler.kind torch"):
         sample_numbered(pair.sampler, PROMPTS, 1, replace(SETTINGS, keeps_distributions=True), seed=1)
 
 
-@of_any_head
 def test_trajectories_come_late_are_withdrawn_and_go_on(pair):
     """Log-probs of what was moved are the trainer's; what was not moved has the tokens of a stream."""
     asked = {number: Trajectory(PROMPTS[number % 3], 50 + number) for number in range(6)}
@@ -423,7 +408,6 @@ def test_trajectories_come_late_are_withdrawn_and_go_on(pair):
     pair.train_and_sync()
 
 
-@of_any_head
 def test_a_closed_decoding_leaves_the_engine_empty(pair):
     decoding = pair.sampler.open(SETTINGS)
     decoding.admit({number: Trajectory(PROMPTS[0], number) for number in range(40)})
@@ -437,7 +421,6 @@ def test_a_closed_decoding_leaves_the_engine_empty(pair):
     assert pair.gap_of_probe() < EXACT
 
 
-@of_any_head
 def test_a_sampler_that_rests_wakes_around_the_next_weights(pair, monkeypatch):
     """A CPU has no sleep of its own, so the engine's calls are noted; what happens between them is real."""
     calls = []
