@@ -6,21 +6,40 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.job import read_job
 from stages.foundations.scratch import PROJECT
+from stages.foundations.stage import about, declared_stage
 from stages.observe.command import run_stage
 from stages.observe.quick_imports import quick_imports
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs the stage. UserError as `read_job`, and what the stage says."""
-    job = read_job(sys.argv[1:] if argv is None else argv, ["code", *stage_names(PROJECT)])
-    run = f"stages.{job.name}.run"
-    if job.stage.quick_imports:
+    """Runs the stage. UserError for an unknown stage, as `read_job`, and for what the stage says."""
+    address, *flags = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    names = ["code", *stage_names(PROJECT)]
+    if address.startswith("-"):
+        show_stages(names)
+        return
+    name, _, item = address.partition("@")
+    stage = declared_stage(name) if name in names else None
+    if stage is None:
+        raise UserError(f"there is no stage {name!r}: the stages are {', '.join(names)}")
+    job = read_job(name, item, stage, flags, about(name).description)
+    run = f"stages.{name}.run"
+    if stage.quick_imports:
         with quick_imports():
             importlib.import_module(run)
     importlib.import_module(run).main(job)
+
+
+def show_stages(names: Sequence[str]) -> None:
+    """Prints the usage, and what each stage does."""
+    print("usage: python -m stages NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]\n")
+    print("Runs one stage, as `dvc repro` does. `python -m stages NAME --help` lists its files.\n")
+    for name in names:
+        print(f"  {name:<18}{about(name).description}")
 
 
 if __name__ == "__main__":

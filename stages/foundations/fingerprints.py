@@ -37,6 +37,8 @@ PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
 NO_CODE = {".py", ".pyc", ".md"}
 ABOUT = ("stages.foundations.stage", "about")
 """A stage that reaches this function asks the stages of the graph about themselves while it runs."""
+JOB = ("stages.foundations.job", "read_job")
+"""What `python -m stages` makes of a stage's declaration."""
 OBSERVERS = "stages.observe"
 """The room of what touches no value that reaches an output: tests/floors/test_observers.py holds it to that."""
 ALL = "*"
@@ -103,9 +105,9 @@ def stage_names(root: Path) -> list[str]:
     return sorted(run.parent.name for run in root.glob("stages/*/run.py") if run.parent.name != "code")
 
 
-def stage_roots(stage: str) -> tuple[Address, Address]:
+def stage_roots(stage: str) -> tuple[Address, ...]:
     """The definitions that a run of a stage starts from: what it does, and what it does it with."""
-    return (f"stages.{stage}.run", "main"), (f"stages.{stage}.stage", "STAGE")
+    return (f"stages.{stage}.run", "main"), (f"stages.{stage}.stage", "STAGE"), JOB
 
 
 def what_stages_say(root: Path, params: Mapping[str, Any], memory: Memory) -> dict[str, str]:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from stages.foundations.attempt import Attempt, attempt_at
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_value, read_yaml, validate_section
-from stages.foundations.stage import Stage, about, declared_stage
+from stages.foundations.stage import Stage
 from stages.foundations.stage_graph import filled
 
 
@@ -60,21 +59,14 @@ class Job:
         return attempt_at(self.name, shown, given if inputs is None else inputs, seed, policy, round)
 
 
-def read_job(argv: Sequence[str], known: Sequence[str]) -> Job:
-    """The job of a command `NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]`; `known` are all stages.
+def read_job(name: str, item: str, stage: Stage, flags: Sequence[str], description: str) -> Job:
+    """The job of a stage, whose command has the flags `[--params FILE] [--INPUT PATH] [--OUTPUT PATH]`.
 
     Paths are those of the declaration unless a flag has another. Prints the help and exits when asked for it.
-    UserError for an unknown stage, a missing or unknown item, a wrong section, and an input that does not exist.
+    UserError for a missing or unknown item, a wrong section, and an input that does not exist.
     """
-    if not argv or argv[0].startswith("-"):
-        _show_stages(known)
-    name, at, item = argv[0].partition("@")
-    stage = declared_stage(name) if name in known else None
-    if stage is None:
-        raise UserError(f"there is no stage {name!r}: the stages are {', '.join(known)}")
-    parser = argparse.ArgumentParser(
-        prog=f"python -m stages {name}{'@ITEM' if stage.foreach else ''}", description=about(name).description
-    )
+    at = "@ITEM" if stage.foreach else ""
+    parser = argparse.ArgumentParser(prog=f"python -m stages {name}{at}", description=description)
     parser.add_argument(
         "--params", type=Path, default=Path("params.yaml"), help="parameter file (%(default)s)"
     )
@@ -82,12 +74,12 @@ def read_job(argv: Sequence[str], known: Sequence[str]) -> Job:
     for one, path in files.items():
         kind = "output" if one in stage.outputs else "input"
         parser.add_argument(f"--{one.replace('_', '-')}", type=Path, metavar="PATH", help=f"{kind}: {path}")
-    paths = parser.parse_args(argv[1:])
+    paths = parser.parse_args(flags)
     if bool(stage.foreach) != bool(item):
         raise UserError(
             f"stage {name} runs once for each entry of `{stage.foreach}`: name one, as in {name}@NAME"
             if stage.foreach
-            else f"stage {name} runs once: leave out `{at}{item}`"
+            else f"stage {name} runs once: leave out `@{item}`"
         )
     given = read_yaml(paths.params)
     sections = {one: _section(one, model, stage, item, paths.params) for one, model in stage.sections.items()}
@@ -117,11 +109,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(by_alias=True)
     return {name: _plain(one) for name, one in value.items()} if isinstance(value, Mapping) else value
-
-
-def _show_stages(known: Sequence[str]) -> NoReturn:
-    print("usage: python -m stages NAME[@ITEM] [--params FILE] [--INPUT PATH] [--OUTPUT PATH]\n")
-    print("Runs one stage, as `dvc repro` does. `python -m stages NAME --help` lists its files.\n")
-    for name in known:
-        print(f"  {name:<18}{about(name).description}")
-    sys.exit(0)

@@ -314,10 +314,10 @@ def test_ways_of_typesetting_one_problem(text, same):
         "аb",
     ],
 )
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(60)
 def test_hostile_texts_are_read_in_linear_time(piece):
     """A second at most; a reading whose cost grows with the square takes hours and is stopped."""
-    text = piece * (1_000_000 // len(piece)) + " " * 250_000
+    text = piece * (500_000 // len(piece)) + " " * 125_000
     problem_words(text)
     read_template(text)
     hit("Compute $x+1$.", text, DecontaminationRules(True, NgramRule(13, 0.2), None, None))

@@ -115,17 +115,26 @@ class Schedule:
                 newest = self.published[-1]
                 self.coordinator.pool.plan_repack(newest, self.coordinator.window.may_begin(newest))
                 self.coordinator.write_partials()
-            if training is None:
-                training = self.coordinator.next_batch(self.now)
-                idle = 0 if training else idle + 1
-                assert idle < 20_000, "nothing moves any more"
-                if training:
-                    self._note(training)
-            elif self.generator.random() < 0.3:
-                self.trained.append(training)
-                self.published = [*self.published, training.step + 1][-self.keep :]
-                training = None
+            if not self._repeats():
+                if training is None:
+                    training = self.coordinator.next_batch(self.now)
+                    idle = 0 if training else idle + 1
+                    assert idle < 20_000, "nothing moves any more"
+                    if training:
+                        self._note(training)
+                elif self.generator.random() < 0.3:
+                    self.trained.append(training)
+                    self.published = [*self.published, training.step + 1][-self.keep :]
+                    training = None
             self.coordinator.buffer.check_conservation()
+
+    def _repeats(self) -> bool:
+        """The trainer of a hub that was killed first repeats the steps behind its checkpoint."""
+        if self.published[-1] >= len(self.trained):
+            return False
+        if self.generator.random() < 0.02:
+            self.published = [*self.published, self.published[-1] + 1][-self.keep :]
+        return True
 
     def _judge(self, samples: dict[tuple[int, int], Sample]) -> None:
         judged = {}

@@ -1,8 +1,8 @@
 """`python -m stages STAGE` in forks of one process that has imported torch and transformers already.
 
 A stage of a miniature spends four of its five seconds of CPU time on these imports. For tests of what stages compute
-and leave on the disk; not for those of killed processes or edited code, nor for the first run of a graph: a stage is a
-process of its own here too, but no child of the one that asked for it.
+and leave on the disk; not for those of killed processes or edited code: a stage is a process of its own here too, but
+no child of the one that asked for it. tests/pipelines/test_gsm8k_recipe.py runs a whole graph without it.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 import pytest
 import yaml
 
+from stages.__main__ import main
 from stages.foundations.errors import UserError
 from stages.foundations.job import read_job
+from stages.foundations.stage import declared_stage
 
-KNOWN = ["code", "sft", "rl_round", "respond", "refl_control"]
 ROUNDS = {"refl_1": "control_1", "refl_2": "control_2"}
 
 
@@ -21,7 +22,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_paths_are_those_of_the_declaration_unless_a_flag_says_otherwise(folder):
-    job = read_job(["refl_control@refl_2", "--metrics", "m.json"], KNOWN)
+    stage = declared_stage("refl_control")
+    job = read_job("refl_control", "refl_2", stage, ["--metrics", "m.json"], "")
     assert (job.name, job.item, job.sections) == ("refl_control", "refl_2", {"refl_controls": "control_2"})
     assert str(job.paths.pictures) == "data/images/feedback/refl_2.parquet"
     assert str(job.paths.control) == "data/images/feedback/control_2.parquet"
@@ -32,7 +34,7 @@ def test_paths_are_those_of_the_declaration_unless_a_flag_says_otherwise(folder)
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["sfft"], "there is no stage 'sfft': the stages are code, sft"),
+        (["sfft"], "there is no stage 'sfft': the stages are code, annotate"),
         (["refl_control"], "runs once for each entry of `refl_controls`: name one, as in refl_control@NAME"),
         (["code@all"], "stage code runs once: leave out `@all`"),
         (["refl_control@refl_9"], r"no `refl_controls\.refl_9`; at that level it has: refl_1, refl_2"),
@@ -42,16 +44,16 @@ def test_paths_are_those_of_the_declaration_unless_a_flag_says_otherwise(folder)
 )
 def test_what_cannot_run_is_told_before_any_work(folder, words, told):
     with pytest.raises(UserError, match=told):
-        read_job(words, KNOWN)
+        main(words)
 
 
 def test_help_lists_the_stages_and_the_files_of_one(folder, capsys):
     for words in ([], ["--help"]):
         with pytest.raises(SystemExit) as end:
-            read_job(words, KNOWN)
+            main(words)
         assert not end.value.code
         assert "respond           A policy's responses to every benchmark problem" in capsys.readouterr().out
     with pytest.raises(SystemExit):
-        read_job(["refl_control@refl_1", "--help"], KNOWN)
+        main(["refl_control@refl_1", "--help"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "--control PATH input: data/images/feedback/${item}.parquet" in printed

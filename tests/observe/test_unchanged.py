@@ -485,8 +485,7 @@ def test_by_hand_nothing_is_compared(project):
     replaced("stages/toy/early.py", "7", "77")(project)
     for name in ("go", "end"):
         (project / name).touch()
-    flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
-    command = [sys.executable, "-m", "stages", *flags]
+    command = [sys.executable, "-m", "stages", "toy@one"]
     subprocess.run(command, cwd=project, env=environment(), check=True)
     assert (project / "data/one").read_text() == expected(project)
 
@@ -495,8 +494,7 @@ def test_other_ranks_compare_nothing(project):
     (project / "data/code/toy.json").write_text(json.dumps({"stages/toy/early.py": "another"}))
     for name in ("go", "end"):
         (project / name).touch()
-    flags = ["--params", "params.yaml", "--round", "one", "--in", "data/in", "--out", "data/one"]
-    command = [sys.executable, "-m", "stages", *flags]
+    command = [sys.executable, "-m", "stages", "toy@one"]
 
     def run(rank):
         env = environment() | {"DVC_STAGE": "toy@one", "RANK": rank}

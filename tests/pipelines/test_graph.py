@@ -39,13 +39,15 @@ TMPFS_BYTES = 192 << 20
 def project(tmp_path_factory):
     folder = copy_project(tmp_path_factory.mktemp("project"))
     use_miniature(folder, "laptop", LAPTOP)
-    printed = dvc(folder, "repro")
+    with warm_stages(folder, tmp_path_factory.mktemp("first")) as front:
+        printed = dvc(folder, "repro", front=front)
     assert stages_run(printed)[-1] == "report"
     return folder
 
 
 @pytest.fixture(scope="module")
 def warm(project, tmp_path_factory):
+    """Another process than that of the first run: what depends on the order of a set would differ."""
     with warm_stages(project, tmp_path_factory.mktemp("warm")) as front:
         yield front
 

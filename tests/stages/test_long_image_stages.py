@@ -29,13 +29,13 @@ PROMPTS = {"prompts": "prompts.parquet"}
 TRAINED = {"curves": "curve.csv", "metrics": "metrics.json", "headline": "headline.json"}
 RANKED = {"pairs": "preferences", "pool": "generate/images"}
 STAGES = {
-    "t2i_base": ("t2i_base", PROMPTS, {"out": "model", **TRAINED}),
+    "t2i_base": ("t2i_base@NAME", PROMPTS, {"out": "model", **TRAINED}),
     "generate": (
         "generate@main",
         {**PROMPTS, "generator": "t2i_base/model"},
         {"images": "images", "metrics": "metrics.json"},
     ),
-    "scorer_base": ("scorer_base", PROMPTS, {"out": "model", **TRAINED}),
+    "scorer_base": ("scorer_base@NAME", PROMPTS, {"out": "model", **TRAINED}),
     "reward_model": (
         "reward_model@round_1",
         {**RANKED, "earlier-pool": "generate/images", "scorer": "scorer_base/model"},

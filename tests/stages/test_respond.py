@@ -9,7 +9,7 @@ from stages.foundations.params import read_yaml
 from stages.foundations.scratch import state_folder
 from stages.foundations.tables.response import RESPONSE
 from stages.foundations.tables.table import read_table
-from stages.respond import stage
+from stages.respond import run
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import write_params
 
@@ -45,7 +45,7 @@ def test_each_problem_has_one_greedy_and_all_sampled_responses(taught, tmp_path)
 @pytest.mark.parametrize("damage", [None, lose, flip, cut])
 def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, tmp_path, monkeypatch):
     main(flags(taught, tmp_path / "straight"))
-    real, calls = stage._respond_to, []
+    real, calls = run._respond_to, []
 
     def breaks_at_the_second_piece(piece, *rest):
         calls.append(len(piece))
@@ -53,7 +53,7 @@ def test_a_run_that_is_cut_off_goes_on_and_gives_the_same_bytes(damage, taught, 
             raise KeyboardInterrupt
         return real(piece, *rest)
 
-    monkeypatch.setattr(stage, "_respond_to", breaks_at_the_second_piece)
+    monkeypatch.setattr(run, "_respond_to", breaks_at_the_second_piece)
     with pytest.raises(KeyboardInterrupt):
         main(flags(taught, tmp_path / "cut"))
     if damage:

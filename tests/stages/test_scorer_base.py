@@ -65,7 +65,7 @@ def flags(folder, section, prompts=None):
         "headline": "headline.json",
     }
     return [
-        "scorer_base",
+        "scorer_base@NAME",
         *(part for name, place in named.items() for part in (f"--{name}", str(folder / place))),
     ]
 

@@ -74,6 +74,7 @@ def _network(kind: Any, folder: Path) -> Any:
         use_safetensors=True,
         torch_dtype=torch.float32,
         output_loading_info=True,
+        low_cpu_mem_usage=False,  # what diffusers does without accelerate, which it otherwise says in each run
     )
     wrong = {
         name: sorted(map(str, told[name])) for name in ("missing_keys", "unexpected_keys", "mismatched_keys")

@@ -237,7 +237,7 @@ class Coordinator:
                     self._issue(number, draw, version)
                     self.next_number = number + 1
                     for member, trajectory in enumerate(self._trajectories(draw)):
-                        unfinished[number, member] = Flight(trajectory, None)
+                        unfinished[number, member] = Flight(trajectory, None, version)
                 case Partial(number, member, start, version, token_ids, logprobs):
                     flight = unfinished[number, member]
                     flight.version = version

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from stages.engines.distributed.patient_clock import PatientClock
 from stages.engines.pieces import seal
 from stages.engines.relays.chain import Arrived
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
@@ -42,6 +43,10 @@ from stages.rl_round.schedule.records import Fault, Stepped, record_to_json
 POLL_SECONDS = 0.05
 FLUSH_SECONDS = 1.0
 """The journal holds every token that is older than this."""
+STILL_SECONDS = 60.0
+"""After so long without any change, and again and again, the log says what the round waits for."""
+MOST_STILL_SECONDS = 600.0
+"""After so long in which nobody has had anything to do either, the round is given up."""
 MOST_FAILED_PROBES = 3
 """Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
 
@@ -83,6 +88,8 @@ class Hub:
         self._probe_gaps: list[float] = []
         self._arrived: list[Arrived] = []
         """Since the last step."""
+        self._clock = PatientClock()
+        self._standing, self._changed_at, self._said_at = "", 0.0, 0.0
 
     def run(self) -> list[dict[str, float]]:
         """The round's curve, a row a step."""
@@ -97,7 +104,6 @@ class Hub:
         """Returns when the trainer has the last weights: an earlier attempt may have told of steps, and been killed,
         that the trainer has to repeat from its checkpoint."""
         trainers = self._parts.trainers
-        trainers.submit(self._parts.steps - 1)
         while trainers.steps_done < self._parts.steps:
             trainers.poll()
             time.sleep(POLL_SECONDS)
@@ -266,12 +272,38 @@ class Hub:
             self._timeline.counter("hub", "outstanding groups", now, len(core.window))
             self._timeline.counter("hub", "kv used", now, core.pool.kv_fraction())
             self._flushed_at = now
+            self._clock.look()
+            self._check_standing(self._clock.now)
         repack = core.loop.repack
         if isinstance(repack, BestFitRepack) and now - self._repacked_at > repack.every_seconds:
             self._repacked_at = now
             newest = len(self._parts.curve)
             if core.pool.plan_repack(newest, core.window.may_begin(newest)):
                 self._timeline.instant("hub", MOVED, now)
+
+    def _check_standing(self, now: float) -> None:
+        """Says where everything stands when nothing changes; RuntimeError when nothing can change any more."""
+        parts, pool, trainers = self._parts, self._coordinator.pool, self._parts.trainers
+        started, flights = self._fleet.started(), [flight for _, flight in pool.flights()]
+        standing = (
+            f"the trainer {'starts' if not trainers.is_up else 'works' if trainers.calls else 'waits'} behind step "
+            f"{trainers.steps_done}, {len(started)} replicas hold weights {list(pool.versions().values())}, "
+            f"{len(flights)} responses are under way with {sum(len(one.token_ids) for one in flights)} tokens, "
+            f"{self._coordinator.window.ready} groups are ready for step {len(parts.curve) + 1}"
+        )
+        if standing != self._standing:
+            self._standing, self._changed_at, self._said_at = standing, now, now
+        still = now - self._changed_at
+        if now - self._said_at > STILL_SECONDS:
+            self._said_at = now
+            say(f"{parts.name}: nothing has changed for {still:.0f} s: {standing}")
+        is_idle = started and not trainers.calls and not any(map(pool.is_busy, started))
+        if is_idle and still > MOST_STILL_SECONDS:
+            raise RuntimeError(
+                f"{parts.name} stands still, and nobody has anything to do: {standing}. That is a fault of Retrace: "
+                f"please report it with {parts.journal.folder}. Remove {parts.journal.folder.parent} to start the "
+                "round again"
+            )
 
     def _note_fault(self, what: str, process: str, reason: str) -> None:
         self._coordinator.pool.faults.restarts += 1

@@ -73,7 +73,8 @@ class Trainers:
         self._actors = RankedActors(TrainerActor, (task,), ranks, task.trainer.threads, gpus)
         self.steps_done = 0
         """Steps that its weights have behind them."""
-        self._told, self._target = steps_known, -1
+        # It repeats at once what is behind its checkpoint: nothing new can be drawn with weights that are older.
+        self._told, self._target = steps_known, steps_known - 1
         self._usual: deque[float] = deque(maxlen=USUAL_STEPS)
         self._deaths_in_a_row = 0
         self._is_starting = True

@@ -37,6 +37,8 @@ class Flight:
     """As it was first begun."""
     version: int | None
     """Weights that draw it; None before it is begun, or begun again."""
+    issued: int = 0
+    """The version that the window reckons with: no older one may draw it."""
     destination: ReplicaId | None = None
     """Where repack sends it."""
     deaths: int = 0
@@ -165,7 +167,7 @@ class TrajectoryPool:
         if state.version == newest and may_take:
             room = self.groups_at_once - len({group for group, _ in (*state.flights, *begun)})
             fresh = begin(newest, room) if room > 0 else {}
-            begun |= {name: Flight(trajectory, newest) for name, trajectory in fresh.items()}
+            begun |= {name: Flight(trajectory, newest, newest) for name, trajectory in fresh.items()}
         state.flights |= begun
         if not begun:
             return None
@@ -266,7 +268,7 @@ class TrajectoryPool:
             return {}
         begun: dict[Name, Flight] = {}
         for name, flight in list(self.waiting.items()):
-            may_start = flight.version is None and version == newest
+            may_start = flight.version is None and version == newest >= flight.issued
             if flight.version != version and not may_start:
                 continue
             if flight.destination not in (None, replica):

@@ -111,7 +111,7 @@ def test_two_replicas_pull_and_draw(run, policy, hub_of):
     hub.until(lambda: {event.replica for event in hub.events[before:]} == {0, 1})  # idle, they report too
 
 
-def test_a_killed_replica_is_replaced_and_says_what_is_lost(policy, hub_of):
+def test_a_killed_or_stopped_replica_is_replaced_and_harmless_when_it_wakes(policy, hub_of):
     hub = hub_of(spec_of(policy, pause_seconds=0.01), 1)
     hub.fleet.order(0, Orders(settings=LONG, begin=TRAJECTORIES))
     hub.until(lambda: any(event.report.new_tokens for event in hub.of(Reported)))
@@ -120,13 +120,12 @@ def test_a_killed_replica_is_replaced_and_says_what_is_lost(policy, hub_of):
     (died,) = hub.of(Died)
     assert died.replica == 0 and set(died.lost) == set(TRAJECTORIES) - set(hub.ended)
     hub.until(lambda: len(hub.of(Started)) == 2)
+    hub.events = hub.of(Started)[1:]
     hub.fleet.order(0, Orders(settings=SETTINGS, begin=TRAJECTORIES))
     hub.until(lambda: len(hub.ended) == len(TRAJECTORIES))
     assert tokens(hub.ended) == alone(policy, SETTINGS)
 
-
-def test_a_stopped_replica_is_replaced_and_harmless_when_it_wakes(policy, hub_of):
-    hub = hub_of(spec_of(policy, pause_seconds=0.01), 1, stalled_seconds=5.0)
+    hub.events, hub.fleet.stalled_seconds = hub.of(Started), 5.0
     hub.fleet.order(0, Orders(settings=LONG, begin=TRAJECTORIES))
     hub.until(lambda: len([1 for event in hub.of(Reported) if event.report.new_tokens]) > 2)
     process = psutil.Process(hub.of(Started)[0].pid)

@@ -84,14 +84,19 @@ class Pair:
         return self.gap(PROMPTS, responses, self.sampler.logprobs(PROMPTS, responses))
 
 
-def test_the_process_is_left_as_it_was(tmp_path):
+def test_many_long_prompts_at_once_are_answered_and_the_process_is_left_as_it_was(tmp_path):
+    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU."""
     threads = torch.get_num_threads()
     children = len(psutil.Process().children(recursive=True))
-    sampler = VllmSampler(PARAMS, write_tiny_policy(tmp_path / "policy"))
+    params = PARAMS.model_copy(update={"max_model_tokens": 400})
+    sampler = VllmSampler(params, write_tiny_policy(tmp_path / "policy"))
     torch.set_num_threads(threads + 1)
     assert torch.get_num_threads() == threads + 1, "vLLM must not keep trainers from setting their threads"
     torch.set_num_threads(threads)
+    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
+    answers = sample_numbered(sampler, prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
     sampler.close()
+    assert [len(samples) for samples in answers] == [1] * 32
     assert not torch.distributed.is_initialized()
     assert len(psutil.Process().children(recursive=True)) == children
 
@@ -345,17 +350,6 @@ def test_vllm_missing_is_said_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="make repro RECIPE"):
         VllmSampler(PARAMS, tmp_path)
-
-
-def test_many_long_prompts_at_once_are_answered(tmp_path):
-    """More prompt tokens than one step takes: vLLM must not split a prompt, seeded requests break it on CPU."""
-    sampler = VllmSampler(
-        PARAMS.model_copy(update={"max_model_tokens": 400}), write_tiny_policy(tmp_path / "policy")
-    )
-    prompts = [[2 + (row + place) % 250 for place in range(300)] for row in range(32)]
-    answers = sample_numbered(sampler, prompts, 1, replace(SETTINGS, max_response_tokens=4), seed=0)
-    sampler.close()
-    assert [len(samples) for samples in answers] == [1] * 32
 
 
 def test_kept_distributions_are_the_trainers(pair):

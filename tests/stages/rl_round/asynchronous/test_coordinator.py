@@ -88,6 +88,15 @@ def check_tokens(run):
                 assert ids == [token((number, member), version, place) for place in range(len(ids))]
 
 
+def check_staleness(run, window):
+    assert all(
+        taken.step - rollout.sample.policy_version <= window
+        for taken in run.trained
+        for group in taken.batch.groups
+        for rollout in group.rollouts
+    )
+
+
 @pytest.mark.parametrize("window", [0, 1, 2, 3, 4, None])
 def test_random_schedules_keep_the_window_and_lose_nothing(window):
     for seed in range(10):
@@ -103,12 +112,7 @@ def test_random_schedules_keep_the_window_and_lose_nothing(window):
         assert [taken.step for taken in run.trained] == list(range(STEPS))
         assert all(len(taken.numbers) == 4 for taken in run.trained)
         if window is not None:
-            assert all(
-                taken.step - rollout.sample.policy_version <= window
-                for taken in run.trained
-                for group in taken.batch.groups
-                for rollout in group.rollouts
-            )
+            check_staleness(run, window)
             assert run.longest_wait <= window + 1
         assert len(core.buffer) == 0, "nothing is carried: no group is begun that no step could train on"
 
@@ -128,13 +132,15 @@ def test_versions_that_are_lost_are_drawn_again_and_never_mixed():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_killed_hub_goes_on_from_its_journal(seed):
+@pytest.mark.parametrize("window", [0, 2])
+def test_a_killed_hub_goes_on_from_its_journal(window, seed):
+    """With the weights of the last checkpoint, until the trainer has repeated the steps behind it."""
     written = []
-    core = coordinator(2, written=written)
+    core = coordinator(window, written=written)
     first = schedule(core, seed)
     first.run(stop_after=random.Random(seed).randint(5, 400))
     finished = {(one.group, one.member) for one in written if type(one).__name__ == "Finished"}
-    again = coordinator(2, written=written)
+    again = coordinator(window, written=written)
     taken = again.restore(through_json(written))
     assert [one.numbers for one in taken] == [
         one.groups for one in written if type(one).__name__ == "Trained"
@@ -143,10 +149,11 @@ def test_a_killed_hub_goes_on_from_its_journal(seed):
     assert again.next_number == core.next_number
     assert {name for name, _ in again.pool.flights()}.isdisjoint(finished)
     second = schedule(again, seed)
-    second.published, second.trained = list(range(len(taken) + 1)), taken
+    second.published, second.trained = [len(taken) // 2 * 2], taken
     marker = len(written)
     second.run()
     check_tokens(second)
+    check_staleness(second, window)
     assert [one.step for one in second.trained] == list(range(STEPS))
     drawn_again = [one for one in written[marker:] if type(one).__name__ == "Finished"]
     assert finished.isdisjoint((one.group, one.member) for one in drawn_again)

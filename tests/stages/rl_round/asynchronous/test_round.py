@@ -14,9 +14,11 @@ import psutil
 import pytest
 
 from stages.__main__ import main
+from stages.engines.trainers.checkpoints import Checkpoints
 from stages.foundations.hashing import dvc_md5
 from stages.foundations.tables.rollout import ROLLOUT
 from stages.foundations.tables.table import read_table
+from stages.rl_round.schedule.journal import Journal
 from tests.fakes.processes import assert_becomes, those_with, wait_until
 from tests.fakes.taught_policy import rl_flags, write_params
 
@@ -40,8 +42,12 @@ CORRECTED = {
 }
 
 
-def asynchronous_params(path, **loop):
-    changes = {"rl.loop": {**LOOP, **loop}, "sampler.replicas": {"kind": "ray", "count": 2}, **CORRECTED}
+def asynchronous_params(path, replicas=2, **loop):
+    changes = {
+        "rl.loop": {**LOOP, **loop},
+        "sampler.replicas": {"kind": "ray", "count": replicas},
+        **CORRECTED,
+    }
     return write_params(path, {**changes, "rl_rounds.rl_1.steps": STEPS})
 
 
@@ -50,8 +56,15 @@ def environment(folder):
 
 
 def start(taught, params, folder):
-    command = [sys.executable, "-m", "stages", *rl_flags(taught, params, folder / "out")]
-    return subprocess.Popen(command, env=environment(folder), stderr=subprocess.PIPE, text=True)
+    """What it says goes to a file: nobody reads a pipe while it runs, and a full one would stop it."""
+    flags = rl_flags(taught, params, folder / "out")
+    command = [sys.executable, "-X", "faulthandler", "-m", "stages", *flags]
+    with open(folder / "said.log", "w") as said:
+        return subprocess.Popen(command, env=environment(folder), stderr=said)
+
+
+def said(folder):
+    return (folder / "said.log").read_text()
 
 
 def replayed(taught, folder):
@@ -70,15 +83,19 @@ def actors(process, name):
     return those_with(lambda child: (child.cmdline() or [""])[0].startswith(f"ray::{name}"), family)
 
 
-def wait_for(condition, process):
-    """While the process runs: AssertionError with what it said when it ends before."""
+def wait_for(condition, process, folder):
+    """AssertionError with what the process said when it ends before, or, with its stacks too, after ten minutes."""
+    try:
+        wait_until(lambda: condition() or process.poll() is not None, 600)
+    except AssertionError:
+        process.send_signal(signal.SIGABRT)  # has faulthandler tell where each thread stands
+        process.wait()
+    assert condition(), said(folder)
 
-    def has_come():
-        found = condition()
-        assert found or process.poll() is None, process.stderr.read()
-        return found
 
-    wait_until(has_come, 600)
+def wait_for_end(process, folder):
+    wait_for(lambda: process.poll() is not None, process, folder)
+    assert process.returncode == 0, said(folder)
 
 
 def journal_bytes(folder):
@@ -106,6 +123,20 @@ def check_round(taught, folder, window=2):
     return json.loads((folder / "out/rl_1.json").read_text())
 
 
+def cut_journal(folder, steps):
+    """What a kill leaves that comes while step `steps` + 1 is drawn, before the first checkpoint."""
+    [scratch] = folder.glob("state/scratch/rl_round-*")
+    for checkpoint in scratch.glob("step-*"):
+        shutil.rmtree(checkpoint)
+    with Journal(scratch / "journal") as journal:
+        records = list(journal.records())
+        kinds = [record["kind"] for record in records]
+        last = [place for place, kind in enumerate(kinds) if kind == "stepped"][steps - 1]
+        journal.clear()
+        for record in records[: kinds.index("finished", last) + 1]:
+            journal.append(record)
+
+
 def damage_pieces(folder):
     """Loses the first step's rollouts, and cuts the last step's fates: the journal has both."""
     tables = sorted(folder.glob("state/scratch/rl_round-*/rollouts/*.parquet"))
@@ -123,21 +154,22 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
     """It begins with what is left of an attempt that was killed while it cleared up: checkpoints without a journal."""
     params = asynchronous_params(tmp_path / "params.yaml")
     process = start(taught, params, tmp_path)
-    wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/step-*")), process)
+    wait_for(lambda: list(tmp_path.glob("state/scratch/rl_round-*/journal/lock")), process, tmp_path)
     process.kill()
-    process.communicate()
-    for segment in tmp_path.glob("state/scratch/rl_round-*/journal/*.segment"):
-        segment.unlink()
+    process.wait()
+    [scratch] = tmp_path.glob("state/scratch/rl_round-*")
+    shutil.copytree(taught / "sft", scratch / "step-000000002")  # a whole one, which no trainer could load
+    Checkpoints(scratch).keep_last()
     process = start(taught, params, tmp_path)
     for victim in ("ReplicaActor", "TrainerActor", "Relay"):
         before = journal_bytes(tmp_path)
-        wait_for(lambda: journal_bytes(tmp_path) > before + 20_000, process)  # noqa: B023 - waited for at once
+        grown = lambda: journal_bytes(tmp_path) > before + 20_000  # noqa: B023, E731 - waited for at once
+        wait_for(grown, process, tmp_path)
         actors(process, victim)[0].kill()
-    _, said = process.communicate()
-    assert process.returncode == 0, said
+    wait_for_end(process, tmp_path)
     metrics = check_round(taught, tmp_path)
     assert metrics["fault/restarts"] >= 2
-    assert "Traceback" not in said
+    assert "Traceback" not in said(tmp_path)
     check_nothing_is_left(process)
 
 
@@ -145,24 +177,24 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
 def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights.
 
-    The second kill comes when the outputs are written, while Ray's processes end.
+    Nothing can be drawn after the first kill until the trainer has repeated the steps behind its checkpoint. The second
+    comes when the outputs are written, while Ray's processes end.
     """
-    params = asynchronous_params(tmp_path / "params.yaml", window=0, repack={"kind": "none"})
+    params = asynchronous_params(tmp_path / "params.yaml", 1, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
-    wait_for(lambda: journal_bytes(tmp_path) > 60_000, process)
+    wait_for(lambda: journal_bytes(tmp_path) > 60_000, process, tmp_path)
     process.kill()
-    process.communicate()
+    process.wait()
     check_nothing_is_left(process)
+    cut_journal(tmp_path, steps=3)
     damage_pieces(tmp_path)
     process = start(taught, params, tmp_path)
-    wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process)
+    wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process, tmp_path)
     process.kill()
-    _, said = process.communicate()
-    assert process.returncode == -signal.SIGKILL and "going on from step" in said
+    assert process.wait() == -signal.SIGKILL and "going on from step 3, with" in said(tmp_path)
     process = start(taught, params, tmp_path)
-    _, said = process.communicate()
-    assert process.returncode == 0, said
-    assert f"going on from step {STEPS}, with" in said
+    wait_for_end(process, tmp_path)
+    assert f"going on from step {STEPS}, with" in said(tmp_path)
     assert check_round(taught, tmp_path, window=0)["staleness/max"] == 0
 
 
