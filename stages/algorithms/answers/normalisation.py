@@ -66,7 +66,11 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (r"\math", r"\\(math(?:rm|bf|it|sf)) ([a-zA-Z])(?![a-zA-Z])", r"\\\1{\2}"),
         ("frac", r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         ("binom", r"\\[dt]binom(?![a-zA-Z])", r"\\binom"),
-        ("C_", r"\{ ?\}_\{? ?([0-9a-z]{1,9}) ?\}? ?C_\{? ?([0-9a-z]{1,9}) ?\}?", r"\\binom{\1}{\2}"),
+        (
+            "C_",
+            r"(?<![0-9A-Za-z)\]}])(?:\{ ?\})?[_^]\{? ?([0-9a-z]{1,9}) ?\}? ?C_\{? ?([0-9a-z]{1,9}) ?\}?",
+            r"\\binom{\1}{\2}",
+        ),
         (r"\leq", r"\\leq(?:slant)?(?![a-zA-Z])", r"\\le"),
         (r"\geq", r"\\geq(?:slant)?(?![a-zA-Z])", r"\\ge"),
         (r"\neq", r"\\neq(?![a-zA-Z])", r"\\ne"),
@@ -76,10 +80,19 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
         (r"\degree", r"(?:\^\{)?\\degree(?![a-zA-Z])\}?", r"^\\circ"),
         (r"\over", r"\{([^{}]{1,200}?)\\over(?![a-zA-Z])([^{}]{1,200})\}", r"\\frac{\1}{\2}"),
         (r"\frac", r"\\frac\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\frac{\1\2}{\3\4}"),
+        ("binom", r"\\binom\s?(?:([0-9])|\{([^{}]*)\})\s?(?:([0-9])|\{([^{}]*)\})", r"\\binom{\1\2}{\3\4}"),
         (r"\sqrt", r"\\sqrt(\[[34]\])?\s?([0-9a-zA-Z])(?![0-9])", r"\\sqrt\1{\2}"),
         (r"\sqrt", r"\\sqrt(\[[34]\])? ([0-9]{2,40})", r"\\sqrt\1{\2}"),
         (" to", r"([0-9]) ?\\text ?\{ ?to ?\} ?([0-9])", r"\1:\2"),
-        (r"_{\text", r"_\{\\text ?\{ ?base ?\} ?([0-9]{1,2})\}", r"_{\1}"),
+        ("{base", r"_\{\\text ?\{ ?base ?(?:\} ?([0-9]{1,2})|([0-9]{1,2}) ?\}) ?\}", r"_{\1\2}"),
+        ("(base", r"(?<=[0-9A-Z]) ?(?:\\text ?\{ ?)?\(base ([0-9]{1,2})\)(?: ?\})?", r"_{\1}"),
+        (
+            r"\equiv",
+            r" ?(?:\\p?mod(?![a-z]) ?(?:\{ ?([^{}]{1,40}) ?\}|([0-9]{1,9}|[a-z]))|\( ?\\b?mod ([^()]{1,40})\))",
+            r" \\pmod{\1\2\3}",
+        ),
+        ("\\hat", r"\\hat ?\{? ?\\?([ijk])(?:math)?(?![a-z]) ?\}?", r"\\mathbf{\1}"),
+        ("}{", r"\\(?:SI|qty) ?\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
     )
 )
 """What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""
