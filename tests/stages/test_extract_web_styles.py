@@ -246,6 +246,8 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
     assert answer("Обе ситуации возможны.") is None
     assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
+    assert answer("(Omit!)") is answer("(Removed)") is answer("Same as 6.3.3.") is None
+    assert (answer("Even!"), answer("$n!$"), answer("10!")) == ("Even", "n!", "10!")
     assert (
         answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
         is None

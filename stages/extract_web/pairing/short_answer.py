@@ -35,12 +35,15 @@ _IN_MATRIX = re.compile(
 )
 """A box around an entry of a matrix: a pivot, not an answer."""
 _NO_ANSWER = re.compile(
-    r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omitted|skipped|unsolved|done|proof|graph|code"
-    r"|implementation|exercise|todo|n/?a)\W*|see\b.*"
+    r"\W*(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omit(?:ted)?|removed|deleted|skip(?:ped)?"
+    r"|unsolved|done|proof|graph|code|implementation|exercise|todo|tbd|n/?a)\W*"
+    r"|(?:see|same as|similar to|as (?:above|in|before))\b.*"
     r"|(?:theorem|lemma|exercise|problem|section|figure|equation)\s+[\d(].*",
     re.IGNORECASE,
 )
 """A remark or a pointer in place of a solution."""
+_EXCLAMATION = re.compile(r"(?:(?<=[^\W\d_]{2})|(?<=\$))!+\Z")
+"""Behind a word or a formula; behind a number or a letter it may be a factorial."""
 _UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
 """Chinese and Japanese have no spaces between words."""
 _PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ", re.DOTALL | re.IGNORECASE)
@@ -145,7 +148,7 @@ def _is_one_of_several(sentences: list[str], found: re.Match[str]) -> bool:
 def _bare(answer: str) -> str:
     """The answer without the dollar signs of a single formula, the sentence's full stop and the left sides of a chain
     of equations."""
-    answer = answer.strip().rstrip(".;,").strip()
+    answer = _EXCLAMATION.sub("", answer.strip().rstrip(".;,").strip())
     formula = _FORMULA.fullmatch(answer)
     answer = (formula[1] if formula else answer).strip().rstrip(".;,").strip()
     numbers = _SUM.fullmatch(answer)
