@@ -248,6 +248,15 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
     assert answer("(Omit!)") is answer("(Removed)") is answer("Same as 6.3.3.") is None
     assert (answer("Even!"), answer("$n!$"), answer("10!")) == ("Even", "n!", "10!")
+    assert (answer("$$45^\\circ$$"), answer("So \\( x \\) is \\( \\frac{1}{3} \\).")) == (
+        "45^\\circ",
+        "\\frac{1}{3}",
+    )
+    assert answer("Answer: The probability of a 2 is \\( \\frac{1}{6} \\).") == "\\frac{1}{6}"
+    assert answer("$$t = \\left(2+3\\right) = 5$$") == "5"
+    assert (
+        answer("b.ii: The mean is 4.") is answer("We reject the claim that the mean is 30 minutes.") is None
+    )
     assert (
         answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
         is None
