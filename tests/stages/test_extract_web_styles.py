@@ -356,3 +356,17 @@ def test_a_diagram_of_arrows_is_a_picture():
     source = r"\begin{problem} Prove it. \begin{tikzcd} A \ar[r, two heads] & B \end{tikzcd} "
     source += r"\begin{sol} By chase. \end{sol}\end{problem}"
     assert pairs(source, "latex") == [("Prove it. ![]()", "By chase.")]
+
+
+def test_numbered_headings_of_latex_are_exercises_and_the_next_heading_their_solution():
+    source = r"""\subsection*{Exercise 6.1}
+Find $2+2$.
+\subsection*{Solution}
+It is $4$.
+\section{Problem statement}
+Words.
+\subsection*{Solution 3}
+Of no exercise.
+"""
+    rows = extracted(source, "latex")
+    assert [(row["problem"], row["solution"]) for row in rows] == [("Find $2+2$.", "It is $4$.")]
