@@ -92,7 +92,8 @@ _STEPS: tuple[tuple[str, re.Pattern[str], str], ...] = tuple(
             r" \\pmod{\1\2\3}",
         ),
         ("\\hat", r"\\hat ?\{? ?\\?([ijk])(?:math)?(?![a-z]) ?\}?", r"\\mathbf{\1}"),
-        ("}{", r"\\(?:SI|qty) ?\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
+        (r"\SI{", r"\\SI\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
+        (r"\qty{", r"\\qty\{([^{}]{1,60})\} ?\{([^{}]{1,60})\}", r"\1\\text{ \2}"),
     )
 )
 """What a text must hold for the pattern to be looked for, the pattern, and what stands instead."""

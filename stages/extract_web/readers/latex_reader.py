@@ -188,7 +188,7 @@ def _headed_pieces(source: str) -> list[_Piece]:
     headings = list(_HEADING.finditer(source))
     ends = [*(heading.start() for heading in headings[1:]), len(source)]
     found: list[_Piece] = []
-    for heading, end in zip(headings, ends, strict=True):
+    for heading, end in zip(headings, ends, strict=False):
         title = _HEADED.fullmatch((heading[1] or "").strip())
         follows = found and found[-1].part == "problem" and found[-1].end == heading.start()
         if title and (title[1] or follows):
