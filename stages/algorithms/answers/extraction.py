@@ -379,7 +379,8 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
     else:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
     answer = _EMPHASIS_END.sub("", answer).strip(" \t*").removesuffix(".")
-    answer = _ALTOGETHER.sub("", _CLOSING_COPULA.sub("", answer))
+    answer = _CLOSING_COPULA.sub("", answer)
+    answer = _ALTOGETHER.sub("", answer) if " " in answer else answer
     opening = {"\\]": "\\[", "\\)": "\\("}.get(answer[-2:])
     if opening and opening not in answer:  # the marker stands in the formula
         answer = answer[:-2].rstrip(" .")
