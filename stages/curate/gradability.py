@@ -6,9 +6,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from string import ascii_uppercase
 from typing import Any
 
 from stages.algorithms.answers.normalisation import clean
+from stages.algorithms.answers.numbers import read_number
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
 from stages.curate.answers import AnswerKind, answer_kind
@@ -23,6 +25,10 @@ Row = dict[str, Any]
 _ROWS_AT_ONCE = 1_000
 _OPPOSITES = {"true": "False", "false": "True", "yes": "No", "no": "Yes"}
 _LITERAL = re.compile(r"(?<![A-Za-z_0-9.^\\])\d+(?!\d)")
+_CHOICE = re.compile(r"(?<=\A\()[A-J](?=\))|\A[A-J](?=\)|\Z)")
+_COMMAND = re.compile(r"\\[a-zA-Z]+")
+_LANGUAGE = re.compile(r"[A-Za-z]{4}|[a-z]{2,} [a-z]{2,}")
+_NAMES = re.compile(r"[^a-z]*[A-Z][^a-z]*")
 _ANY_LITERAL = re.compile(r"\d+")
 
 
@@ -123,19 +129,39 @@ def boxed(answer: str) -> str:
 def perturbed_answer(answer: str) -> str:
     r"""Another answer that is close: its first number that is no index, exponent or decimal plus 1.
 
-    Without a number: the next choice, the opposite word, or `1+` before an expression. `3` becomes `4`,
-    `\frac{\pi}{4}` becomes `\frac{\pi}{5}`, `x_1 = 2` becomes `x_1 = 3`, `C` becomes `D`, `True` becomes `False`.
+    Without one: the next choice, the opposite word, another last letter of a name, or `1+` before an expression.
+    `3` becomes `4`, `\frac{\pi}{4}` becomes `\frac{\pi}{5}`, `x_1 = 2` becomes `x_1 = 3`, `C` becomes `D`, `five`
+    becomes `6`, `True` becomes `False`, `\angle ABC` becomes `\angle ABD`. With its text a choice changes too.
     """
     text = clean(answer)
     kind = answer_kind(answer)
+    text = _CHOICE.sub(lambda found: _next_letter(found[0], "ABCDEFGHIJ"), text)
     if kind is AnswerKind.choice:
-        return re.sub("[A-J]", lambda found: "ABCDEFGHIJ"[("ABCDEFGHIJ".index(found[0]) + 1) % 10], text)
+        return text
+    number = read_number(text)
+    if number is not None and number.value is not None and text.isalpha():
+        return str(number.value + 1)
     if kind is AnswerKind.word and len(text) > 1:
         return _OPPOSITES.get(text.lower(), f"not{text}")
     literal = _LITERAL.search(text) or _ANY_LITERAL.search(text)
     if literal is None:
-        return f"1+{text}"
+        return _without_number(text)
     return f"{text[: literal.start()]}{_plus_one(literal[0])}{text[literal.end() :]}"
+
+
+def _without_number(text: str) -> str:
+    names = _COMMAND.sub(" ", text)
+    if _LANGUAGE.search(names):
+        return f"not {text}"
+    if _NAMES.fullmatch(names):
+        head, last, tail = re.split(r"([A-Z])(?!.*[A-Z])", text, maxsplit=1)
+        return head + _next_letter(last, ascii_uppercase) + tail
+    before, sign, value = text.rpartition("=")
+    return f"{before}{sign}1+{value}"
+
+
+def _next_letter(letter: str, letters: str) -> str:
+    return letters[(letters.index(letter) + 1) % len(letters)]
 
 
 def _plus_one(digits: str) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pandas
 import pytest
 
+from stages.algorithms.answers.decisions import Outcome, decide
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
 from stages.curate.difficulty import band, read_pass_rates
-from stages.curate.gradability import perturbed_answer
+from stages.curate.gradability import boxed, perturbed_answer
 from stages.curate.params import PassRates
 from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.verifier import Verifier
@@ -73,10 +74,39 @@ def test_integer_transform_records_its_inverse(tmp_path):
         ("no", "Yes"),
         ("east", "noteast"),
         ("x", "1+x"),
+        ("x+y", "1+x+y"),
+        ("f(x)=x", "f(x)=1+x"),
+        ("five", "6"),
+        ("\\tbinom52", "\\binom{6}{2}"),
+        ("\\text{(B) }5", "(C) 6"),
+        ("A, C", "A, D"),
+        ("\\angle ABC", "\\angle ABD"),
+        ("\\mathbb Z", "\\mathbb A"),
+        ("No solution", "not No solution"),
+        ("n \\text{ even}", "not n even"),
     ],
 )
 def test_perturbed_answers(answer, other):
     assert perturbed_answer(answer) == other
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "five",
+        "f(x)=x",
+        r"\tbinom52",
+        r"\text{(B) }5",
+        r"\overline{CD}",
+        r"\mathbb Z",
+        "No solution",
+        r"\text{A, B}",
+    ],
+)
+def test_what_is_perturbed_is_another_answer(answer):
+    found = decide(answer, extract_answer(boxed(perturbed_answer(answer))), require_marker=True)
+    assert isinstance(found, Outcome)
+    assert found.verdict is Verdict.WRONG
 
 
 def test_a_gold_answer_must_grade_itself_correct_and_another_wrong(tmp_path):

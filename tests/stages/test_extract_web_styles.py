@@ -246,6 +246,17 @@ def test_a_short_answer_goes_without_its_reason_and_prose_is_none():
     assert answer("$a_n = 1/3^n$ and $b_n = 1/2^n$") == "$a_n = 1/3^n$ and $b_n = 1/2^n$"
     assert answer("Обе ситуации возможны.") is None
     assert answer("Fine") is answer("Theorem 3.1.") is answer("这种情况下不会破坏距离") is None
+    assert answer("(Omit!)") is answer("(Removed)") is answer("Same as 6.3.3.") is None
+    assert (answer("Even!"), answer("$n!$"), answer("10!")) == ("Even", "n!", "10!")
+    assert (answer("$$45^\\circ$$"), answer("So \\( x \\) is \\( \\frac{1}{3} \\).")) == (
+        "45^\\circ",
+        "\\frac{1}{3}",
+    )
+    assert answer("Answer: The probability of a 2 is \\( \\frac{1}{6} \\).") == "\\frac{1}{6}"
+    assert answer("$$t = \\left(2+3\\right) = 5$$") == "5"
+    assert (
+        answer("b.ii: The mean is 4.") is answer("We reject the claim that the mean is 30 minutes.") is None
+    )
     assert (
         answer(r"We find $\begin{bmatrix}\boxed{1}&0\\0&1\end{bmatrix}$, and the system has no solution.")
         is None
@@ -345,3 +356,17 @@ def test_a_diagram_of_arrows_is_a_picture():
     source = r"\begin{problem} Prove it. \begin{tikzcd} A \ar[r, two heads] & B \end{tikzcd} "
     source += r"\begin{sol} By chase. \end{sol}\end{problem}"
     assert pairs(source, "latex") == [("Prove it. ![]()", "By chase.")]
+
+
+def test_numbered_headings_of_latex_are_exercises_and_the_next_heading_their_solution():
+    source = r"""\subsection*{Exercise 6.1}
+Find $2+2$.
+\subsection*{Solution}
+It is $4$.
+\section{Problem statement}
+Words.
+\subsection*{Solution 3}
+Of no exercise.
+"""
+    rows = extracted(source, "latex")
+    assert [(row["problem"], row["solution"]) for row in rows] == [("Find $2+2$.", "It is $4$.")]

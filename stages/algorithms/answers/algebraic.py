@@ -48,6 +48,11 @@ _SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"all real(?:s| numbers)(?: [a-z])?,? (?:except|other than|excluding|but)(?: for)? (?:[a-z] ?= ?)?(.+)",
             r"\\mathbb{R} \\setminus \\{\1\\}",
         ),
+        (
+            r"(.+?),? (?:for|where) (?:(?:all|any|some|every|each|an? arbitrary) )?real"
+            r"(?: (?:numbers?|constants?|values?(?: of)?))?(?: [a-zA-Z])?(?: is real)?",
+            r"\1",
+        ),
         (rf"{_REALS} ?- ?(\\\{{.*)", r"\\mathbb{R} \\setminus \1"),
         (rf"(?:all (?:the )?)?positive real(?:s| numbers)|{_REALS} ?[_^] ?\{{? ?\+ ?\}}?", r"(0, \\infty)"),
         (
@@ -63,6 +68,8 @@ _SETS_IN_WORDS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 )
 _CASES = re.compile(r"\\begin ?\{cases\}([^&{}]{1,300})\\end ?\{cases\}")
 _OPEN_INTERVAL = re.compile(r"\] ?([^\[\]()]{1,100},[^\[\]()]{1,100})\[")
+_UPPER, _LOWER = (rf"{mark}(?:\{{([0-9]{{1,4}})\}}|([0-9]))" for mark in (r"\^", "_"))
+_CHOSEN = re.compile(rf"C(?:\( ?([0-9]{{1,4}}) ?, ?([0-9]{{1,4}}) ?\)|{_LOWER}{_UPPER}|{_UPPER}{_LOWER})")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z ,.'-]*!?")
 _WORD = re.compile(r"[A-Za-z']+")
 _ARTICLES = frozenset(["a", "an", "the"])
@@ -78,7 +85,7 @@ def algebraic_verdict(gold: str, prediction: str, allowed: Leniency = STRICT) ->
     decision = compare_times(gold, prediction) or _compare_words(gold, prediction)
     if decision is not None:
         return decision
-    quantities = read_quantities(_prepared(gold), _prepared(prediction))
+    quantities = read_quantities(_prepared(gold), _prepared(_without_choosing(prediction, gold)))
     factor = conversion(*quantities)
     if factor is None:
         return Verdict.WRONG, "units"
@@ -142,6 +149,15 @@ def _without_words(answer: str) -> str:
         if found is not None:
             return found.expand(replacement)
     return answer
+
+
+def _without_choosing(prediction: str, gold: str) -> str:
+    """`C(11,2)`, `C_{11}^2` and `C^2_{11}` as a binomial, where the gold answer has no letter C."""
+    found = _CHOSEN.fullmatch(prediction.strip(" $")) if "C" in prediction and "C" not in gold else None
+    if found is None:
+        return prediction
+    few, many = sorted(map(int, filter(None, found.groups())))
+    return rf"\binom{{{many}}}{{{few}}}"
 
 
 def _in_radians(node: Node) -> Node:

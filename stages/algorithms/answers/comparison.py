@@ -181,7 +181,11 @@ def _agree_numbers(gold, prediction, allowed) -> bool | None:
     if sides[0] is None or sides[1] is None:
         other = prediction if sides[1] is None else gold
         is_else = isinstance(other, Several) and len(other.items) != 2
-        return False if is_else or (isinstance(other, Node) and other.head in EXPRESSIONS) else None
+        return (
+            False
+            if is_else or (isinstance(other, Node) and other.head in (*EXPRESSIONS, "number_set"))
+            else None
+        )
     if len(sides[0].pieces) != len(sides[1].pieces):
         return False
     pairs = zip(sides[0].pieces, sides[1].pieces, strict=True)

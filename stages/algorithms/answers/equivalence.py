@@ -189,7 +189,7 @@ def _compare_choices(gold: str, prediction: str, allowed: Leniency) -> Decision 
         return None
     same_text = not (text and gold_text) or compact(text) == compact(gold_text)
     if letter == gold_letter:
-        return (Verdict.CORRECT, "choice") if same_text else None
+        return (Verdict.CORRECT, "choice") if same_text else exact_verdict(gold_text, text, allowed)
     return (Verdict.WRONG, "choice") if not (text and gold_text and same_text) else None
 
 

@@ -61,11 +61,20 @@ _ANOTHER_ANSWER = re.compile(
     re.IGNORECASE,
 )
 """Before a marker: `the earlier answer is` marks none."""
-_STRONG_MARKER = re.compile(r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?", re.IGNORECASE)
+_STRONG_MARKER = re.compile(
+    r"\bfinal\s{1,3}answer(?:\*\*)?\s{0,2}(?::|\bis\b)\s{0,2}:?"
+    r"|^[*_# ]{0,8}(?:correct )?answer[*_ ]{0,4}:(?=[*_ ]{0,4}\(?[A-J]\)?[*_. ]{0,4}$)",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""After a box: a conclusion that is said to be one, or a choice on a line of its own."""
 _AFTERTHOUGHT = re.compile(r"I hope it is correct.*|<\|.*|</s>.*", re.DOTALL)
 _EMPHASIS_END = re.compile(r"\*{1,3}[.,;!]?\Z")
 _SENTENCE_END = re.compile(r"\.(?=\s)|[。।]")
 _CLOSING_COPULA = re.compile(r"(?:\s(?:है|हैं)|です|である|입니다|이다)\Z")
+_ALTOGETHER = re.compile(
+    r"(?<=[0-9$})\]]),? (?:in total|in all|altogether|overall|obviously|clearly|of course|as required)(?=,|\Z)"
+)
+"""Behind a value: words that say nothing about it."""
 _ENDLESS = re.compile(r"(\.[0-9]{1,60}) ?(?:\.\.\.|\\l?dots(?![a-z])|\\cdots(?![a-z]))")
 """The dots of 0.333... are no full stops."""
 _SPACING = re.compile(r"\\(?:quad|qquad|text|textbf|mbox|[,;:! \[\]()])|[\s$.{}()]")
@@ -371,6 +380,7 @@ def _extract_marked(tail: str, pattern: re.Pattern[str]) -> Extraction | None:
         answer = _SENTENCE_END.split(rest.partition("\n")[0], maxsplit=1)[0]
     answer = _EMPHASIS_END.sub("", answer).strip(" \t*").removesuffix(".")
     answer = _CLOSING_COPULA.sub("", answer)
+    answer = _ALTOGETHER.sub("", answer) if " " in answer else answer
     opening = {"\\]": "\\[", "\\)": "\\("}.get(answer[-2:])
     if opening and opening not in answer:  # the marker stands in the formula
         answer = answer[:-2].rstrip(" .")

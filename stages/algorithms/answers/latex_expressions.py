@@ -24,12 +24,13 @@ from stages.algorithms.answers.latex_tree import (
     reciprocal,
     signed,
 )
-from stages.algorithms.answers.matrices import determinant
+from stages.algorithms.answers.matrices import determinant, transposed
 
 MAX_DEPTH = 24
 _MAX_NUMBER_CHARACTERS = 400
 _MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
 _CALLED = frozenset("fghFGH")
+_TRANSPOSED = frozenset(["T", "top", "intercal"])
 
 
 class ExpressionReader:
@@ -126,7 +127,9 @@ class ExpressionReader:
     def factor(self, depth: int) -> Node:
         node = self.base(depth + 1)
         while True:
-            if self.tokens.take("symbol", "^"):
+            if node.head in ("sequence", "matrix") and self._takes_transposition():
+                node = transposed(node)
+            elif self.tokens.take("symbol", "^"):
                 node = self._raised(node, depth + 1)
                 if node.head == "power" and self.tokens.at("symbol", "^"):
                     raise UnreadableError("a power of a power without brackets")
@@ -141,6 +144,16 @@ class ExpressionReader:
                 node = Node("percent", (node,))
             else:
                 return node
+
+    def _takes_transposition(self) -> bool:
+        """Takes the mark of a transposed row: `^T`, `^{\\top}`."""
+        has_brace = self.tokens.peek(1).value == "{"
+        if not self.tokens.at("symbol", "^") or self.tokens.peek(1 + has_brace).value not in _TRANSPOSED:
+            return False
+        self.tokens.skip(2 + has_brace)
+        if has_brace:
+            self.tokens.close("}")
+        return True
 
     def _raised(self, node: Node, depth: int) -> Node:
         if self.tokens.take("command", "circ"):
@@ -179,7 +192,8 @@ class ExpressionReader:
         if token.kind == "begin" and token.value in _MATRICES:
             return self._matrix(token.value, depth)
         if token.kind == "symbol":
-            return self.bracket(token.value, depth)
+            node = self.bracket(token.value, depth)
+            return self.symbol(node.first) if node.head == "symbol" and token.value == "{" else node
         raise UnreadableError(f"unexpected {token.value[:40]!r}")
 
     def _number(self, token: Token) -> Node:
@@ -258,6 +272,9 @@ class ExpressionReader:
             return Node("set", items) if opening == r"\{" else Node("sequence", ("(", ")", items))
         if opening not in ("(", "[", "{"):
             raise UnreadableError(f"unexpected {opening[:40]!r}")
+        if opening != "{" and self.tokens.peek(1).value in (")", "]") and _are_groups(self.tokens.peek()):
+            items = tuple(number(int(group)) for group in self.tokens.next().value.split(","))
+            return Node("sequence", (opening, self.tokens.next().value, items))
         bars, self._open_bars = self._open_bars, 0
         inner = self._read_listing(self, depth + 1, True)
         self._open_bars = bars
@@ -281,6 +298,13 @@ class ExpressionReader:
             raise UnreadableError("matrix")
         entries = tuple(tuple(row) for row in rows)
         return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
+
+
+def _are_groups(token: Token) -> bool:
+    """True for digits that brackets make several numbers: (20,100) is a point, (1,000) a number."""
+    return (
+        token.kind == "number" and "," in token.value and "." not in token.value and ",0" not in token.value
+    )
 
 
 def _is_count(node: Node) -> bool:

@@ -81,6 +81,8 @@ def _relation(reader: ExpressionReader, depth: int) -> Node:
         reader.tokens.skip(1)
         signs.append(sign)
         items.append(_set_expression(reader, depth))
+        if token.value == "equiv" and items[-1].head == "call" and items[-1].first == "mod":
+            raise UnreadableError("a congruence")  # 3 modulo 7 is not 3 modulo 5
     if any(sign not in ("eq", "approx") for sign in signs) and any(item.head == "ratio" for item in items):
         raise UnreadableError("a colon in an inequality")
     return items[0] if not signs else Node("relation", (tuple(items), tuple(signs)))

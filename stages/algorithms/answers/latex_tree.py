@@ -36,6 +36,8 @@ def signed(sign: str, node: Node) -> Node:
     if sign == "-":
         if node.head == "number":
             return Node("number", (-node.first, node.parts[1]))
+        if node.head == "based":
+            return Node("based", (f"-{node.first}", node.parts[1]))
         return Node("multiply", (number(-1), node))
     return Node("plusminus", (sign, node))
 

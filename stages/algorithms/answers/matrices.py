@@ -49,6 +49,17 @@ def determinant(rows: Rows) -> Node:
     return _bounded(Node("add", tuple(terms)))
 
 
+def transposed(node: Node) -> Node:
+    """The column that a row or what stands in brackets is when transposed; UnreadableError for larger matrices.
+
+    To transpose those is work that a problem may ask for.
+    """
+    row = node.parts[2] if node.head == "sequence" else node.first
+    if node.head == "matrix" and len(node.parts) > 1:
+        raise UnreadableError("a transposed matrix")
+    return Node("matrix", tuple((entry,) for entry in row))
+
+
 def _sum(left: Node, right: Node) -> Node:
     if left.head != "matrix" or right.head != "matrix":
         raise UnreadableError("a matrix and a number added")

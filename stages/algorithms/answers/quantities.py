@@ -27,38 +27,24 @@ def _define(dimension: str, **units: str) -> None:
 _define(
     "length",
     m__meter__metre="1",
-    centimeter__centimetre="1/100",
-    millimeter__millimetre="1/1000",
-    kilometer__kilometre="1000",
     inch__in__inche="254/10000",
     ft__foot__feet="3048/10000",
     yd__yard="9144/10000",
     mi__mile="1609344/1000",
-    nanometer="1/1000000000",
 )
 _define(
     "mass",
     g__gram="1",
-    kilogram="1000",
-    milligram="1/1000",
     lb__pound="45359237/100000",
     oz__ounce="45359237/1600000",
     ton="907184740/1000",
     tonne="1000000",
 )
-_define(
-    "time",
-    s__sec__second="1",
-    min__minute="60",
-    h__hr__hour="3600",
-    day="86400",
-    week="604800",
-    millisecond="1/1000",
-)
+_define("time", s__sec__second="1", min__minute="60", h__hr__hour="3600", day="86400", week="604800")
 _define("hour of the morning", am="1")
 _define("hour of the afternoon", pm="1")
 _define("calendar", month="1", year__yr="12", decade="120", century="1200", centurie="1200")
-_define("volume", l__L__liter__litre="1", milliliter__millilitre="1/1000")
+_define("volume", l__L__liter__litre="1")
 _define(
     "kitchen volume",
     cup="1",
@@ -79,7 +65,7 @@ _define("degrees Fahrenheit", fahrenheit="1")
 _define("kelvin", K__kelvin="1")
 _define("information", byte="1", bit="1/8", kB="1000", MB="1000000", kb="125", Mb="125000")
 _define("force", N__newton="1")
-_define("energy", J__joule="1", kilojoule="1000")
+_define("energy", J__joule="1")
 _define("angle", radian__rad="1")
 _define("pressure", Pa__pascal="1")
 _define("voltage", V__volt="1")
@@ -88,11 +74,29 @@ _define("resistance", ohm="1")
 _define("charge", coulomb="1")
 _define("amount", mol__mole="1")
 _define("area", acre="1", hectare__ha="247105381/100000000")
-_define("power", W__watt="1", kilowatt="1000")
+_define("power", W__watt="1")
 _define("frequency", Hz__hertz="1")
-for _symbol in ("m", "g", "s", "l", "L", "N", "J", "Pa", "V", "mol", "W", "Hz"):
-    for _prefix, _exponent in {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}.items():
-        _UNITS[_prefix + _symbol] = (_UNITS[_symbol][0], _UNITS[_symbol][1] * Fraction(10) ** _exponent)
+_PREFIXES = {"n": -9, "µ": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
+_LONG_PREFIXES = {
+    "nano": -9,
+    "micro": -6,
+    "milli": -3,
+    "centi": -2,
+    "deci": -1,
+    "kilo": 3,
+    "mega": 6,
+    "giga": 9,
+}
+_LONG_NAMES = (
+    "meter metre gram second liter litre newton joule pascal volt ampere ohm coulomb mole watt hertz"
+)
+for _names, _powers in (
+    ("m g s l L N J Pa V mol W Hz", _PREFIXES),
+    (_LONG_NAMES + " byte bit", _LONG_PREFIXES),
+):
+    for _name in _names.split():
+        for _prefix, _exponent in _powers.items():
+            _UNITS[_prefix + _name] = (_UNITS[_name][0], _UNITS[_name][1] * Fraction(10) ** _exponent)
 _ALIASES = {
     "a.m": "am",
     "p.m": "pm",
@@ -119,6 +123,8 @@ _LOOSE = frozenset(
 )
 _NOT_COUNTED = ("ss", "us", "is", "units")
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3, "squared": 2, "cubed": 3}
+_JOINED = re.compile(rf"\\({'|'.join(_LONG_PREFIXES)}) ?\\(?=[a-z])")
+"""A prefix and a unit as the commands of siunitx."""
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf)\s?\{([^{}]*)\}")
 _TAIL = re.compile(
     r"(?P<body>.*[0-9)}\]!a-zA-Z]|.*\\pi)\s*"
@@ -222,7 +228,7 @@ def _read(text: str, allows_letters: bool) -> Quantity:
             return Quantity(text[: start.start()].rstrip("\\, "), unit, *measure, 1)
     tail = _TAIL.fullmatch(text)
     if tail is not None:
-        words = _TEXT.sub(r" \1 ", tail["unit"]).replace("\\", " ")
+        words = _TEXT.sub(r" \1 ", _JOINED.sub(r" \1", tail["unit"])).replace("\\", " ")
         return _from_words(text, tail["body"], words, tail["power"])
     found = _WORDS.fullmatch(text)
     if found is not None and _is_unit_phrase(found["unit"], allows_letters):

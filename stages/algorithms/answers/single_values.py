@@ -48,7 +48,7 @@ def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bo
     if "based" in heads:
         return _agree_numerals(gold, prediction)
     if not (heads[0] in EXPRESSIONS and heads[1] in EXPRESSIONS):
-        return None
+        return False if heads == ("number_set", "number_set") else None
     infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
     if infinities != [None, None]:
         return infinities[0] == infinities[1]

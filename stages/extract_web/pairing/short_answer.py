@@ -7,7 +7,9 @@ import re
 from stages.algorithms.answers.extraction import extract_answer, is_prose
 from stages.extract_web.labels.label_words import ANSWER_NOUNS
 
-_FORMULA = re.compile(r"\$([^$]+)\$")
+_FORMULA = re.compile(r"\$\$?([^$]+)\$\$?")
+_DELIMITERS = re.compile(r"\\[()]|\\([\[\]])")
+"""Of formulas, as pages that MathJax sets have them."""
 _CONCLUDES = re.compile(
     r"\b(?:so|then|thus|hence|therefore|gives|we get|we obtain|is|are|equals)\b", re.IGNORECASE
 )
@@ -35,15 +37,21 @@ _IN_MATRIX = re.compile(
 )
 """A box around an entry of a matrix: a pivot, not an answer."""
 _NO_ANSWER = re.compile(
-    r"(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omitted|skipped|unsolved|done|proof|graph|code"
-    r"|implementation|exercise|todo|n/?a)\W*|see\b.*"
+    r"\W*(?:fine|ok|okay|trivial|obvious|clear|immediate|easy|straightforward|omit(?:ted)?|removed|deleted|skip(?:ped)?"
+    r"|unsolved|done|proof|graph|code|implementation|exercise|todo|tbd|n/?a)\W*"
+    r"|(?:see|same as|similar to|as (?:above|in|before))\b.*"
     r"|(?:theorem|lemma|exercise|problem|section|figure|equation)\s+[\d(].*",
     re.IGNORECASE,
 )
 """A remark or a pointer in place of a solution."""
+_EXCLAMATION = re.compile(r"(?:(?<=[^\W\d_]{2})|(?<=\$))!+\Z")
+"""Behind a word or a formula; behind a number or a letter it may be a factorial."""
 _UNSPACED_PROSE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]{5}")
 """Chinese and Japanese have no spaces between words."""
-_PARTS = re.compile(r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ", re.DOTALL | re.IGNORECASE)
+_PARTS = re.compile(
+    r"\A\W*(?:\(?a[.)]|a\.).*?\s\(?b[.)]\s|\Aⓐ.*?ⓑ|\A(?-i:[a-h])(?:\.[ivx]{1,4})?:\s",
+    re.DOTALL | re.IGNORECASE,
+)
 """An exercise of parts has an answer for each."""
 _UNIT = (
     r"(?!(?:more|less|fewer|greater|larger|smaller|times|than|of|and|or|if|when|for|in|at|to|the|an?|as|by|with|from|on"
@@ -62,6 +70,8 @@ _CLOSES = re.compile(
 _ANOTHER = re.compile(
     rf"(?:\b(?:is|are)\b|=)\s*(?:\$[^$]+\$|{_VALUE})\s*(?:[,;]|\band\b)\s+(?:and\s+)?[^\W\d]", re.IGNORECASE
 )
+_CLAIMED = re.compile(r"\b(?:claim|hypothesis|evidence)\b", re.IGNORECASE)
+"""Of a test: the value that such a sentence ends in was given."""
 _FOLLOWS = re.compile(r"\b(?:so|then|thus|hence|therefore|since|because|as|if|when)\b", re.IGNORECASE)
 _IS = re.compile(r"\b(?:is|are)\b", re.IGNORECASE)
 
@@ -89,6 +99,7 @@ def short_answer(solution: str | None, labelled: str | None, max_characters: int
 def _stated(text: str, max_characters: int) -> str | None:
     if _PARTS.match(text):
         return None
+    text = _DELIMITERS.sub(lambda found: "$$" if found[1] else "$", text)
     *_, label = [0, *(found.end() for found in _LABEL.finditer(text))]
     text = _ABOUT.sub("", text[label:], count=1) if len(text) <= max_characters else text[label:]
     found = extract_answer(text)
@@ -97,6 +108,8 @@ def _stated(text: str, max_characters: int) -> str | None:
     is_pivot = found.rule == "box" and _IN_MATRIX.search(text)
     if is_pivot or (found.rule == "marker" and not _ends_in(text, found.text or "")):
         answer = None
+    elif found.rule == "marker" and is_prose(_FORMULA.sub(" ", found.text or "")):
+        answer = _conclusion(_REASON.sub("", found.text or "")) or _bare(found.text or "")
     elif found.is_marked:
         answer = _bare(found.text or "")
     elif _is_answer_itself(text, max_characters):
@@ -127,7 +140,7 @@ def _conclusion(text: str) -> str | None:
     whole = _BROKEN_LINE.sub(" ", text.strip())
     sentences = [f" {part}" for part in _SENTENCE_END.split(whole) if part.strip()]
     found = _CLOSES.search(sentences[-1]) if sentences else None
-    if not found or _is_one_of_several(sentences, found):
+    if not found or _CLAIMED.search(sentences[-1]) or _is_one_of_several(sentences, found):
         return None
     return _bare(found["answer"] or found["equation"])
 
@@ -145,12 +158,12 @@ def _is_one_of_several(sentences: list[str], found: re.Match[str]) -> bool:
 def _bare(answer: str) -> str:
     """The answer without the dollar signs of a single formula, the sentence's full stop and the left sides of a chain
     of equations."""
-    answer = answer.strip().rstrip(".;,").strip()
+    answer = _EXCLAMATION.sub("", answer.strip().rstrip(".;,").strip())
     formula = _FORMULA.fullmatch(answer)
     answer = (formula[1] if formula else answer).strip().rstrip(".;,").strip()
     numbers = _SUM.fullmatch(answer)
     if numbers:
         return numbers[1]
     last = answer.rpartition("=")[2].strip()
-    is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>$]|\\\\|\\[lg]e", answer)
+    is_chain = answer.count("=") > 1 and last and not re.search(r"[,;&<>$]|\\\\|\\[lg]eq?(?![a-z])", answer)
     return last if is_chain and last.count("{") == last.count("}") else answer

@@ -38,6 +38,14 @@ _BETWEEN = re.compile(r"\\(?:begin|end)\s*\{[^{}]*\}|\\label\s*\{[^{}]*\}|\\[A-Z
 _OPENS = re.compile(
     r"\\(?:question|item|problem|exercise|part|section|subsection|chapter)\b\*?(?:\[[^\[\]\n]{0,80}\])?|\n\s*\n"
 )
+_HEADING = re.compile(
+    r"\\(?:chapter|(?:sub){0,2}section|(?:sub)?paragraph)\*?\s*\{([^{}\n]{0,120})\}|\\end\s*\{document\}"
+)
+_HEADED = re.compile(
+    r"(?:(exercise|problem|question)\s+[A-Z]?\d[\w.()-]{0,12}|(solution|answer)(?:\s+[A-Z]?\d[\w.()-]{0,12})?)"
+    r"\s*[:.]?(?:\s*\([^()]*\))?",
+    re.I,
+)
 _OPTION = re.compile(r"\[[^\[\]\n]{0,80}\]")
 """An optional argument right after `\\begin{solution}`: a title, points, or room on paper."""
 MAX_EVENTS = 200_000
@@ -61,7 +69,7 @@ class _Piece:
 def read_latex(content: str) -> list[Exercise]:
     """The exercises in order, those without a solution included; TooManyCommands for hostile files."""
     source = _with_macros(_COMMENT.sub("", content.replace("\r\n", "\n")))
-    pieces = _pieces(source, _defined(source))
+    pieces = _pieces(source, _defined(source)) or _headed_pieces(source)
     problems = [piece for piece in pieces if piece.part == "problem"]
     solves = [piece for piece in pieces if piece.part != "problem"]
     found: list[tuple[int, Exercise]] = []
@@ -173,6 +181,20 @@ def _pieces(source: str, named: dict[str, str]) -> list[_Piece]:
             kept.append(piece)
             last[piece.part] = piece.end
     return kept
+
+
+def _headed_pieces(source: str) -> list[_Piece]:
+    r"""Exercises under numbered headings, `\subsection{Exercise 6.1}`, each with a solution under the next heading."""
+    headings = list(_HEADING.finditer(source))
+    ends = [*(heading.start() for heading in headings[1:]), len(source)]
+    found: list[_Piece] = []
+    for heading, end in zip(headings, ends, strict=False):
+        title = _HEADED.fullmatch((heading[1] or "").strip())
+        follows = found and found[-1].part == "problem" and found[-1].end == heading.start()
+        if title and (title[1] or follows):
+            part = "problem" if title[1] else title[2].lower()
+            found.append(_Piece(part, heading.start(), heading.end(), end, end))
+    return found
 
 
 def _after_option(source: str, part: str, inner: int) -> int:
