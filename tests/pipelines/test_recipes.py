@@ -255,7 +255,7 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
         ({"a": "extends: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: laptop.yaml has no such key"),
         ({"a": "extends: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
         ({"a": "first: " + "[" * 50_000}, "more than 100 lists or mappings inside each other"),
-        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, 'key `first` stands here first'),
+        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, "key `first` stands here first"),
         (
             {"a": "base: laptop.yaml\n"},
             "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`",

@@ -275,6 +275,27 @@ def test_code_that_asks_where_it_stands_counts_with_its_place(project):
     assert fingerprints(project)["rl"] != before
 
 
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"a/__init__.py": "from stages.b import x\n", "b/__init__.py": "from stages.a import x\n"},
+        {"a/__init__.py": "from . import x\n"},  # as for a package without `__init__.py`, or compiled code
+        {"a/__init__.py": "import stages.a.x.y as x\n"},
+    ],
+    ids=["two modules", "itself", "ever longer"],
+)
+def test_names_that_modules_hand_round_in_a_circle_end(project, sources):
+    write(project, {f"stages/{name}": text for name, text in sources.items()})
+    before = fingerprints(project)["sft"]
+    edit(
+        project / "stages/sft/loop.py",
+        "def run(c):\n",
+        "def run(c):\n    from stages.a import x\n    x.y()\n",
+    )
+    after = fingerprints(project)["sft"]
+    assert {name for name in before if before[name] != after[name]} == {"run", "references"}
+
+
 def test_a_source_that_does_not_parse_is_named(project):
     (project / "stages/sft/loop.py").write_text("def\n")
     with pytest.raises(UserError, match=r"loop.py line 1 does not parse"):
