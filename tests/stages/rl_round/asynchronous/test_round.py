@@ -107,11 +107,18 @@ def check_round(taught, folder, window=2):
 
 
 def damage_pieces(folder):
-    """Loses the first step's rollouts, and cuts the last step's fates: the journal has both."""
+    """Loses the first step's rollouts, cuts the last step's fates, and flips a bit of the checkpoint's weights.
+
+    The journal has all that it takes to make them again.
+    """
     tables = sorted(folder.glob("state/scratch/rl_round-*/rollouts/*.parquet"))
     tables[0].unlink()
     fates = tables[-1].with_suffix(".json")
     fates.write_bytes(fates.read_bytes()[:-9])
+    [weights] = folder.glob("state/scratch/rl_round-*/step-*/trainer.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(bytes(content))
 
 
 def check_nothing_is_left(process):
@@ -149,7 +156,8 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     """
     params = asynchronous_params(tmp_path / "params.yaml", window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
-    wait_for(lambda: journal_bytes(tmp_path) > 60_000, process)
+    saved = "state/scratch/rl_round-*/step-*/manifest.json"
+    wait_for(lambda: journal_bytes(tmp_path) > 60_000 and list(tmp_path.glob(saved)), process)
     process.kill()
     process.communicate()
     check_nothing_is_left(process)
@@ -159,6 +167,7 @@ def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     process.kill()
     _, said = process.communicate()
     assert process.returncode == -signal.SIGKILL and "going on from step" in said
+    assert "is not used: trainer.safetensors changed since it was written" in said
     process = start(taught, params, tmp_path)
     _, said = process.communicate()
     assert process.returncode == 0, said
