@@ -100,6 +100,12 @@ def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypat
     assert clear_strays(dvc_project) == []
 
 
+def test_parameters_that_are_no_yaml_are_told_before_anything_runs(dvc_project):
+    (dvc_project / "params.yaml").write_text("first: [\n")
+    with pytest.raises(UserError, match=r"params\.yaml is not valid YAML"):
+        clear_strays(dvc_project)
+
+
 def test_retrace_use_exits_2_for_an_unknown_recipe():
     outcome = CliRunner().invoke(app, ["use", "no-such-recipe"])
     assert outcome.exit_code == 2 and "there are" in outcome.stderr and "laptop" in outcome.stderr
