@@ -24,6 +24,7 @@ import yaml
 from pipelines.graph.overrides import dotted, value_at, with_changes, without
 from stages.foundations.errors import UserError
 from stages.foundations.stage_graph import foreach_sections, optional_sections, read_definitions
+from stages.foundations.yaml_text import load_yaml
 
 EXTENDS, WITHOUT = "extends", "without"
 
@@ -166,27 +167,16 @@ def _with_comments(text: str) -> Any:
     """The document as what writes it again as it was; ValueError when it is not valid YAML."""
     from ruamel.yaml.error import YAMLError
 
+    _values(text)  # ruamel reads any depth, until Python gives up
     try:
         return _yaml().load(text)
     except YAMLError as error:
         raise ValueError(str(error)) from None
 
 
-class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """Refuses a key that is there twice, as ruamel does; plain YAML takes the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        twice = [key for key in keys if keys.count(key) > 1]
-        if twice:
-            problem = f'found duplicate key "{twice[0]}"'
-            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
 def _values(text: str) -> Any:
     try:
-        return yaml.load(text, _StrictLoader)
+        return load_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
 

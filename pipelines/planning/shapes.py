@@ -140,7 +140,7 @@ def read_config(path: Path) -> Shape:
     """A transformers config.json. UserError when it is no dense decoder of the Llama family."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is no readable config.json ({error}): name one with --config FILE") from None
     if "num_experts" in config or "num_local_experts" in config or "n_routed_experts" in config:
         raise UserError(f"{path} is a mixture of experts: the formulas here are those of dense decoders")

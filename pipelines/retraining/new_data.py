@@ -29,6 +29,7 @@ from stages.foundations.hashing import stable_hash
 from stages.foundations.scratch import PROJECT
 from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
+from stages.foundations.yaml_text import load_yaml
 
 SNAPSHOTS = "data/snapshots"
 """Where copies of incoming files lie in a retraining's worktree; DVC keeps them."""
@@ -167,7 +168,7 @@ def _problems(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text())
+        content = load_yaml(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
     if not isinstance(content, dict):

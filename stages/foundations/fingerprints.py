@@ -324,8 +324,11 @@ class Project:
                     return kind == said
         return True
 
-    def _find(self, dotted: str) -> set[Address]:
-        """The definitions that a dotted name may be; none for what is not the project's, and for what observes."""
+    def _find(self, dotted: str, asked: frozenset[Address] = frozenset()) -> set[Address]:
+        """The definitions that a dotted name may be; none for what is not the project's, and for what observes.
+
+        `asked`: names that modules import from each other on the way here. One that comes round in a circle is unknown.
+        """
         if not self._is_ours(dotted) or _observes(dotted):
             return set()
         parts = dotted.split(".")
@@ -336,9 +339,12 @@ class Project:
         source = self._source(module)
         if rest and rest[0] in source.definitions:
             return {(module, ALL if source.is_whole else rest[0])}
-        if rest and rest[0] in source.imports:
+        if rest and rest[0] in source.imports and (module, rest[0]) not in asked:
+            asked |= {(module, rest[0])}
             return {
-                one for target in source.imports[rest[0]] for one in self._find(".".join([target, *rest[1:]]))
+                one
+                for target in source.imports[rest[0]]
+                for one in self._find(".".join([target, *rest[1:]]), asked)
             }
         return {(module, ALL)}
 

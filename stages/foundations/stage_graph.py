@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.errors import UserError
+from stages.foundations.params import read_yaml
 from stages.foundations.yaml_text import load_yaml
 
 _ITEM = re.compile(r"\$\{(key|item)((?:\.\w+)*)\}")
@@ -161,12 +162,12 @@ def make_shared_folders(root: Path) -> None:
     """Makes those that are missing: a folder stays away where the branch that writes into it is left out.
 
     DVC warns of each dependency that is an empty folder, so an empty one gets the file `.keep`, provided that
-    .dvcignore keeps that file out of the folder's hash.
+    .dvcignore keeps that file out of the folder's hash. UserError when params.yaml is no YAML.
     """
     params, ignored = root / "params.yaml", root / ".dvcignore"
     is_kept_out = ignored.exists() and KEEP in ignored.read_text(encoding="utf-8").split()
-    given = load_yaml(params.read_bytes()) if params.exists() else None
-    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given or {}):
+    given = read_yaml(params) if params.exists() and params.stat().st_size else {}
+    for folder in shared_folders(read_definitions(root / "dvc.yaml"), given):
         path = root / folder
         path.mkdir(parents=True, exist_ok=True)
         if is_kept_out and not any(path.iterdir()):

@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+DEEPEST = 100
+"""Lists and mappings inside each other. libyaml's own limit is the stack: 30,000 end the process without a word."""
+
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Refuses a key that a mapping has twice: PyYAML takes the last value, and DVC ends with a traceback."""
@@ -30,5 +33,18 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 
 
 def load_yaml(text: str | bytes) -> Any:
-    """The one document of `text`, None when it is empty; yaml.YAMLError when it is no YAML or repeats a key."""
+    """The one document of `text`, None when it is empty.
+
+    yaml.YAMLError when it is no YAML, repeats a key, or holds more than `DEEPEST` lists and mappings inside each other.
+    """
+    depth = 0
+    for event in yaml.parse(text, _Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.composer.ComposerError(
+                None,
+                None,
+                f"more than {DEEPEST} lists or mappings inside each other: remove some",
+                event.start_mark,
+            )
     return yaml.load(text, _Loader)

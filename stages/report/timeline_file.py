@@ -43,7 +43,7 @@ def read_timeline(path: Path) -> Timeline | None:
         return None
     try:
         return _parsed(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{path} is not a timeline ({type(error).__name__}: {error}): delete it and run `dvc repro`"
         ) from None

@@ -100,6 +100,12 @@ def test_nothing_is_looked_at_while_the_graph_is_the_same(dvc_project, monkeypat
     assert clear_strays(dvc_project) == []
 
 
+def test_parameters_that_are_no_yaml_are_told_before_anything_runs(dvc_project):
+    (dvc_project / "params.yaml").write_text("first: [\n")
+    with pytest.raises(UserError, match=r"params\.yaml is not valid YAML"):
+        clear_strays(dvc_project)
+
+
 def test_retrace_use_exits_2_for_an_unknown_recipe():
     outcome = CliRunner().invoke(app, ["use", "no-such-recipe"])
     assert outcome.exit_code == 2 and "there are" in outcome.stderr and "laptop" in outcome.stderr
@@ -254,7 +260,8 @@ def test_what_is_in_use_is_whole_and_resolving_twice_gives_the_same_bytes(dvc_pr
         ({"a": "extends: laptop.yaml\nwithout: [sfft]\n"}, "recipe a: sfft: laptop.yaml has no such key"),
         ({"a": "extends: laptop.yaml\nfirst.x: 1\n"}, "recipe a: first.x: laptop.yaml has no such key"),
         ({"a": "extends: [laptop.yaml\n"}, "pipelines/recipes/a.yaml is not valid YAML"),
-        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, 'found duplicate key "first"'),
+        ({"a": "first: " + "[" * 50_000}, "more than 100 lists or mappings inside each other"),
+        ({"a": "extends: laptop.yaml\nfirst: 1\nfirst: 2\n"}, "key `first` stands here first"),
         (
             {"a": "base: laptop.yaml\n"},
             "`base: laptop.yaml` is the old spelling: write `extends: laptop.yaml`",

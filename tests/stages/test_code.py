@@ -27,10 +27,24 @@ SOURCES = {
     "stages/engines/unused.py": "import nothing\n",
     "stages/foundations/seeds.py": "SEED = 1\nSALT = 2\n",
     "stages/foundations/files.py": "def write(): pass\n",
+    "stages/foundations/job.py": "def read_job(): pass\n",
     "stages/grade/run.py": "def main(): pass\n",
     "stages/grade/stage.py": "STAGE = 2\n",
 }
-SFT = {"run", "train", "Trainer", "SEED", "work", "write", "WARM", "cosine", "main", "STAGE", "page.html"}
+SFT = {
+    "run",
+    "train",
+    "Trainer",
+    "SEED",
+    "work",
+    "write",
+    "WARM",
+    "cosine",
+    "main",
+    "STAGE",
+    "read_job",
+    "page.html",
+}
 """What the stage reaches, besides what its modules do as programs."""
 STAGE = "STAGE = 1\n"
 BUILD = """
@@ -86,7 +100,7 @@ def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(proje
     found = fingerprints(project)
     assert sorted(found) == ["grade", "sft"]
     assert set(found["sft"]) == {*SFT, "worker", "references"}
-    assert set(found["grade"]) == {"main", "STAGE", "references"}
+    assert set(found["grade"]) == {"main", "STAGE", "read_job", "references"}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +115,14 @@ def test_every_way_to_use_a_definition_is_followed_and_nothing_else_counts(proje
 )
 def test_of_alternatives_only_the_chosen_one_counts(project, params, alternatives):
     write(project, CHOICE)
-    found = set(fingerprints(project, params)["rl"]) - {"main", "references", "build", "always", "chosen"}
+    found = set(fingerprints(project, params)["rl"]) - {
+        "main",
+        "read_job",
+        "references",
+        "build",
+        "always",
+        "chosen",
+    }
     assert {name for name in found if name.islower() or name == "X"} == alternatives
 
 
@@ -145,7 +166,7 @@ def test_what_observes_and_what_only_it_uses_does_not_count(project):
             "def main():\n    track(stages.observers.counting.X, NAME, stages.observe.LEVEL)\n",
         },
     )
-    assert set(fingerprints(project)["rl"]) == {"X", "NAME", "main", "STAGE", "references"}
+    assert set(fingerprints(project)["rl"]) == {"X", "NAME", "main", "STAGE", "read_job", "references"}
 
 
 @pytest.mark.parametrize(
@@ -281,6 +302,27 @@ def test_code_that_asks_where_it_stands_counts_with_its_place(project):
     (project / "stages/rl/here.py").rename(project / "stages/rl/there.py")
     edit(project / "stages/rl/run.py", "stages.rl.here", "stages.rl.there")
     assert fingerprints(project)["rl"] != before
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        {"a/__init__.py": "from stages.b import x\n", "b/__init__.py": "from stages.a import x\n"},
+        {"a/__init__.py": "from . import x\n"},  # as for a package without `__init__.py`, or compiled code
+        {"a/__init__.py": "import stages.a.x.y as x\n"},
+    ],
+    ids=["two modules", "itself", "ever longer"],
+)
+def test_names_that_modules_hand_round_in_a_circle_end(project, sources):
+    write(project, {f"stages/{name}": text for name, text in sources.items()})
+    before = fingerprints(project)["sft"]
+    edit(
+        project / "stages/sft/loop.py",
+        "def run(c):\n",
+        "def run(c):\n    from stages.a import x\n    x.y()\n",
+    )
+    after = fingerprints(project)["sft"]
+    assert {name for name in before if before[name] != after[name]} == {"run", "references"}
 
 
 def test_a_source_that_does_not_parse_is_named(project):

@@ -129,7 +129,7 @@ def test_a_killed_stage_ends_with_the_bytes_of_an_undisturbed_one(stage, miniatu
     ):  # there is less left to do, so it may end before
         command()
     assert stage == "generate" or f"{stage}: going on from step" in capfd.readouterr().err
-    for name in STAGES[stage][3].values():
+    for name in STAGES[stage][2].values():
         assert dvc_md5(tmp_path / name) == dvc_md5(whole / stage / name), name
     assert not list((tmp_path / "state").glob("scratch/*/*"))
 

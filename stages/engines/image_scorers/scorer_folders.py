@@ -37,7 +37,7 @@ def load_trainable_scorer(folder: Path) -> ImageScorer:
         tokenizer = Tokenizer.from_buffer((folder / TOKENIZER).read_bytes())
         scorer = ImageScorer(config, tokenizer)
         fill(scorer, load_file(folder / WEIGHTS))
-    except (OSError, ValueError, ValidationError, SafetensorError, KeyError) as error:
+    except (OSError, ValueError, ValidationError, SafetensorError, KeyError, RecursionError) as error:
         raise UserError(
             f"{folder} is not a scorer ({error}): `dvc repro scorer_base` makes one, docs/reward-models.md says how "
             "released weights become one"

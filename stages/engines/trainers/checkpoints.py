@@ -34,10 +34,11 @@ class Checkpoints:
     def __init__(self, scratch: Path) -> None:
         self.scratch = scratch
 
-    def latest(self, ranks: Ranks = ALONE) -> tuple[int, Path] | None:
+    def latest(self, ranks: Ranks = ALONE, told: list[str] | None = None) -> tuple[int, Path] | None:
         """Step and folder of the last checkpoint whose files are what was written, or None; others are named.
 
-        Collective: every rank verifies the files that are its own.
+        Collective: every rank verifies the files that are its own. `told` gets what is said of the others, for a
+        process whose output nobody sees.
         """
         found = sorted(self.scratch.glob("step-*"), reverse=True)
         for folder in ranks.broadcast(found):
@@ -45,10 +46,13 @@ class Checkpoints:
             if not damage:
                 return int(folder.name.removeprefix("step-")), folder
             if ranks.rank == 0:
-                say(
+                line = (
                     f"WARNING: checkpoint {folder} is not used: {'; '.join(damage)}. The run goes on from the one "
                     "before, if any"
                 )
+                say(line)
+                if told is not None:
+                    told.append(line)
         return None
 
     def newest(self) -> Path | None:

@@ -35,6 +35,7 @@ from stages.foundations.errors import UserError
 
 BUCKET_ELEMENTS = 100_000_000
 """Gradients reduced at once; DeepSpeed's own 500 million would take 2 GB beside a small policy."""
+LINEAR = torch.nn.functional.linear
 
 
 class DeepspeedTrainer(Generic[Batch, Outputs]):
@@ -279,6 +280,7 @@ class DeepspeedTrainer(Generic[Batch, Outputs]):
         A sampler in the same process that was made later is to be closed before.
         """
         self._engine.destroy()
+        torch.nn.functional.linear = LINEAR  # ZeRO 3 has put its own in the place, which rounds otherwise
         del self._engine, self.model
         self._group.leave()
 

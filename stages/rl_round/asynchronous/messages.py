@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Standing:
     """Steps that are in its weights: their version."""
     last_row: dict[str, float]
     """Of the last of them; empty before the first."""
+    told: Sequence[str] = ()
+    """Lines for who watches the log. What an actor prints itself is lost in Ray's."""
 
 
 @dataclass(frozen=True)

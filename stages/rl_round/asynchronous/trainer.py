@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from stages.engines.policies.language_model import language_model
@@ -54,12 +54,13 @@ class RoundTrainer:
         """Prompt and response of each: the first that it trains on. What a policy would not say has log-probs so small
         that float sums in another order look like other weights. Version 0 has none: every replica has read it."""
         self._checkpoints = Checkpoints(task.scratch)
-        self._standing = Standing(0, {})
-        found = self._checkpoints.latest(trainer)
+        self._standing, told = Standing(0, {}), list[str]()
+        found = self._checkpoints.latest(trainer, told)
         if found:
             trainer.load_checkpoint(found[1])
             self._standing = Standing(**json.loads((found[1] / ROUND_FILE).read_text(encoding="utf-8")))
             self._probe = json.loads((found[1] / PROBE_FILE).read_text(encoding="utf-8"))
+        self._standing = replace(self._standing, told=told)
         self._publish()
 
     def standing(self) -> Standing:

@@ -114,6 +114,8 @@ class Trainers:
     def _take_standing(self, standing: Standing) -> Trained | None:
         self._is_starting, self.is_up = False, True
         self.steps_done = standing.steps_done
+        for line in standing.told:
+            say(line)
         if standing.steps_done <= self._told:
             return None
         # The hub, or this trainer, was killed between the checkpoint and the word of it.

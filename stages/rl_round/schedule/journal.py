@@ -191,8 +191,7 @@ def _cut_torn_end(folder: Path) -> None:
 def _damaged(path: Path, offset: int) -> UserError:
     return UserError(
         f"{path} has a damaged record at byte {offset}, and records after it: the disk or another program has changed "
-        f"it. Put the file back as it was, or remove the folder {path.parent}: what it holds is then sampled again, "
-        "from the last checkpoint on"
+        f"it. Put the file back as it was, or remove the folder {path.parent}: the round then starts again"
     )
 
 
@@ -214,7 +213,7 @@ def _refuse_gaps(folder: Path) -> None:
         if following != one + 1:
             raise UserError(
                 f"{_path(folder, one + 1)} is missing, and a later part of the journal is there. Put the file back, "
-                f"or remove the folder {folder}: what it holds is then sampled again, from the last checkpoint on"
+                f"or remove the folder {folder}: the round then starts again"
             )
 
 

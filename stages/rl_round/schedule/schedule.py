@@ -177,7 +177,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, text in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         try:
             line = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _torn(path, number, str(error)) from None
         if not isinstance(line, dict):
             raise _torn(path, number, "it is no mapping")

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None, reason="DeepSpeed is not installed"
 )
 ROOT = Path(__file__).resolve().parents[3]
+LINEAR = torch.nn.functional.linear
 TORCH = TorchTrainerParams(
     kind="torch",
     device="cpu",
@@ -171,6 +172,9 @@ def test_one_process_needs_no_launcher(policy, reference, zero_stage, dtype):
         torch.testing.assert_close(weight.float(), weights[name], atol=exactness, rtol=0, msg=name)
     trainer.close()
     assert not torch.distributed.is_initialized()
+    assert (
+        torch.nn.functional.linear is LINEAR
+    )  # else every model of this process rounds otherwise from now on
 
 
 @pytest.mark.parametrize("loaded", ["all of it", "none of it", "a part that failed"])

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 
 import pytest
 
@@ -273,12 +274,6 @@ def lose_step(pieces):
         (pieces / name).unlink()
 
 
-def flip_bit(pieces):
-    content = bytearray((pieces / "000000001.parquet").read_bytes())
-    content[len(content) // 2] ^= 1
-    (pieces / "000000001.parquet").write_bytes(bytes(content))
-
-
 def change_value(pieces):
     """As a flipped bit does that Parquet itself does not notice."""
     frame = read_table(pieces / "000000002.parquet", ROLLOUT)
@@ -309,7 +304,13 @@ def kill_after_three_steps(monkeypatch):
     monkeypatch.setattr(training_step, "update_policy", killed)
 
 
-def test_a_damaged_piece_of_the_rollouts_changes_no_result(taught, tmp_path, monkeypatch, capfd):
+def flip_bit(name, pieces):
+    content = bytearray((pieces.parent / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (pieces.parent / name).write_bytes(bytes(content))
+
+
+def test_a_damaged_file_of_the_scratch_folder_changes_no_result(taught, tmp_path, monkeypatch, capfd):
     """The round starts again from a checkpoint that is whole: with one checkpoint kept, from the beginning."""
     params = write_params(tmp_path / "params.yaml", {"rl_rounds.rl_1.steps": 5})
     monkeypatch.setenv("RETRACE_STATE", str(tmp_path / "state"))
@@ -318,8 +319,13 @@ def test_a_damaged_piece_of_the_rollouts_changes_no_result(taught, tmp_path, mon
         kill_after_three_steps(patch)
         main(rl_flags(taught, params, tmp_path / "killed"))
     capfd.readouterr()
-    for damage in (None, lose_rollouts, lose_step, flip_bit, change_value, cut_fates, swap_steps):
-        name = damage.__name__ if damage else "none"
+    [scratch] = tmp_path.glob("state/scratch/rl_round-*")
+    files = [*scratch.glob("rollouts/000000001.*"), *scratch.glob("step-*/*")]
+    flips = [partial(flip_bit, str(file.relative_to(scratch))) for file in files]
+    assert len(flips) > 5
+    damages = [None, lose_rollouts, lose_step, change_value, cut_fates, swap_steps, *flips]
+    for number, damage in enumerate(damages):
+        name = f"{number}-{damage.args[0] if damage in flips else damage}".replace("/", "-")
         monkeypatch.setenv("RETRACE_STATE", str(tmp_path / name / "state"))
         shutil.copytree(tmp_path / "state", tmp_path / name / "state")
         [pieces] = (tmp_path / name).glob("state/scratch/rl_round-*/rollouts")

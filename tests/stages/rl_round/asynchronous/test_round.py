@@ -123,26 +123,35 @@ def check_round(taught, folder, window=2):
     return json.loads((folder / "out/rl_1.json").read_text())
 
 
-def cut_journal(folder, steps):
-    """What a kill leaves that comes while step `steps` + 1 is drawn, before the first checkpoint."""
+def cut_journal(folder):
+    """What a kill leaves that comes just behind the first checkpoint; returns its step."""
     [scratch] = folder.glob("state/scratch/rl_round-*")
-    for checkpoint in scratch.glob("step-*"):
-        shutil.rmtree(checkpoint)
+    step = min(int(checkpoint.name.rpartition("-")[2]) for checkpoint in scratch.glob("step-*"))
     with Journal(scratch / "journal") as journal:
         records = list(journal.records())
         kinds = [record["kind"] for record in records]
-        last = [place for place, kind in enumerate(kinds) if kind == "stepped"][steps - 1]
+        last = [place for place, kind in enumerate(kinds) if kind == "stepped"][step - 1]
         journal.clear()
-        for record in records[: kinds.index("finished", last) + 1]:
+        for record in records[
+            : kinds.index("finished", last) + 1 if "finished" in kinds[last:] else last + 1
+        ]:
             journal.append(record)
+    return step
 
 
 def damage_pieces(folder):
-    """Loses the first step's rollouts, and cuts the last step's fates: the journal has both."""
+    """Loses the first step's rollouts, cuts the last step's fates, and flips a bit of the checkpoint's weights.
+
+    The journal has all that it takes to make them again.
+    """
     tables = sorted(folder.glob("state/scratch/rl_round-*/rollouts/*.parquet"))
     tables[0].unlink()
     fates = tables[-1].with_suffix(".json")
     fates.write_bytes(fates.read_bytes()[:-9])
+    [weights] = folder.glob("state/scratch/rl_round-*/step-*/trainer.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(bytes(content))
 
 
 def check_nothing_is_left(process):
@@ -177,21 +186,23 @@ def test_a_round_whose_actors_are_killed_ends_and_replays(taught, tmp_path):
 def test_a_round_that_is_killed_goes_on_from_its_journal(taught, tmp_path):
     """With a window of zero: fed with its trajectories, the synchronous loop gives the same weights.
 
-    Nothing can be drawn after the first kill until the trainer has repeated the steps behind its checkpoint. The second
-    comes when the outputs are written, while Ray's processes end.
+    The checkpoint is damaged, so nothing can be drawn after the first kill until the trainer has repeated all steps.
+    The second kill comes when the outputs are written, while Ray's processes end.
     """
     params = asynchronous_params(tmp_path / "params.yaml", 1, window=0, repack={"kind": "none"})
     process = start(taught, params, tmp_path)
-    wait_for(lambda: journal_bytes(tmp_path) > 60_000, process, tmp_path)
+    saved = "state/scratch/rl_round-*/step-*/manifest.json"
+    wait_for(lambda: journal_bytes(tmp_path) > 60_000 and list(tmp_path.glob(saved)), process, tmp_path)
     process.kill()
     process.wait()
     check_nothing_is_left(process)
-    cut_journal(tmp_path, steps=3)
+    step = cut_journal(tmp_path)
     damage_pieces(tmp_path)
     process = start(taught, params, tmp_path)
     wait_for(lambda: (tmp_path / "out/rl_1.json").exists(), process, tmp_path)
     process.kill()
-    assert process.wait() == -signal.SIGKILL and "going on from step 3, with" in said(tmp_path)
+    assert process.wait() == -signal.SIGKILL and f"going on from step {step}, with" in said(tmp_path)
+    assert "is not used: trainer.safetensors changed since it was written" in said(tmp_path)
     process = start(taught, params, tmp_path)
     wait_for_end(process, tmp_path)
     assert f"going on from step {STEPS}, with" in said(tmp_path)
