@@ -175,9 +175,10 @@ def write_many_pages(path):
     ],
 )
 def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
-    folder, tmp_path, write, limits, told
+    folder, tmp_path, write, limits, told, monkeypatch
 ):
     """A table without it would be cached as the whole one."""
+    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 60_000.0)  # of a millisecond, on a loaded machine
     work, before = tmp_path / "work", psutil.Process().children()
     extract_shards(find_shards(folder)[:1], work, PARAMS)
     write(folder / "1.parquet")
