@@ -33,13 +33,11 @@ from typing import Any
 import psutil
 import yaml
 
-from pipelines.graph.resolved_recipes import recipe_text
+from pipelines.graph.recipes import recipe_text
 from stages.foundations.files import sha256_of
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import ROLLOUT, read_table
 from stages.observe.progress import say
-from stages.rl_round.schedule.journal import Journal
-from stages.rl_round.schedule.records import Finished, Issued, record_from_json
+from stages.rl_round.asynchronous.journal import Finished, Issued, Journal, record_from_json
 
 PROJECT = Path(__file__).resolve().parents[1]
 ACTORS = {"replica": "ReplicaActor", "relay": "Relay", "trainer": "TrainerActor"}

@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.simulating.devices import simulate_devices
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.observe.progress import say
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables import PROBLEM
 from stages.observe.command import run_stage
 
 CONTENDERS = {
@@ -100,7 +100,7 @@ def main() -> None:
 def read_problems(settings: Settings) -> list[dict[str, Any]]:
     """Rows of the problem table for all turns, in turn order; the table is gone through again when it is short."""
     from stages.foundations.seeds import endless_order
-    from stages.foundations.tables.table import read_table, require_rows
+    from stages.foundations.tables import read_table, require_rows
 
     path = Path(settings.problems)
     rows = require_rows(read_table(path, PROBLEM), path, "run `make repro`").to_dict("records")

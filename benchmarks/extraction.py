@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from stages.extract_web.running.extraction import extract_page
+from stages.extract_web.extraction import extract_page
 
 BOOKS = ("algebra_trigonometry", "statistics")
 DOCUMENTS = {

@@ -34,8 +34,7 @@ from numpy.typing import NDArray
 from scipy.special import betaincinv, ndtr
 from scipy.stats import binom
 
-from stages.algorithms.comparisons import compare_paired
-from stages.algorithms.estimators import Interval, paired_bootstrap, pass_at_k, with_width
+from stages.algorithms.estimators import Interval, compare_paired, paired_bootstrap, pass_at_k, with_width
 
 LOWEST = 0.94
 PROBLEMS = (30, 50, 100, 300, 1000, 2000)

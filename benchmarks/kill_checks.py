@@ -115,7 +115,7 @@ def stage_runs(state: Path) -> list[Any]:
 
 def completed_executions(state: Path) -> Counter[str]:
     """Executions that ended as FINISHED in kept logs, by stage hash; the log of one may hold another before it."""
-    from stages.observe.kept_logs import kept_logs, read_log
+    from stages.observe.mlflow_uploader import kept_logs, read_log
 
     found: Counter[str] = Counter()
     for place in kept_logs(state):

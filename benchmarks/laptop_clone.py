@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import yaml
 
-from pipelines.graph.resolved_recipes import recipe_text
+from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import end_groups
 from stages.foundations.errors import UserError
 from tests.fakes.miniature import LAPTOP, output_hashes, use_miniature

@@ -21,15 +21,13 @@ from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
-from stages.foundations.params import load_section
-from stages.foundations.prompts import PromptParams
-from stages.rl_round.loop.step_metrics import step_metrics
-from stages.rl_round.loop.weight_sync_check import WeightSyncCheck
-from stages.rl_round.params.drawing import NoDynamicSampling
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.grouping import draw_groups
+from stages.foundations.params import PromptParams, load_section
+from stages.rl_round.loop.training_step import step_metrics
+from stages.rl_round.loop.weight_sync import WeightSyncCheck
+from stages.rl_round.methods import NoDynamicSampling
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.group_drawing import ProblemDraw, draw_groups
 from stages.rl_round.rollouts.records import Batch, Problem
-from stages.rl_round.rollouts.sampling import ProblemDraw
 from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy
 
 CPU = {"device": "cpu", "dtype": "float32"}

@@ -32,11 +32,11 @@ from benchmarks.gpu.engines import mean_loss
 from benchmarks.gpu.measuring import Bench
 from benchmarks.gpu.shapes import micro_batch, random_trainer
 from pipelines.planning.memory import CONTEXT_BYTES, training_memory
-from pipelines.planning.shapes import Shape, named_shape
+from pipelines.planning.sizes import Shape, named_shape
 from stages.algorithms import token_statistics
 from stages.engines.policies.packing import ResponseBatch
-from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import TorchTrainerParams
+from stages.engines.trainers.torch_trainer import allocate_state
 
 MOST = 0.15
 

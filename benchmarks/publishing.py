@@ -21,9 +21,8 @@ import torch
 
 from stages.engines.distributed.ray_session import ray_session, this_node
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.replicas.fleet import Fleet, Reported
-from stages.engines.replicas.messages import Orders
-from stages.engines.replicas.placement import ReplicaSpec
+from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
+from stages.engines.replicas.replica import Orders
 
 TENSORS = 40
 

@@ -13,12 +13,10 @@ from stages.engines.policies.policy_folders import load_policy
 from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
-from stages.engines.samplers.protocol import Sampler, SamplingSettings
-from stages.engines.samplers.sampling import sample_prompts
-from stages.foundations.params import load_section
-from stages.foundations.prompts import PromptParams
+from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
+from stages.foundations.params import PromptParams, load_section
 from stages.foundations.seeds import derive_seed
-from stages.rl_round.params.rl import RlParams
+from stages.rl_round.params import RlParams
 
 
 class Task:

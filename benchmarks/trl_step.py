@@ -19,15 +19,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 from benchmarks.contender import Channel, Settings, read_problems
 from stages.engines.policies.policy_folders import load_policy
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.params import load_section
-from stages.foundations.prompts import PlainPrompt, PromptParams, format_problem
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.params.update import GroupNormalized
-from stages.rl_round.rollouts.scoring import make_rollout
+from stages.foundations.params import PlainPrompt, PromptParams, format_problem, load_section
+from stages.rl_round.methods import GroupNormalized
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.group_drawing import make_rollout
 
 COLOCATED = {
     "use_vllm": True,

@@ -10,20 +10,19 @@ import typer
 from typer.core import TyperGroup
 
 from pipelines.ablating.command import ablate
-from pipelines.annotating.command import annotations
+from pipelines.commands.annotating import annotations
+from pipelines.commands.doctor import doctor
+from pipelines.commands.explaining import explain
 from pipelines.commands.extracting import extract
-from pipelines.commands.grading import grade
-from pipelines.commands.grading_agreement import agreement
+from pipelines.commands.grading import agreement, grade
+from pipelines.commands.mirroring import mirror
+from pipelines.commands.verifying import verify
 from pipelines.comparing.command import compare
-from pipelines.doctor.command import doctor
-from pipelines.explaining.command import explain
-from pipelines.mirroring.command import mirror
 from pipelines.planning.command import plan
-from pipelines.retraining.rollback import rollback
+from pipelines.retraining.champion import rollback
 from pipelines.simulating.command import simulate
-from pipelines.verifying.command import verify
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.observe.command import storage_failure
 
 WITHOUT_PROJECT = tuple(command.__name__ for command in (grade, agreement, extract))
@@ -85,8 +84,7 @@ def _clone_around() -> Path | None:
 @app.command()
 def use(recipe: Annotated[str, typer.Argument(help="a name in pipelines/recipes/, without .yaml")]) -> None:
     """Take a recipe into use: params.yaml becomes the whole of it, what its base says included."""
-    from pipelines.graph.params_lock import recipe_in_use
-    from pipelines.graph.recipes import clear_strays, stages_left_out
+    from pipelines.graph.recipes import clear_strays, recipe_in_use, stages_left_out
 
     try:
         with recipe_in_use(PROJECT, recipe, lambda line: typer.echo(line, err=True)):
@@ -110,7 +108,7 @@ def graph(
     ] = False,
 ) -> None:
     """Write dvc.yaml from what the stages declare (stages/NAME/stage.py). Other entries and comments stay."""
-    from pipelines.graph.dvc_yaml import updated_graph, write_graph
+    from pipelines.graph.schema import updated_graph, write_graph
 
     changed = updated_graph(PROJECT)[1] if check else write_graph(PROJECT)
     names = ", ".join(changed)

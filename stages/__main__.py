@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.job import read_job
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about, declared_stage
 from stages.observe.command import run_stage
 from stages.observe.quick_imports import quick_imports

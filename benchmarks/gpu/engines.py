@@ -14,14 +14,13 @@ from torch import Tensor
 
 from benchmarks.gpu.measuring import Bench, Row
 from benchmarks.gpu.shapes import micro_batch, random_model, random_trainer, shape_of, trainer_params
-from pipelines.planning.devices import find_gpu
 from pipelines.planning.memory import CONTEXT_BYTES, training_memory
+from pipelines.planning.sizes import find_gpu
 from stages.algorithms.token_statistics import token_statistics
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.statistics import PolicyStatistics
 from stages.engines.samplers.params import TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
 
 PROJECT = Path(__file__).resolve().parents[2]

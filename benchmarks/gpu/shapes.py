@@ -9,14 +9,13 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gpu.measuring import Bench
-from pipelines.planning.shapes import PUBLISHED, Shape
-from stages.engines.policies.base_policies import train_tokenizer
+from pipelines.planning.sizes import PUBLISHED, Shape
 from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
+from stages.engines.policies.policy_folders import train_tokenizer
 from stages.engines.policies.statistics import policy_statistics
 from stages.engines.trainers.build import build_trainer
-from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
-from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.protocol import TrainedModel, Trainer
 
 PROMPT_TOKENS, SEQUENCE_TOKENS = 50, 512
 OPTIMIZER = AdamwParams(kind="adamw", learning_rate=1e-6, beta1=0.9, beta2=0.95, weight_decay=0.0)

@@ -12,10 +12,9 @@ from benchmarks.contender import Settings
 from benchmarks.gpu.measuring import Bench, Row
 from benchmarks.gpu.shapes import shape_of, trainer_params, write_policy
 from benchmarks.rl_step import Contender
-from pipelines.graph.resolved_recipes import read_recipe
-from stages.foundations.scratch import PROJECT
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import write_table
+from pipelines.graph.recipes import read_recipe
+from stages.foundations.machine import PROJECT
+from stages.foundations.tables import PROBLEM, write_table
 
 NAME = "Qwen2.5-0.5B"
 

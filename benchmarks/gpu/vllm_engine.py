@@ -14,8 +14,7 @@ from benchmarks.gpu.shapes import random_model, shape_of, write_policy
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.statistics import policy_statistics
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.samplers.vllm_sampler import VllmSampler
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT, state_folder
+from stages.foundations.machine import PROJECT, state_folder
 
 
 def ablate(
@@ -62,7 +62,7 @@ def ablate(
             keep,
         )
         if not name and markdown:
-            from pipelines.ablating.claims import show_claims
+            from pipelines.ablating.writing import show_claims
 
             typer.echo(show_claims(PROJECT, state_folder()), nl=False)
         elif not name:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipelines.graph.resolved_recipes import recipe_names
+from pipelines.graph.recipes import recipe_names
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams, read_yaml, validate_section
 

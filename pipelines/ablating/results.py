@@ -1,23 +1,38 @@
 """Seed means, differences with two intervals, and the verdict on what the paper claims.
 
 Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and compared over
-problems (stages/algorithms/comparisons.py), which says whether the difference would stand with other problems, for
+problems (stages/algorithms/estimators.py), which says whether the difference would stand with other problems, for
 these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it would stand if
 everything were trained again; with three seeds it is wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
+import pandas
 
-from pipelines.ablating.definition import Ablation, Comparison
-from stages.algorithms.comparisons import compare_paired, seed_interval
-from stages.algorithms.estimators import Interval
+from pipelines.ablating.definition import (
+    Ablation,
+    Comparison,
+    CurveMean,
+    Metric,
+    Score,
+    StepsToReach,
+    TokensToReach,
+    resolve,
+)
+from pipelines.ablating.plan import PlannedRun, applies, scores_policy
+from stages.algorithms.estimators import Interval, compare_paired, pass_at_k, seed_interval
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder, write_json
 
 Verdict = Literal["agrees", "leans for", "not separated", "leans against", "disagrees", "not tried"]
 
@@ -208,3 +223,140 @@ def spent_to_reach(
     smooth = numpy.convolve(accuracies, numpy.full(window, 1 / window), mode="valid")
     reached = numpy.flatnonzero(smooth >= goal)
     return float(numpy.cumsum(spent)[reached[0] + window - 1]) if len(reached) else None
+
+
+def measure(ablation: Ablation, places: Mapping[PlannedRun, Path]) -> dict[str, dict[str, Measured]]:
+    """Metric -> variant -> what its finished runs measured. UserError names a metric that a run does not have."""
+    measured: dict[str, dict[str, Measured]] = {}
+    for name, metric in ablation.metrics.items():
+        for run, place in places.items():
+            own = measured.setdefault(name, {}).setdefault(run.variant, Measured({}, {}))
+            policy = ablation.policy_of(run.variant)
+            if not applies(metric, policy, run.params):
+                own.by_seed[run.seed] = None
+                continue
+            try:
+                own.by_seed[run.seed] = _value(metric, policy, place)
+            except (KeyError, OSError) as error:
+                raise UserError(f"ablation {ablation.name}, metrics.{name}: {place} has no {error}") from None
+            if scores_policy(metric, policy, run.params) and (
+                scores := _scores_of_problems(metric, policy, place)
+            ):
+                own.problems[run.seed] = scores
+    return measured
+
+
+def _value(metric: Metric, policy: str, place: Path) -> float | None:
+    file = resolve(metric.file, policy)
+    match metric:
+        case Score():
+            return read_metrics(place, file)[metric.key]
+        case CurveMean():
+            values = read_curve(place, file)[metric.column].dropna()
+            chosen = values if metric.last_steps is None else values.tail(metric.last_steps)
+            return float(chosen.mean()) if len(chosen) else None
+        case TokensToReach() | StepsToReach():
+            curve = read_curve(place, file)
+            accuracies, tokens = curve["accuracy/mean"].to_list(), curve["tokens/sampled"].to_list()
+            spent = tokens if isinstance(metric, TokensToReach) else [1] * len(tokens)
+            return spent_to_reach(accuracies, spent, metric.accuracy, metric.window_steps)
+
+
+def _scores_of_problems(metric: Score, policy: str, place: Path) -> dict[str, float]:
+    """Problem -> score, for accuracies; empty for what else is said of a benchmark."""
+    benchmark, _, quantity = metric.key.partition("/")
+    is_greedy = quantity == "greedy"
+    if not is_greedy and not quantity.startswith(("avg_at_", "pass_at_")):
+        return {}
+    verdicts = read_verdicts(place, policy)
+    own = verdicts[
+        (verdicts["benchmark"] == benchmark) & (verdicts["mode"] == ("greedy" if is_greedy else "sampled"))
+    ]
+    correct = (own["verdict"] == "correct").groupby(own["problem_id"])
+    if not quantity.startswith("pass_at_"):
+        return correct.mean().to_dict()
+    return _pass_rates(correct, int(quantity.removeprefix("pass_at_")))
+
+
+def _pass_rates(correct: Any, k: int) -> dict[str, float]:
+    counts: pandas.DataFrame = correct.agg(["count", "sum"])
+    return dict(
+        zip(
+            counts.index, numpy.atleast_1d(pass_at_k(counts["count"], counts["sum"], k)).tolist(), strict=True
+        )
+    )
+
+
+KEPT = ("metrics", "curves", "verdicts")
+
+
+def ablation_folder(state: Path, name: str) -> Path:
+    """Where worktrees, logs and results of an ablation lie."""
+    return state / "ablations" / name
+
+
+def record_folder(state: Path, name: str, run: PlannedRun) -> Path:
+    return ablation_folder(state, name) / "results" / run.name
+
+
+def keep_results(checkout: Path, place: Path, run: PlannedRun, about: dict[str, Any]) -> None:
+    """Copies what the targets made out of the worktree. UserError when a target left nothing."""
+    with replace_folder(place) as folder:
+        for name in ("params.yaml", "dvc.lock"):
+            shutil.copy2(checkout / name, folder / name)
+        for kind in KEPT:
+            if (checkout / "data" / kind).is_dir():
+                shutil.copytree(
+                    checkout / "data" / kind, folder / kind, ignore=shutil.ignore_patterns(".gitignore")
+                )
+        for target in run.targets:
+            if not (folder / "metrics" / f"{target.replace('@', '/')}.json").exists():
+                raise UserError(f"DVC ended well and left no metrics of {target}")
+        write_json(folder / "run.json", about)
+
+
+def read_record(place: Path) -> dict[str, Any] | None:
+    """What `run.json` says; None where there is no finished run."""
+    file = place / "run.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def finished(
+    state: Path, name: str, run: PlannedRun, code: Mapping[str, str] | None
+) -> dict[str, Any] | None:
+    """The record of the run if it has these parameters and (unless None) ran these definitions."""
+    record = read_record(record_folder(state, name, run))
+    if record is None or record["params_hash"] != run.params_hash:
+        return None
+    return record if code in (None, record.get("code")) else None
+
+
+def is_one_code(records: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether no two runs had a definition in different versions; what only one of them runs does not matter."""
+    versions: dict[str, str] = {}
+    return all(
+        versions.setdefault(name, digest) == digest
+        for record in records
+        for name, digest in record.get("code", {}).items()
+    )
+
+
+def seconds_of_others(state: Path, name: str, runs: Iterable[PlannedRun]) -> list[float]:
+    """Times of finished runs that found their shared stages in the cache."""
+    records = [finished(state, name, run, None) for run in runs]
+    return [record["seconds"] for record in records if record and not record["made_shared_stages"]]
+
+
+def read_metrics(place: Path, file: str) -> dict[str, float]:
+    """A metric file of a finished run."""
+    return json.loads((place / "metrics" / f"{file}.json").read_text())
+
+
+def read_curve(place: Path, file: str) -> pandas.DataFrame:
+    """A curve of a finished run."""
+    return pandas.read_csv(place / "curves" / f"{file}.csv")
+
+
+def read_verdicts(place: Path, policy: str) -> pandas.DataFrame:
+    """The verdicts on a policy's responses."""
+    return pandas.read_parquet(place / "verdicts" / f"{policy}.parquet")

@@ -3,21 +3,57 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
 
 from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
-from pipelines.ablating.packing import jobs_that_fit, this_machine, wants_one_gpu
-from pipelines.ablating.plan import PlannedRun, expected_seconds, plan_runs, told_plan
-from pipelines.ablating.records import ablation_folder, finished, seconds_of_others
-from pipelines.ablating.runner import Settings, run_pending
-from pipelines.ablating.settings import check_ablation
+from pipelines.ablating.plan import (
+    PlannedRun,
+    check_ablation,
+    expected_seconds,
+    in_order,
+    leading,
+    next_run,
+    plan_runs,
+    told_plan,
+)
+from pipelines.ablating.results import (
+    ablation_folder,
+    finished,
+    keep_results,
+    record_folder,
+    seconds_of_others,
+)
 from pipelines.ablating.writing import Findings
-from pipelines.graph.project_lock import refusing_lock
-from pipelines.runtime.checkouts import Code, cache_folder, code_at, code_hashes
-from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
+from pipelines.graph.graph import what_to_repro
+from pipelines.graph.project_lock import refusing_lock, repair_dvc_state
+from pipelines.planning.memory import CONTEXT_BYTES
+from pipelines.planning.plan import Question, StagePlan, make_plan
+from pipelines.runtime.checkouts import (
+    Code,
+    cache_folder,
+    code_at,
+    code_hashes,
+    git,
+    make_checkout,
+    remove_checkout,
+    worktree_environment,
+)
+from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
+from pipelines.runtime.process_group import dvc, end_groups, terminated_as_interrupt
 from stages.foundations.errors import UserError
+from stages.foundations.files import stable_hash, write_text_atomically
+from stages.observe.lifetime import die_with_parent
 
 
 @dataclass(frozen=True)
@@ -188,3 +224,282 @@ def _write(session: Session, say: Callable[[str], None]) -> None:
             say("MLflow has the results, tagged ablation and variant")
     except UserError as error:
         say(f"WARNING: {error}")
+
+
+SECONDS_BETWEEN_LOOKS = 0.2
+SECONDS_BETWEEN_LINES = 60.0
+LINES_IN_A_FAILURE = 15
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how the runs of one ablation run."""
+
+    ablation: Ablation
+    state: Path
+    code: Code
+    code_hashes: Mapping[str, Mapping[str, str]]
+    """Hashes of the files that each run runs, by the run's name."""
+    cache: Path
+    jobs: int
+    gpus: tuple[str, ...]
+    """Numbers of those that the runs share, one for each run; empty where there is none, or a run takes several."""
+    is_kept: bool
+    """True leaves the worktrees of finished runs."""
+    say: Callable[[str], None]
+
+
+@dataclass
+class Job:
+    """A run that is running."""
+
+    run: PlannedRun
+    folder: Path
+    log: Path
+    process: subprocess.Popen[str]
+    gpu: str | None
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started
+
+
+@dataclass
+class Progress:
+    """How far the runs are."""
+
+    waiting: list[PlannedRun]
+    running: list[Job] = field(default_factory=list)
+    failed: list[PlannedRun] = field(default_factory=list)
+    tried: set[str] = field(default_factory=set)
+    """Shared prefixes that some run has made, or failed to make."""
+    seconds: list[float] = field(default_factory=list)
+    """Times of finished runs that did not make the shared stages."""
+    said: float = field(default_factory=time.monotonic)
+
+
+def run_pending(settings: Settings, pending: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Runs all of `pending`; returns those that failed. On an interrupt nothing is left running."""
+    progress = Progress(in_order(pending, settings.ablation.baseline))
+    leaders = leading(pending, settings.ablation.baseline)
+    with terminated_as_interrupt():
+        try:
+            while progress.waiting or progress.running:
+                _start_what_fits(settings, progress)
+                for job in [job for job in progress.running if job.process.poll() is not None]:
+                    progress.running.remove(job)
+                    progress.tried.add(job.run.prefix)
+                    if not _end(settings, job, job.run in leaders):
+                        progress.failed.append(job.run)
+                    elif job.run not in leaders:
+                        progress.seconds.append(job.seconds)
+                    _say_rest(settings, progress)
+                _say_now_and_then(settings, progress)
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+        finally:
+            for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(name, signal.SIG_IGN)  # a second Ctrl-C must not leave a stage behind
+            end_groups([job.process for job in progress.running])
+    return progress.failed
+
+
+def _start_what_fits(settings: Settings, progress: Progress) -> None:
+    while len(progress.running) < settings.jobs:
+        run = next_run(progress.waiting, [job.run for job in progress.running], progress.tried)
+        if run is None:
+            return
+        progress.waiting.remove(run)
+        taken = [job.gpu for job in progress.running]
+        progress.running.append(_start(settings, run, min(settings.gpus, key=taken.count, default=None)))
+
+
+def _start(settings: Settings, run: PlannedRun, gpu: str | None) -> Job:
+    folder = ablation_folder(settings.state, settings.ablation.name) / run.name
+    log = folder.parent / "logs" / f"{run.name}.log"
+    key = f"{run.params_hash} {stable_hash(settings.code_hashes[run.name])}\n"
+    stamp = folder / "state" / "ablation_run"
+    if stamp.exists() and stamp.read_text() == key:
+        settings.say(f"{run.variant} seed {run.seed}: goes on")
+        repair_dvc_state(folder, settings.say)
+    else:
+        remove_checkout(settings.code.root, folder)
+        make_checkout(settings.code, folder, settings.cache)
+        write_text_atomically(folder / "params.yaml", yaml.safe_dump(dict(run.params), sort_keys=False))
+        write_text_atomically(folder / "state" / "recipe", settings.ablation.recipe + "\n")
+        write_text_atomically(stamp, key)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    tags = {"RETRACE_ABLATION": settings.ablation.name, "RETRACE_VARIANT": run.variant}
+    surroundings = worktree_environment(folder) | tags | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+    with open(log, "w") as output:
+        process = subprocess.Popen(
+            dvc("repro", *what_to_repro(folder, run.targets)),
+            cwd=folder,
+            env=surroundings,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+        )
+    return Job(run, folder, log, process, gpu)
+
+
+def _end(settings: Settings, job: Job, made_shared_stages: bool) -> bool:
+    """Keeps a finished run's results and frees its disk space. False when the run failed."""
+    run, name, problem = job.run, settings.ablation.name, ""
+    if job.process.returncode == 0:
+        about = {
+            "ablation": name,
+            "variant": run.variant,
+            "seed": run.seed,
+            "policy": settings.ablation.policy_of(run.variant),
+            "params_hash": run.params_hash,
+            "code": settings.code_hashes[run.name],
+            "commit": git(job.folder, "rev-parse", "HEAD"),
+            "is_dirty": settings.code.is_dirty,
+            "seconds": round(job.seconds, 1),
+            "made_shared_stages": made_shared_stages,
+        }
+        try:
+            keep_results(job.folder, record_folder(settings.state, name, run), run, about)
+        except (UserError, OSError) as error:
+            problem = str(error)
+        else:
+            if not settings.is_kept:
+                remove_checkout(settings.code.root, job.folder)
+            settings.say(f"{run.variant} seed {run.seed}: done in {job.seconds:.0f} s")
+            return True
+    lines = job.log.read_text(errors="replace").splitlines()[-LINES_IN_A_FAILURE:]
+    told = problem or f"dvc ended with exit code {job.process.returncode}"
+    settings.say(f"{run.variant} seed {run.seed}: FAILED ({told}); the end of {job.log}:")
+    settings.say("\n".join(f"    {line}" for line in lines))
+    return False
+
+
+def _say_rest(settings: Settings, progress: Progress) -> None:
+    left = [*(job.run for job in progress.running), *progress.waiting]
+    if left:
+        estimate = expected_seconds(settings.ablation, left, settings.jobs, progress.seconds, progress.tried)
+        settings.say(f"    {len(left)} runs left, about {estimate / 60:.0f} min")
+
+
+def _say_now_and_then(settings: Settings, progress: Progress) -> None:
+    if time.monotonic() - progress.said > SECONDS_BETWEEN_LINES and progress.running:
+        progress.said = time.monotonic()
+        settings.say("running: " + "; ".join(_told(job) for job in progress.running))
+
+
+def _told(job: Job) -> str:
+    last = ""
+    with suppress(OSError):
+        lines = [line for line in job.log.read_text(errors="replace").splitlines() if line.strip()]
+        last = lines[-1][-70:].strip() if lines else ""
+    return f"{job.run.variant} seed {job.run.seed}, {job.seconds:.0f} s: {last}"
+
+
+MIB, GIB = 2**20, 2**30
+HOST_BYTES = 2.0 * GIB
+"""Of a stage's process with torch's libraries, beside what it computes with; an assumption, generous on a CPU."""
+FREE_SHARE = 0.9
+"""Of the free memory; the rest is for what a plan does not see."""
+ANY_GPU = "H100"
+"""A plan wants a device; only bytes are read off it, and what a policy holds is the same on each."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs share."""
+
+    cores: int
+    free_bytes: float
+    gpu_free_bytes: Mapping[str, float]
+    """By the GPU's number; empty without one."""
+
+
+def this_machine(gpus: Iterable[str]) -> Machine:
+    """Free memory now, of the machine and of these GPUs. UserError when nvidia-smi does not say."""
+    free = {gpu: _gpu_free_bytes(gpu) for gpu in gpus}
+    return Machine(len(os.sched_getaffinity(0)), psutil.virtual_memory().available, free)
+
+
+def jobs_that_fit(root: Path, params: Iterable[Mapping[str, Any]], machine: Machine) -> tuple[int, str]:
+    """Runs at once by memory and cores, at least 1, and the reason in words.
+
+    `params`: those of every run; the largest decides. A run computes on `threads` cores, on a GPU it wants one to
+    feed it. vLLM takes its share of a card whatever the policy needs: lower `sampler.memory_fraction` to pack more.
+    """
+    every = list(params)
+    on_gpu = bool(machine.gpu_free_bytes)
+    bytes_each = max(_bytes_of(root, one, machine) for one in _distinct(every))
+    threads = 1 if on_gpu else max(_threads(one) for one in every)
+    host_each = HOST_BYTES + (0 if on_gpu else bytes_each)
+    limits = [
+        (machine.cores // threads, f"{machine.cores} cores, {threads} for a run"),
+        (
+            int(FREE_SHARE * machine.free_bytes / host_each),
+            f"{machine.free_bytes / 1e9:.0f} GB of memory are free, {host_each / 1e9:.1f} for a run",
+        ),
+    ]
+    if on_gpu:
+        free = list(machine.gpu_free_bytes.values())
+        limits.append(
+            (
+                sum(int(FREE_SHARE * one / bytes_each) for one in free),
+                f"{sum(free) / 1e9:.0f} GB on {len(free)} GPUs are free, {bytes_each / 1e9:.1f} for a run",
+            )
+        )
+    if on_gpu and not all(map(wants_one_gpu, every)):
+        limits.append((1, "a run takes several GPUs"))
+    count, reason = min(limits)
+    return max(1, count), reason
+
+
+def wants_one_gpu(params: Mapping[str, Any]) -> bool:
+    """False where ranks, a wide sampler or replicas take more; such a run has to see all GPUs of the machine."""
+    sampler = params["sampler"]
+    replicas = (sampler.get("replicas") or {}).get("count", 1)
+    is_split = params.get("rl", {}).get("loop", {}).get("kind") == "asynchronous"
+    ranks = params.get("launch", {}).get("gpus_per_node", 1)
+    return max(ranks, replicas, sampler.get("tensor_parallel", 1)) == 1 and not is_split
+
+
+def _distinct(every: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Runs that differ in the seed alone need the same."""
+    return list({yaml.safe_dump({**one, "seed": 0}): one for one in every}.values())
+
+
+def _bytes_of(root: Path, params: Mapping[str, Any], machine: Machine) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "params.yaml"
+        file.write_text(yaml.safe_dump(dict(params)))
+        stages = make_plan(root, str(file), Question(gpu=ANY_GPU)).stages
+    sampler = params["sampler"]
+    card = max(machine.gpu_free_bytes.values(), default=0.0)
+    share = card * sampler["memory_fraction"] if sampler["kind"] == "vllm" else None
+    return max(_held(stage, share) for stage in stages) + (CONTEXT_BYTES if machine.gpu_free_bytes else 0.0)
+
+
+def _held(stage: StagePlan, vllm_bytes: float | None) -> float:
+    """What trainer and sampler hold at once; contexts are counted once a process, and a CPU has none."""
+    held = stage.training.total if stage.training else 0.0
+    if stage.sampling is None:
+        return held
+    drawn_with = stage.sampling.weights + max(0.0, stage.sampling.kv_cache)
+    return held + (drawn_with if vllm_bytes is None else vllm_bytes)
+
+
+def _threads(params: Mapping[str, Any]) -> int:
+    return max(params[section].get("threads", 1) for section in ("sampler", "trainer"))
+
+
+def _gpu_free_bytes(gpu: str) -> float:
+    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        return float(done.stdout) * MIB
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise UserError(
+            f"--jobs auto: nvidia-smi does not say how much of GPU {gpu} is free ({error}): give a number of jobs"
+        ) from error

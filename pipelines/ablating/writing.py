@@ -10,19 +10,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.ablating.definition import Ablation
-from pipelines.ablating.measuring import measure
-from pipelines.ablating.page import render_page
+from pipelines.ablating.page import (
+    ABSENT,
+    Table,
+    claim_table,
+    metric_table,
+    overview_table,
+    render_page,
+    told_missing,
+)
 from pipelines.ablating.plan import PlannedRun
-from pipelines.ablating.records import finished, is_one_code, record_folder
-from pipelines.ablating.results import Difference, Judged, Row, judge_claims, rows_of
-from pipelines.ablating.wording import ABSENT, Table, claim_table, metric_table, overview_table, told_missing
+from pipelines.ablating.results import (
+    Difference,
+    Judged,
+    Row,
+    finished,
+    is_one_code,
+    judge_claims,
+    measure,
+    record_folder,
+    rows_of,
+)
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json, write_text_atomically
-from stages.foundations.hashing import stable_hash
+from stages.foundations.files import stable_hash, write_json, write_text_atomically
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
+from collections import defaultdict
+from collections.abc import Iterable
+
+from pipelines.ablating.definition import ablation_names, read_ablation
+from pipelines.ablating.page import published, told_claim, told_difference
+from pipelines.ablating.plan import plan_runs
 
 
 class Findings:
@@ -135,7 +155,7 @@ def _log(
     """Makes the run unless MLflow has it whole; it is known by its tag `results`, which it gets last."""
     from mlflow.entities import Metric
 
-    from pipelines.records.replaying import HALF_MADE
+    from pipelines.records.stage_runs import HALF_MADE
 
     known = f"tags.results = '{tags['results']}' and tags.variant = '{tags['variant']}'"
     if store.client.search_runs([store.experiment_id], known, max_results=1):
@@ -205,3 +225,54 @@ def markdown_table(table: Table) -> list[str]:
         return "| " + " | ".join((cell or ABSENT).replace("|", "\\|") for cell in cells) + " |"
 
     return [line(table.head), "|" + "---|" * len(table.head), *(line(row) for row in table.rows)]
+
+
+Place = tuple[str, str]
+"""The paper's reference and the claim: ablations of one paper in several worlds share both words."""
+
+
+def show_claims(root: Path, state: Path) -> str:
+    """The table of all finished runs as Markdown. UserError when nothing is finished."""
+    found = _findings(root, state)
+    if not found:
+        raise UserError("no ablation has a finished run: run `retrace ablate NAME`")
+    return "\n".join(markdown_table(claims_by_world(found))) + "\n"
+
+
+def claims_by_world(found: Iterable[tuple[Ablation, Sequence[Judged]]]) -> Table:
+    """A row for each claim, a column for each world (the first word of the recipe's name), papers together."""
+    cells: dict[Place, dict[str, str]] = defaultdict(dict)
+    of_paper: dict[Place, str] = {}
+    worlds: list[str] = []
+    for ablation, judged in found:
+        world = ablation.recipe.partition("-")[0]
+        worlds += [world] if world not in worlds else []
+        for one in judged:
+            place = ablation.paper.reference, told_claim(ablation, one.claimed)
+            cells[place][world] = _cell(ablation, one)
+            of_paper.setdefault(place, published(one.published, True))
+    papers = list(dict.fromkeys(reference for reference, _ in cells))
+    rows = [
+        [*place, of_paper[place], *(cells[place].get(world, ABSENT) for world in worlds)]
+        for paper in papers
+        for place in cells
+        if place[0] == paper
+    ]
+    return Table("Claims", ["paper", "claim", "there", *worlds], rows)
+
+
+def _findings(root: Path, state: Path) -> list[tuple[Ablation, list[Judged]]]:
+    found = []
+    for name in ablation_names(root):
+        ablation = read_ablation(root, name)
+        try:
+            found.append((ablation, Findings(ablation, state, plan_runs(root, ablation, None, None)).judged))
+        except UserError:
+            continue  # none of its runs is finished, or it is not whole: the table says what there is
+    return found
+
+
+def _cell(ablation: Ablation, one: Judged) -> str:
+    if one.found.mean is None:
+        return ABSENT
+    return f"{told_difference(one.found, ablation.metrics[one.claimed.metric].unit)}: {one.verdict}"

@@ -21,8 +21,7 @@ import typer
 
 from stages.collect_web.params import WarcPages
 from stages.collect_web.sources import FORMATS, decode, read_warc, shared_macros, with_macros
-from stages.extract_web.running.extraction import MAX_CHARACTERS, READERS, Outcome
-from stages.extract_web.running.page_readers import PageLimits, read_pages
+from stages.extract_web.extraction import MAX_CHARACTERS, READERS, Outcome, PageLimits, read_pages
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress
 

@@ -17,14 +17,13 @@ from contextlib import closing
 
 from pipelines.graph.console import LOG, Console
 from pipelines.graph.graph import what_to_repro
-from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays
+from pipelines.graph.recipes import clear_strays, recipe_in_use
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from pipelines.graph.sharing import pull_before_run, push_after_run
 from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.observe.command import run_stage
 from stages.observe.progress import LINE_SECONDS, say
 

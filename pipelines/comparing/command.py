@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT, state_folder
+from stages.foundations.machine import PROJECT, state_folder
 
 
 def compare(
@@ -71,14 +71,13 @@ def _compare(
     out: Path,
 ) -> str:
     """Prints, writes and tracks the comparison; returns a warning, or ""."""
-    from pipelines.comparing.examples import examples
-    from pipelines.comparing.page import render_page
+    from pipelines.comparing.page import as_json as content_of
+    from pipelines.comparing.page import render_page, text_table
     from pipelines.comparing.pictures import compare_pictures, find_pictures, picture_json, picture_table
     from pipelines.comparing.results import compare as compare_sides
+    from pipelines.comparing.results import examples
     from pipelines.comparing.sides import read_sides
     from pipelines.comparing.tracking import run_finder, track_comparison
-    from pipelines.comparing.wording import as_json as content_of
-    from pipelines.comparing.wording import text_table
     from pipelines.runtime.named_file import write_named_file
 
     if tables := find_pictures(what, PROJECT):
@@ -97,7 +96,7 @@ def _compare(
 
 def chosen_families(text: str) -> list[str]:
     """The metrics by name, in the order of `FAMILIES`. UserError names one that there is not."""
-    from pipelines.comparing.scoring import FAMILIES
+    from pipelines.comparing.results import FAMILIES
 
     words = [word.strip() for word in text.split(",") if word.strip()]
     unknown = [word for word in words if word not in FAMILIES]

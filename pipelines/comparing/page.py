@@ -5,22 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from pipelines.comparing.examples import CHARACTERS, RESPONSES, Examples
-from pipelines.comparing.results import Comparison, Findings
-from pipelines.comparing.wording import (
-    metric_label,
-    notes,
-    percent,
-    points,
-    sentence,
-    told_interval,
-    told_p,
-    told_seeds,
-)
+from pipelines.comparing.results import CHARACTERS, RESPONSES, Benchmark, Comparison, Examples, Findings
+from stages.algorithms.estimators import FEWEST_PROBLEMS, LARGEST_P, Interval
 
 FOLDER = Path(__file__).parent
 STYLES = (FOLDER.parent / "ablating" / "page.css", FOLDER / "page.css")
@@ -100,3 +91,211 @@ def plot(comparisons: Sequence[Comparison]) -> str:
 
 def _short(name: str) -> str:
     return name if len(name) <= 12 else name[:11] + "…"
+
+
+ABSENT = "–"
+HEAD = (
+    "benchmark",
+    "metric",
+    "first",
+    "second",
+    "first %",
+    "second %",
+    "difference",
+    "95% interval",
+    "p",
+    "won",
+    "lost",
+    "even",
+    "seeds",
+    "finding",
+)
+
+
+def metric_label(metric: str) -> str:
+    """`avg_at_8` as people write it: avg@8."""
+    return metric.replace("_at_", "@")
+
+
+def percent(score: float, seed_sd: float | None = None) -> str:
+    """`87.7`, with ± the seeds' standard deviation where there are several."""
+    return f"{100 * score:.1f}" + ("" if seed_sd is None else f" ± {100 * seed_sd:.1f}")
+
+
+def points(difference: float) -> str:
+    """A difference in percentage points, with its sign."""
+    text = f"{100 * difference:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text.replace("-", "−")
+
+
+def told_interval(interval: Interval | None) -> str:
+    return ABSENT if interval is None else f"{points(interval.low)} to {points(interval.high)}"
+
+
+def told_p(value: float) -> str:
+    """Three digits; small ones as a bound."""
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def told_seeds(one: Comparison) -> str:
+    """The interval over seeds, or the seeds' differences where two are too few for one; a dash for one seed a side."""
+    if one.over_seeds:
+        return told_interval(one.over_seeds)
+    return ", ".join(points(value) for value in one.by_seed.values()) if len(one.by_seed) > 1 else ABSENT
+
+
+def sentence(one: Comparison) -> str:
+    """The finding in one sentence."""
+    measured = f"{metric_label(one.metric)} on {one.benchmark}"
+    interval = f"[{told_interval(one.difference.interval)}], corrected p\u00a0{told_p(one.corrected)}"
+    difference = f"{points(one.difference.interval.estimate)} points {interval}"
+    if one.verdict in ("higher", "lower"):
+        return (
+            f"{one.second} scores {one.verdict} than {one.first} in {measured}, on these problems and for "
+            f"these two policies: {difference}."
+        )
+    if one.verdict != "not separated":
+        return f"{one.second} is {one.verdict} than {one.first} in {measured}: {difference}."
+    if one.difference.problems < FEWEST_PROBLEMS:
+        both = f"{one.second} and {one.first}"
+        return f"Too few problems ({one.difference.problems}) to separate {both} in {measured}: {difference}."
+    return f"{one.second} and {one.first} are not separated in {measured}: {difference}."
+
+
+def cells(one: Comparison) -> list[str]:
+    """A row under `HEAD`."""
+    return [
+        one.benchmark,
+        metric_label(one.metric),
+        one.first,
+        one.second,
+        percent(one.first_score, one.first_seed_sd),
+        percent(one.second_score, one.second_seed_sd),
+        points(one.difference.interval.estimate),
+        told_interval(one.difference.interval),
+        told_p(one.corrected),
+        str(one.difference.wins),
+        str(one.difference.losses),
+        str(one.difference.ties),
+        told_seeds(one),
+        one.verdict,
+    ]
+
+
+def notes(findings: Findings) -> list[str]:
+    """What has to be known to read the table."""
+    count, seeds = len(findings.comparisons), max(len(side.answers) for side in findings.sides)
+    lines = [f"RESTRICTED to what all sides share: {line}" for line in findings.restrictions]
+    lines += [line for one in findings.benchmarks if (line := _told_leaked(one, findings.is_clean))]
+    lines += [
+        "Differences: second minus first, in percentage points, on the same problems; 95% interval over problems.",
+        f"p: over problems too, corrected for {count} comparison{'s' if count > 1 else ''} (Holm). "
+        f"A finding needs p < {LARGEST_P:g}, {FEWEST_PROBLEMS} problems, no seed against it.",
+        "'better' and 'worse' are about the setting: the interval over seeds leaves out 0. "
+        "'higher' and 'lower' are about these policies.",
+    ]
+    if seeds == 1:
+        lines.append("One seed each: nothing here says what training again would give.")
+    else:
+        lines.append(
+            "±: standard deviation over seeds. seeds: 95% interval over seeds, or each seed's difference."
+        )
+    return lines
+
+
+def _told_leaked(benchmark: Benchmark, is_clean: bool) -> str:
+    """How many problems a side was trained on; empty where none."""
+    if not benchmark.leaked:
+        return ""
+    if is_clean:
+        return (
+            f"CLEAN: {benchmark.leaked} problems of {benchmark.name} that a side was trained on are left out."
+        )
+    count = f"{benchmark.leaked} of {len(benchmark.problems)} problems"
+    return (
+        f"TRAINED ON: {count} of {benchmark.name} are in a side's training tables; --clean leaves them out."
+    )
+
+
+def text_table(findings: Findings) -> str:
+    """Aligned columns for a terminal, with the notes below."""
+    rows = [list(HEAD), *(cells(one) for one in findings.comparisons)]
+    kept = [
+        place
+        for place in range(len(HEAD))
+        if HEAD[place] != "seeds" or any(r[place] != ABSENT for r in rows[1:])
+    ]
+    widths = [max(len(row[place]) for row in rows) for place in kept]
+    lines = [
+        "  ".join(row[place].ljust(width) for place, width in zip(kept, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join([*lines, "", *notes(findings)])
+
+
+def markdown(findings: Findings) -> str:
+    """The same table for MLflow."""
+
+    def line(row: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
+
+    rows = [line(HEAD), "|" + "---|" * len(HEAD), *(line(cells(one)) for one in findings.comparisons)]
+    return "\n".join([*rows, "", *(f"- {note}" for note in notes(findings))]) + "\n"
+
+
+def as_json(findings: Findings) -> dict[str, Any]:
+    """Everything but the scores of problems, in fractions."""
+    sides = [
+        {
+            "name": side.name,
+            "answers": [
+                {"where": own.where, "policy": own.policy, "seed": own.seed, "verdicts_md5": own.digest}
+                for own in side.answers
+            ],
+        }
+        for side in findings.sides
+    ]
+    shared = [
+        {
+            "name": one.name,
+            "problems": len(one.problems),
+            "samples": one.samples,
+            "greedy": one.is_greedy,
+            "in_training_tables": one.leaked,
+        }
+        for one in findings.benchmarks
+    ]
+    return {
+        "sides": sides,
+        "benchmarks": shared,
+        "restrictions": list(findings.restrictions),
+        "clean": findings.is_clean,
+        "comparisons": [_as_json(one) for one in findings.comparisons],
+    }
+
+
+def _as_json(one: Comparison) -> dict[str, Any]:
+    return {
+        "benchmark": one.benchmark,
+        "metric": one.metric,
+        "first": one.first,
+        "second": one.second,
+        "problems": one.difference.problems,
+        "first_score": one.first_score,
+        "second_score": one.second_score,
+        "difference": one.difference.interval.estimate,
+        "low": one.difference.interval.low,
+        "high": one.difference.interval.high,
+        "p": one.difference.p_value,
+        "p_corrected": one.corrected,
+        "wins": one.difference.wins,
+        "losses": one.difference.losses,
+        "ties": one.difference.ties,
+        "first_seed_sd": one.first_seed_sd,
+        "second_seed_sd": one.second_seed_sd,
+        "by_seed": {str(seed): value for seed, value in one.by_seed.items()},
+        "over_seeds": list(one.over_seeds[1:]) if one.over_seeds else None,
+        "finding": one.verdict,
+        "claim": one.claim,
+    }

@@ -13,8 +13,7 @@ from pipelines.comparing.sides import folder_of
 from pipelines.records.places import Place, place_at, working_place
 from stages.algorithms.estimators import Interval, paired_bootstrap
 from stages.foundations.errors import UserError
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE, QUANTITIES
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 
 FOLDER = "data/images/feedback/"
 NOISE = ["prompt_id", "seed"]

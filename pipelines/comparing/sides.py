@@ -21,9 +21,7 @@ from pipelines.records.places import Place, kept_place, place_at, working_place
 from pipelines.records.trained_on import trained_problems
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table, require_rows
-from stages.foundations.tables.verdict import VERDICT
+from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows
 
 BENCHMARKS_FILE = "data/problems/benchmarks.parquet"
 KEYS = ["benchmark", "problem_id", "mode", "sample_index"]

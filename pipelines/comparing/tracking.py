@@ -13,14 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelines.comparing.page import HEAD, as_json, cells, markdown
 from pipelines.comparing.results import Findings
 from pipelines.comparing.sides import FindRun, policies_of
-from pipelines.comparing.wording import HEAD, as_json, cells, markdown
 from pipelines.records.places import Entry, Place, kept_places, places_in_git, working_place
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
-from stages.foundations.hashing import stable_hash
+from stages.foundations.files import stable_hash, write_json
 from stages.observe.tracking import tracking_uri
 
 NAMES_ALLOWED = re.compile(r"[^\w\-. /]")
@@ -51,7 +50,7 @@ def log_comparison(store: Any, record: Mapping[str, Any]) -> bool:
     """Makes the MLflow run of a kept table; False when it is there already."""
     from mlflow.entities import Metric
 
-    from pipelines.records.replaying import HALF_MADE
+    from pipelines.records.stage_runs import HALF_MADE
 
     if store.client.search_runs([store.experiment_id], f"tags.results = '{record['hash']}'", max_results=1):
         return False

@@ -15,11 +15,10 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
-from pipelines.flows.choices import Ablation
-from pipelines.flows.stage_task import StageFailed, remedy
-from pipelines.flows.task_log import TaskLog
+from pipelines.flows.stage_task import StageFailed, TaskLog, remedy
+from pipelines.flows.whole_graph import Ablation
 from pipelines.runtime.process_group import environment, run_in_group
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 RETRACE = [sys.executable, "-c", "from pipelines.cli import app; app()"]
 

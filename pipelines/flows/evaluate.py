@@ -13,11 +13,20 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
-from pipelines.flows.choices import AS_IT_IS, Policy, RecipeOrAsItIs
-from pipelines.flows.stage_page import best_scores, metric_tables
+from pipelines.flows.pages import best_scores, metric_tables
 from pipelines.flows.stage_task import failed
-from pipelines.flows.whole_graph import EXPECTED, Hours, named, project_folder, run_name_of_form, run_stages
-from pipelines.graph.params_lock import recipe_in_use
+from pipelines.flows.whole_graph import (
+    AS_IT_IS,
+    EXPECTED,
+    Hours,
+    Policy,
+    RecipeOrAsItIs,
+    named,
+    project_folder,
+    run_name_of_form,
+    run_stages,
+)
+from pipelines.graph.recipes import recipe_in_use
 from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import about

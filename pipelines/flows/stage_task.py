@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
-
 # isort: split
+import time
+from collections import deque
+from uuid import UUID
+
 from prefect import get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
@@ -21,13 +23,14 @@ from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
 from prefect.states import Failed
 
-from pipelines.flows.stage_page import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
-from pipelines.flows.task_log import TaskLog
+from pipelines.flows.pages import OUTCOMES, RAN, StagePage, describe, has_mlflow_run, mlflow_search
 from pipelines.graph.graph import DvcStage
 from pipelines.graph.project_lock import project_lock
-from pipelines.runtime.gpu_slots import LIMIT, Slots, gpu_slots, lock_folder, visible_gpus
+from pipelines.runtime.machine import LIMIT, Slots, Usage, gpu_slots, lock_folder, visible_gpus, watched
 from pipelines.runtime.process_group import TimedOut, dvc, environment, run_in_group
-from pipelines.runtime.usage import Usage, watched
+
+# isort: split
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/observe/progress.py)."""
@@ -155,3 +158,47 @@ def _tell_failure(stage: DvcStage, log: TaskLog, reason: str, usage: Usage) -> N
     told = reason.replace("\n", "\n\n")
     text = f"## {stage.name} failed\n\n{told}\n\n{usage.told()}\n\n{lines}\n"
     create_markdown_artifact(text, key=f"stage-{stage.slug}", description=f"Failure of stage {stage.name}")
+
+
+LINES_IN_A_FAILURE = 25
+SECONDS_BETWEEN_UPDATES = 5.0
+ADVICE = re.compile(
+    r"\s*$|Updating lock file |Generating lock file |To track the changes with git, run:|\tgit add "
+    r"|To enable auto staging, run:|\tdvc config core.autostage |Use `dvc push` to send"
+)
+"""What DVC says after each stage. It is advice to a person at a terminal, and wrong within a run."""
+
+
+class TaskLog:
+    """Called with each line. `percent` reads from a line how far the task is, or None.
+
+    The progress artifact appears with the first such line: a task that reports no progress has none.
+    """
+
+    def __init__(self, slug: str, about: str, percent: Callable[[str], float | None]) -> None:
+        self.last = deque[str](maxlen=LINES_IN_A_FAILURE)
+        self._percent = percent
+        self._logger = get_run_logger()
+        self._key, self._about = f"progress-{slug}", about
+        self._artifact: UUID | None = None
+        self._updated = 0.0
+
+    def __call__(self, line: str) -> None:
+        if ADVICE.match(line):
+            return
+        self.last.append(line)
+        self._logger.info("%s", line)
+        percent = self._percent(line)
+        if percent is not None and time.monotonic() - self._updated >= SECONDS_BETWEEN_UPDATES:
+            self._updated = time.monotonic()
+            self._show(min(100.0, percent))
+
+    def finish(self) -> None:
+        if self._artifact:
+            self._show(100.0)
+
+    def _show(self, percent: float) -> None:
+        if self._artifact:
+            update_progress_artifact(self._artifact, percent)
+        else:
+            self._artifact = create_progress_artifact(percent, key=self._key, description=self._about)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
-import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
-
 # isort: split
+from typing import Literal
+
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
@@ -23,22 +23,21 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from pipelines.flows.choices import AS_IT_IS, RecipeOrAsItIs
-from pipelines.flows.result_page import Done, result_message, result_page, run_name
-from pipelines.flows.stage_page import UNCHANGED
+from pipelines.ablating.definition import ablation_names
+from pipelines.commands.mirroring import rebuild as mirror
+from pipelines.flows.pages import UNCHANGED, Done, result_message, result_page, run_name
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
 from pipelines.graph.graph import count_unchanged, project_folder, stages_in_order
-from pipelines.graph.params_lock import recipe_in_use
 from pipelines.graph.project_lock import project_lock
-from pipelines.graph.recipes import clear_strays
+from pipelines.graph.recipes import clear_strays, read_recipe, recipe_in_use, recipe_names
 from pipelines.graph.result import read_result
 from pipelines.graph.sharing import pull_before_run, push_after_run
-from pipelines.launching.resources import stage_hours
-from pipelines.mirroring.mirror import mirror
+from pipelines.launching.params import stage_hours
 from pipelines.records.graph_run import record_graph_run
 from pipelines.runtime.process_group import TimedOut, terminated_as_interrupt
 from pipelines.ui.temporary_server import server_in_use
 from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
 
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
 EXPECTED = (UserError, StageFailed, TimedOut)
@@ -52,6 +51,10 @@ def run_name_of_form() -> str:
         return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
     except UserError:  # the flow itself reports it
         return ""
+
+
+AS_IT_IS = "params.yaml as it is"
+RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
 
 
 @flow(
@@ -153,3 +156,16 @@ def run_by_hand(project: str) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def policy_names(root: Path) -> list[str]:
+    """Policies that some recipe measures."""
+    found: dict[str, None] = {}
+    for name in recipe_names(root):
+        found |= dict.fromkeys(read_recipe(root, name).get("policies", ()))
+    return list(found)
+
+
+Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
+Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
+Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]

@@ -7,14 +7,21 @@ one is making fails with "is busy".
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from pipelines.graph.killed_dvc import repair_dvc_state
+import psutil
+import yaml
+
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_text_atomically
+from stages.foundations.yaml_text import load_yaml
 
 SECONDS_BETWEEN_TRIES = 0.5
 SECONDS_BETWEEN_LINES = 60.0
@@ -60,3 +67,112 @@ def _is_taken(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+SECONDS_TO_WRITE = 1.0
+_STAGE = re.compile(r"^  \S.*:[ \t]*$", re.MULTILINE)
+_ENTRIES = ("deps", "outs")
+
+
+def repair_dvc_state(root: Path, say: Callable[[str], None]) -> None:
+    """Removes a torn table of paths in use, or its entries of dead processes, and the torn last stage of `dvc.lock`.
+
+    Says what it removed, except for dead entries, of which DVC would warn twice for each path. A file that is being
+    written gets the time to become whole. What `dvc.lock` loses costs nothing, because DVC's run cache has each stage
+    that ran. Other faults in it (the marks of a merge) are left to DVC.
+    """
+    table = root / ".dvc" / "tmp" / "rwlock"
+    if not _becomes(table, _is_json):
+        say(f"removing {table}: a DVC was killed while it wrote it")
+        table.unlink(missing_ok=True)
+    elif table.exists():
+        _drop_dead_entries(table)
+    lock = root / "dvc.lock"
+    if not _becomes(lock, _is_lock_file):
+        _drop_torn_stage(lock, say)
+
+
+def _drop_dead_entries(table: Path) -> None:
+    """Removes processes that have ended, under the lock with which DVC edits the table."""
+    found = json.loads(table.read_text())
+    if _living(found) == found:
+        return
+    from dvc.lock import LockError, make_lock
+
+    try:
+        with make_lock(str(table.with_name("rwlock.lock")), tmp_dir=str(table.parent)):
+            write_text_atomically(table, json.dumps(_living(json.loads(table.read_text()))))
+    except LockError:  # a DVC edits the table now: it removes dead entries itself, with a warning
+        return
+
+
+def _living(table: Any) -> Any:
+    """The table without dead processes; unchanged when it is not of DVC's form, which DVC reports."""
+    try:
+        write = {path: info for path, info in table["write"].items() if psutil.pid_exists(info["pid"])}
+        read = {
+            path: [info for info in infos if psutil.pid_exists(info["pid"])]
+            for path, infos in table["read"].items()
+        }
+    except (KeyError, TypeError, AttributeError):
+        return table
+    return {**table, "write": write, "read": {path: infos for path, infos in read.items() if infos}}
+
+
+def _becomes(path: Path, is_whole: Callable[[str], bool]) -> bool:
+    until = time.monotonic() + SECONDS_TO_WRITE
+    while True:
+        try:
+            if is_whole(path.read_text(errors="replace")):
+                return True
+        except FileNotFoundError:
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_lock_file(text: str) -> bool:
+    try:
+        content = load_yaml(text)
+    except yaml.YAMLError:
+        return False
+    if not isinstance(content, dict) or content.get("schema") != "2.0":
+        return False
+    stages = content.get("stages", {})
+    return isinstance(stages, dict) and all(map(_is_stage, stages.values()))
+
+
+def _is_stage(stage: Any) -> bool:
+    if not isinstance(stage, dict) or not isinstance(stage.get("cmd"), str | list):
+        return False
+    entries = [stage.get(name, []) for name in _ENTRIES]
+    if not all(isinstance(listed, list) for listed in entries):
+        return False
+    has_paths = all(
+        isinstance(one, dict) and isinstance(one.get("path"), str) for listed in entries for one in listed
+    )
+    params = stage.get("params", {})
+    return (
+        has_paths and isinstance(params, dict) and all(isinstance(values, dict) for values in params.values())
+    )
+
+
+def _drop_torn_stage(lock: Path, say: Callable[[str], None]) -> None:
+    text = lock.read_text(errors="replace")
+    starts = [found.start() for found in _STAGE.finditer(text)]
+    kept = text[: starts[-1]] if starts else ""
+    if len(starts) > 1 and _is_lock_file(kept):
+        say(f"{lock}: dropping its last stage, which a DVC was killed in writing; DVC's run cache has it")
+        write_text_atomically(lock, kept)
+    elif len(starts) <= 1 and "\n<<<<<<<" not in f"\n{text}":
+        say(f"removing {lock}: a DVC was killed while it wrote it; its run cache has the stages that ran")
+        lock.unlink()

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.recipes import read_recipe
 from stages.foundations.errors import UserError
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import recipe_name
 
 RESULTS = ("reports/result.json", "reports/pictures.json")
-"""What the stages that write pages leave beside them; stages/report/result.py says what the files hold."""
+"""What the stages that write pages leave beside them; stages/report/run.py says what the files hold."""
 _ABSENT = object()
 
 

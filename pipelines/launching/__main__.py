@@ -25,7 +25,16 @@ from typing import Any
 
 import yaml
 
-from pipelines.launching.kubernetes import pytorch_job, ray_job, run_job
+from pipelines.launching.launchers import (
+    down_command,
+    launch_command,
+    local_command,
+    pytorch_job,
+    ray_job,
+    run_job,
+    skypilot_task,
+    slurm_command,
+)
 from pipelines.launching.params import (
     KuberayCommand,
     KubernetesCommand,
@@ -34,8 +43,6 @@ from pipelines.launching.params import (
     SkypilotCommand,
     SlurmCommand,
 )
-from pipelines.launching.processes import local_command, slurm_command
-from pipelines.launching.skypilot import down_command, launch_command, skypilot_task
 from pipelines.runtime.process_group import run_in_group, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.params import load_section, read_yaml

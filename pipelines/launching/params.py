@@ -7,18 +7,20 @@ The number of ranks is part of the result, because sums of floats depend on it: 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from stages.foundations.params import StrictParams
+from stages.foundations.params import StrictParams, validate_section
+from stages.foundations.stage import about
+from stages.foundations.yaml_text import load_yaml
 
 DnsName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 """What Kubernetes takes for a name (RFC 1123)."""
 AbsolutePath = Annotated[str, Field(pattern=r"^/[\w./-]+$")]
 EnvironmentName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
-
-
 _SRUN_OPTIONS = """
 account clusters comment constraint container-image container-mount-home container-mounts container-name
 container-workdir container-writable contiguous cpu-bind cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq
@@ -141,3 +143,45 @@ class LaunchParams(StrictParams):
     def is_here(self) -> bool:
         """Whether the ranks run on this machine, and take its GPUs."""
         return self.command.kind in ("python", "torchrun")
+
+
+LAUNCHER = "-m pipelines.launching "
+"""In the commands of stages whose ranks section `launch` starts."""
+HOURS = 48.0
+"""Of a stage where no parameters say how long it may run."""
+
+
+def read_launch(root: Path) -> LaunchParams | None:
+    """Section `launch` of the parameters in use; None where there is none. UserError where it is wrong."""
+    given = _params(root).get("launch")
+    return (
+        None if given is None else validate_section(given, "launch", LaunchParams, Path(root / "params.yaml"))
+    )
+
+
+def stage_hours(root: Path, asked: float) -> float:
+    """The longest that a stage may run: what was asked for, or section `launch` where that is 0."""
+    if asked:
+        return asked
+    launch = read_launch(root)
+    return launch.hours if launch else HOURS
+
+
+def stage_gpus(root: Path, stage: str, command: str) -> int:
+    """GPUs of this machine that a stage with this command takes, where there are any.
+
+    0 for a stage that runs no model, and for one whose ranks run elsewhere. A stage that section `launch` does
+    not start takes those that one sampler is spread over.
+    """
+    params = _params(root)
+    if not about(stage).runs_model(params):
+        return 0
+    if LAUNCHER in command:
+        launch = read_launch(root)
+        return launch.gpus_per_node if launch and launch.is_here else 0
+    return (params.get("sampler") or {}).get("tensor_parallel") or 1
+
+
+def _params(root: Path) -> Mapping[str, Any]:
+    path = root / "params.yaml"
+    return (load_yaml(path.read_bytes()) if path.exists() else None) or {}

@@ -12,8 +12,8 @@ import numpy
 import psutil
 
 from pipelines.graph.schema import check_values
-from pipelines.planning.devices import GIB, find_gpu
 from pipelines.planning.plan import PRICE, Question
+from pipelines.planning.sizes import GIB, find_gpu
 from stages.foundations.errors import UserError
 from stages.foundations.planned_work import NetworkWork
 from stages.foundations.stage import about

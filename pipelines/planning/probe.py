@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pipelines.planning.shapes import Shape
-from stages.engines.trainers.muon import Float32Muon
+from pipelines.planning.sizes import Shape
+from stages.engines.trainers.torch_trainer import Float32Muon
 
 SECONDS_EACH = 0.4
 """Of one figure: it is repeated for so long, and at least three times."""
@@ -33,7 +33,7 @@ DECODED_ROWS = (16, 256)
 FREE_SHARE = 0.9
 """Of the time that passes, got as CPU time on one thread: a machine with less is busy."""
 MODEL_STAGE = "stages.engines.samplers.build, stages.engines.policies.policy_folders, mlflow"
-TABLE_STAGE = "stages.foundations.tables.table, mlflow"
+TABLE_STAGE = "stages.foundations.tables, mlflow"
 """What a stage with a policy and one without load."""
 
 

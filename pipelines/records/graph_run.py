@@ -27,11 +27,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.graph.result import changes_from_recipe, result_of
 from pipelines.records.places import Entry, Place, cached_object, git_bytes, place_at, working_place
-from stages.foundations.addresses import without_password
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
-from stages.foundations.hashing import dvc_md5, stable_hash
-from stages.foundations.scratch import state_folder
+from stages.foundations.files import dvc_md5, stable_hash, write_json
+from stages.foundations.legible import without_password
+from stages.foundations.machine import state_folder
 from stages.foundations.stage_graph import stages_of
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.progress import say
@@ -115,8 +114,7 @@ def record_graph_run(root: Path, tell: Callable[[str], object] = say) -> dict[st
 
 
 def _give(root: Path, state: Path, record: dict[str, Any]) -> None:
-    from pipelines.records.replaying import remove_half_made
-    from pipelines.records.stage_runs import mirror_entries, read_ledger
+    from pipelines.records.stage_runs import mirror_entries, read_ledger, remove_half_made
     from pipelines.records.tracking_store import mlflow_faults, open_store
 
     with open(state / "mirror.lock", "w") as lock, mlflow_faults(REMEDY):
@@ -398,7 +396,7 @@ def _stages(store: MlflowStore, known: Known, record: Mapping[str, Any]) -> dict
 
 
 def _make(store: MlflowStore, root: Path, record: Mapping[str, Any], stages: list[Any]) -> str:
-    from pipelines.records.replaying import log_what_fits, whole_run
+    from pipelines.records.stage_runs import log_what_fits, whole_run
 
     started = min([run.info.start_time for run in stages], default=record["ms"])
     ended = max([run.info.end_time or 0 for run in stages], default=record["ms"])

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import stable_hash
+from stages.foundations.files import stable_hash
 from stages.foundations.stage import about
 from stages.foundations.yaml_text import load_yaml
 

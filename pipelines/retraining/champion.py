@@ -16,14 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.graph.resolved_recipes import recipe_names
+from pipelines.graph.recipes import recipe_names
 from pipelines.records.tracking_store import mlflow_faults, open_store
-from pipelines.runtime.git import git, git_as_someone, has_revision, show
+from pipelines.runtime.checkouts import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError
 from stages.foundations.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+from typing import Annotated
+
+import typer
+
+from stages.foundations.machine import PROJECT
 
 ALIAS = "champion"
 
@@ -233,3 +238,23 @@ def _no_champion(root: Path, recipe: str) -> str:
     else:
         told = f"recipe {recipe} has no champion yet: the flow retrain promotes the first"
     return f"{told}; champions have {', '.join(crowned)}" if crowned else told
+
+
+def rollback(
+    recipe: Annotated[str, typer.Argument(help="whose champion (default: the recipe in use)")] = "",
+    to: Annotated[
+        int | None, typer.Option(min=1, help="version to go back to (default: the one before)")
+    ] = None,
+) -> None:
+    """Make the previous champion of a recipe the champion again: the git tag and MLflow's alias.
+
+    Goes back behind the last promotion, and repeated changes nothing; --to goes to any version. No file and no branch
+    changes. Exit code 2: there is none before.
+    """
+    from stages.observe.tracking import recipe_name
+
+    try:
+        roll_back(PROJECT, recipe or recipe_name(PROJECT).partition("+")[0] or "laptop", to, typer.echo)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error

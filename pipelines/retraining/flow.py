@@ -13,34 +13,45 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 from stages.foundations.yaml_text import load_yaml
 
 # isort: split
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import yaml
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Completed
 
-from pipelines.flows.choices import Policy, Recipe
-from pipelines.flows.whole_graph import Hours, project_folder, run_stages
+from pipelines.flows.whole_graph import Hours, Policy, Recipe, project_folder, run_stages
 from pipelines.graph.project_lock import refusing_lock
-from pipelines.graph.resolved_recipes import read_recipe
-from pipelines.launching.resources import stage_hours
+from pipelines.graph.recipes import read_recipe
+from pipelines.launching.params import stage_hours
 from pipelines.records.places import working_place
 from pipelines.retraining.champion import Champion, current, policy_hash, promote, promotions, update_registry
-from pipelines.retraining.gate import Decision, decide
-from pipelines.retraining.measuring import candidate_measurement, champion_measurement
-from pipelines.retraining.new_data import Snapshot, carried_over, data_of, look
-from pipelines.retraining.report import decision_page, decision_sentence
-from pipelines.retraining.tables import pair_up
-from pipelines.retraining.worktree import Attempt, keep_results, open_worktree, retraining_folder
-from pipelines.runtime.checkouts import remove_checkout, worktree_environment
-from pipelines.runtime.git import git, show
+from pipelines.retraining.gate import Decision, decide, decision_page, decision_sentence
+from pipelines.retraining.measuring import candidate_measurement, champion_measurement, pair_up
+from pipelines.retraining.new_data import SNAPSHOTS, Snapshot, carried_over, copy_files, data_of, look
+from pipelines.runtime.checkouts import (
+    cache_folder,
+    commit_all,
+    git,
+    has_revision,
+    remove_checkout,
+    share_dvc,
+    show,
+    worktree_environment,
+)
+from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import stable_hash
-from stages.observe.stage_timings import latest_runs
+from stages.foundations.files import stable_hash, write_text_atomically
+from stages.foundations.machine import state_folder
+from stages.observe.tracking import latest_runs
 
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}
 
@@ -162,6 +173,28 @@ def _nothing_new(attempt: Attempt) -> str:
     return ""
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A retraining: which recipe, with which data, from which code."""
+
+    root: Path
+    recipe: str
+    name: str
+    """Names branch and folder; equal data from the same code go on with what is there."""
+    snapshot: Snapshot
+    base: str
+    """Commit whose code is run."""
+    champion: Champion | None
+
+    @property
+    def branch(self) -> str:
+        return f"retrain/{self.recipe}-{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        return retraining_folder(self.root) / f"{self.recipe}-{self.name}"
+
+
 @task(name="data snapshot", task_run_name="data snapshot", **OPTIONS)
 def make_snapshot(attempt: Attempt) -> Path:
     """The worktree to retrain in, with the data on a branch of their own."""
@@ -237,3 +270,75 @@ def _record(attempt: Attempt, outcome: str, told: str) -> None:
     line = {"name": attempt.name, "branch": attempt.branch, "outcome": outcome, "date": _now(), "told": told}
     with open(retraining_folder(attempt.root) / f"{attempt.recipe}.jsonl", "a") as file:
         file.write("\n" + json.dumps(line) + "\n")  # the line before may have been cut off
+
+
+BOOKKEEPING = (f"{SNAPSHOTS}.dvc", "data/.gitignore")
+RESULTS = ("dvc.lock", "data/metrics", "data/headline", "data/curves")
+"""What of a run's results belongs into git; the rest lies in DVC's cache."""
+
+
+def retraining_folder(root: Path) -> Path:
+    """Where worktrees, locks and records of retrainings lie."""
+    from stages.foundations.machine import PROJECT
+
+    return (state_folder() if root == PROJECT else root / "state") / "retraining"
+
+
+def open_worktree(attempt: Attempt, say: Callable[[str], None]) -> Path:
+    """The attempt's worktree, with the snapshot as a commit on its branch; an interrupted attempt's is used again."""
+    root, folder = attempt.root, attempt.folder
+    stamp = folder / "state" / "retraining"
+    key = f"{attempt.snapshot.name} {attempt.base}\n"
+    if stamp.exists() and stamp.read_text() == key:
+        say(f"going on in {folder}")
+        return folder
+    remove_checkout(root, folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    git(root, "worktree", "add", "--force", "-B", attempt.branch, str(folder), attempt.base)
+    share_dvc(root, folder, cache_folder(root))
+    write_text_atomically(folder / "params.yaml", yaml.safe_dump(attempt.snapshot.params, sort_keys=False))
+    write_text_atomically(folder / "state" / "recipe", attempt.recipe + "\n")
+    _place_snapshots(attempt, folder, say)
+    _link_downloads(folder)
+    lines = "\n".join(attempt.snapshot.changes) or "The recipe's own data."
+    message = f"Data snapshot {attempt.snapshot.name} for {attempt.recipe}\n\n{lines}"
+    commit_all(folder, message, "params.yaml", *BOOKKEEPING)
+    write_text_atomically(stamp, key)
+    return folder
+
+
+def _place_snapshots(attempt: Attempt, folder: Path, say: Callable[[str], None]) -> None:
+    champion = attempt.champion
+    if champion and has_revision(attempt.root, f"{champion.commit}:{BOOKKEEPING[0]}"):
+        git(folder, "checkout", champion.commit, "--", *BOOKKEEPING)
+        _dvc(folder, "checkout", BOOKKEEPING[0])
+    copy_files(attempt.snapshot, folder)
+    if attempt.snapshot.files:
+        _dvc(folder, "add", SNAPSHOTS)
+        say(f"{len(attempt.snapshot.files)} incoming files are in DVC's cache, under {SNAPSHOTS}")
+
+
+def _dvc(folder: Path, *arguments: str) -> None:
+    lines: list[str] = []
+    if run_in_group(dvc(*arguments), folder, lines.append, env=worktree_environment(folder)):
+        raise UserError(f"dvc {' '.join(arguments)} in {folder} failed:\n" + "\n".join(lines[-10:]))
+
+
+def _link_downloads(folder: Path) -> None:
+    """Files that were fetched while looking for revisions are not fetched again."""
+    downloads = state_folder() / "downloads"
+    goal = folder / "state" / "downloads"
+    goal.mkdir(parents=True, exist_ok=True)
+    for file in downloads.iterdir() if downloads.is_dir() else ():
+        if not file.name.endswith(".partial") and not (goal / file.name).exists():
+            try:
+                os.link(file, goal / file.name)
+            except OSError:  # another file system
+                shutil.copy2(file, goal / file.name)
+
+
+def keep_results(attempt: Attempt, folder: Path) -> str:
+    """Commits dvc.lock, metrics and curves on the branch; returns the commit."""
+    return commit_all(
+        folder, f"Retrained {attempt.recipe} on data snapshot {attempt.snapshot.name}", *RESULTS
+    )

@@ -2,7 +2,7 @@
 
 A candidate is promoted only when all of these hold, on the problems that both have been measured on:
 
-1. it is better in accuracy: the 95% interval of its gain lies above 0 (stages/algorithms/comparisons.py);
+1. it is better in accuracy: the 95% interval of its gain lies above 0 (stages/algorithms/estimators.py);
 2. on no benchmark does its interval lie below 0;
 3. on the problems that neither policy's training data contains, its accuracy does not fall;
 4. its share of undecided verdicts does not rise: a policy must not gain by answers that cannot be judged.
@@ -16,7 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from stages.algorithms.comparisons import PairedDifference, compare_paired
+from pipelines.retraining.champion import Champion
+from stages.algorithms.estimators import PairedDifference, compare_paired
 
 ROUNDING = 1e-9
 """Means of equal shares may differ by this in the last bits."""
@@ -101,3 +102,39 @@ def _of_clean(clean_gain: float | None) -> list[str]:
     if clean_gain is None:
         return ["one of the policies was trained on every problem, so nothing clean can be compared"]
     return [f"the clean subset falls by {-100 * clean_gain:.1f} points"] if clean_gain < -ROUNDING else []
+
+
+def decision_sentence(decision: Decision, champion: Champion) -> str:
+    """One sentence: promoted with its gain, or refused with every reason."""
+    against = f"champion v{champion.version}"
+    if decision.is_promoted:
+        return f"Scores higher than {against} on {decision.problems} problems: {told(decision.gain)}."
+    return f"Refused against {against}: {'; '.join(decision.reasons)}."
+
+
+def decision_page(decision: Decision, champion: Champion, branch: str, policy: str) -> str:
+    """Markdown: the sentence, then the numbers behind it."""
+    rows = [("all problems", told(decision.gain) if decision.gain else "none")]
+    rows += [(name, told(found)) for name, found in decision.by_benchmark.items()]
+    clean = (
+        "no problem is clean" if decision.clean_gain is None else f"{100 * decision.clean_gain:+.1f} points"
+    )
+    rows.append(("clean subset", clean))
+    if decision.candidate_undecided is not None:
+        undecided = f"{decision.champion_undecided:.2%} to {decision.candidate_undecided:.2%}"
+        rows.append(("undecided verdicts, champion to candidate", undecided))
+    table = [f"| {name} | {value} |" for name, value in rows]
+    return "\n".join(
+        [
+            f"## {'Promoted' if decision.is_promoted else 'Refused'}: {policy} of {branch}",
+            "",
+            decision_sentence(decision, champion),
+            "",
+            f"Paired by problem against champion {champion.told()}; intervals are 95%, over problems. "
+            "The decision is about these two policies, not about their settings.",
+            "",
+            "| candidate - champion | |",
+            "|---|---|",
+            *table,
+        ]
+    )

@@ -11,20 +11,24 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.launching.resources import stage_gpus
+import pandas
+
+from pipelines.launching.params import stage_gpus
 from pipelines.records.places import Place, place_at, working_place
 from pipelines.records.trained_on import trained_problems
 from pipelines.retraining.champion import Champion, locked_outs, locked_stages
-from pipelines.retraining.tables import Measurement
-from pipelines.runtime.checkouts import worktree_environment
-from pipelines.runtime.git import git
-from pipelines.runtime.gpu_slots import gpu_slots, lock_folder
+from pipelines.retraining.gate import Pair
+from pipelines.runtime.checkouts import git, worktree_environment
+from pipelines.runtime.machine import gpu_slots, lock_folder
 from pipelines.runtime.process_group import run_in_group
+from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
+from stages.foundations.tables import RESPONSE, VERDICT, read_table
 
 
 def candidate_measurement(folder: Path, policy: str) -> Measurement:
@@ -134,3 +138,74 @@ def link_out(cache: Path, champion: Champion, place: Path) -> None:
         goal = place / entry["relpath"]
         goal.parent.mkdir(parents=True, exist_ok=True)
         os.symlink(cached(cache, entry["md5"], champion), goal)
+
+
+KEY = ["benchmark", "problem", "answer"]
+"""What makes a problem the same one: ids are row numbers of a source, which a new revision may give to others."""
+OPINIONS = ("correct", "wrong")
+LEAST_COMMON = 0.9
+"""Share of the candidate's problems on which the champion must have been measured too."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The two tables behind a policy's scores, and what it was trained on."""
+
+    responses: Path
+    verdicts: Path
+    trained: frozenset[str]
+    """Normalised texts (pipelines/records/trained_on.py)."""
+
+
+def pair_up(champion: Measurement, candidate: Measurement) -> list[Pair]:
+    """The problems that both were measured on; sampled responses count, or greedy ones where none were sampled.
+
+    UserError when too few problems are common, or one policy was sampled and the other was not.
+    """
+    first, second = _shares(champion), _shares(candidate)
+    if set(first["mode"]) != set(second["mode"]):
+        raise UserError(
+            f"the champion was measured {_told(first)}, the candidate {_told(second)}: nothing can be compared"
+        )
+    both = first.merge(second, on=KEY, suffixes=("_champion", "_candidate"))
+    if len(both) < LEAST_COMMON * len(second):
+        raise UserError(
+            f"only {len(both)} of the candidate's {len(second)} benchmark problems were put to the champion too"
+        )
+    trained = champion.trained | candidate.trained
+    return [
+        Pair(
+            benchmark=row.benchmark,
+            champion=row.correct_champion,
+            candidate=row.correct_candidate,
+            champion_undecided=row.undecided_champion,
+            candidate_undecided=row.undecided_candidate,
+            is_clean=normalise_problem(row.problem) not in trained,
+        )
+        for row in both.itertuples()
+    ]
+
+
+def _shares(measured: Measurement) -> pandas.DataFrame:
+    """A row for each problem: KEY, mode, and the shares of correct and of undecided responses."""
+    responses = read_table(measured.responses, RESPONSE)
+    verdicts = read_table(measured.verdicts, VERDICT)
+    names = ["problem_id", "benchmark", "mode", "sample_index"]
+    rows = responses[[*names, "problem", "answer"]].merge(
+        verdicts[[*names, "verdict"]], on=names, validate="1:1"
+    )
+    if len(rows) != len(responses):
+        raise UserError(
+            f"{measured.verdicts} does not belong to {measured.responses}: run the grade stage again"
+        )
+    mode = "sampled" if (rows["mode"] == "sampled").any() else "greedy"
+    rows = rows[rows["mode"] == mode]
+    rows = rows.assign(
+        correct=rows["verdict"] == "correct", undecided=~rows["verdict"].isin(OPINIONS), mode=mode
+    )
+    return rows.groupby([*KEY, "mode"], as_index=False)[["correct", "undecided"]].mean()
+
+
+def _told(shares: pandas.DataFrame) -> str:
+    modes: Sequence[str] = sorted(set(shares["mode"]))
+    return " and ".join(modes) or "on nothing"

@@ -11,22 +11,28 @@ to in the last ten seconds wait for the next time.
 from __future__ import annotations
 
 import copy
+import json
+import os
+import re
 import shutil
+import subprocess
+import tempfile
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, reduce
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipelines.retraining.revisions import newer_revision
 from stages.collect.params import Name
 from stages.foundations.errors import UserError
-from stages.foundations.files import require_no_links, sha256_of
-from stages.foundations.hashing import stable_hash
-from stages.foundations.scratch import PROJECT
+from stages.foundations.files import require_no_links, sha256_of, stable_hash, write_json
+from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import About, about
 from stages.foundations.stage_graph import read_definitions
 from stages.foundations.yaml_text import load_yaml
@@ -184,3 +190,93 @@ def copy_files(found: Snapshot, folder: Path) -> None:
         shutil.copy2(path, goal)
         if sha256_of(goal)[:12] not in goal.name:
             raise UserError(f"{path} was changed while it was copied: run the flow again")
+
+
+SECONDS_TO_ANSWER = 60.0
+GITHUB = re.compile(
+    r"https://(?:raw\.githubusercontent\.com|github\.com)/([^/]+/[^/]+)/(?:raw/|blob/)?([0-9a-f]{40})/.+"
+)
+
+
+class NoAnswer(Exception):
+    """The server could not be asked; the pinned revision stays."""
+
+
+def newer_revision(
+    name: str, origin: Mapping[str, Any], memory: Path, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """The keys of `origin` that change with the newest revision; None when it is pinned already or nobody answers."""
+    try:
+        if origin["kind"] == "hub":
+            newest = _hub_commit(origin["repository"])
+            return {"revision": newest} if newest != origin["revision"] else None
+        if origin["kind"] == "url":
+            return _url_revision(name, origin, memory)
+    except NoAnswer as error:
+        say(f"source {name} could not be asked for a newer revision ({error}): the pinned one stays")
+    return None
+
+
+def _url_revision(name: str, origin: Mapping[str, Any], memory: Path) -> dict[str, Any] | None:
+    url = origin["url"]
+    pinned = GITHUB.fullmatch(url)
+    if pinned:
+        newest = _github_commit(pinned[1])
+        if newest == pinned[2]:
+            return None
+        url = url.replace(pinned[2], newest)
+    sha256 = _sha256(url, memory / f"{name}.json")
+    return None if sha256 in (None, origin["sha256"]) else {"url": url, "sha256": sha256}
+
+
+def _sha256(url: str, remembered: Path) -> str | None:
+    """Hash of the file behind the URL, which is kept in the downloads folder; None when the server says: as before."""
+    known = json.loads(remembered.read_text()) if remembered.exists() else {}
+    request = urllib.request.Request(url)
+    if known.get("url") == url and known.get("etag"):
+        request.add_header("If-None-Match", known["etag"])
+    downloads = state_folder() / "downloads"
+    downloads.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=downloads, suffix=".partial") as folder:
+        fetched = Path(folder) / "fetched"
+        try:
+            with (
+                urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as response,
+                open(fetched, "wb") as file,
+            ):
+                shutil.copyfileobj(response, file)
+                etag = response.headers.get("ETag")
+        except urllib.error.HTTPError as error:
+            if error.code == 304:
+                return known["sha256"]
+            raise NoAnswer(error) from error
+        except (OSError, HTTPException) as error:
+            raise NoAnswer(getattr(error, "reason", error)) from error
+        sha256 = sha256_of(fetched)
+        os.replace(fetched, downloads / sha256)
+    remembered.parent.mkdir(parents=True, exist_ok=True)
+    write_json(remembered, {"url": url, "etag": etag, "sha256": sha256})
+    return sha256
+
+
+def _github_commit(repository: str) -> str:
+    command = ["git", "ls-remote", f"https://github.com/{repository}", "HEAD"]
+    surroundings = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, env=surroundings
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoAnswer("no answer in time") from error
+    if done.returncode or not done.stdout.strip():
+        raise NoAnswer((done.stderr.strip().splitlines() or ["no such repository"])[-1])
+    return done.stdout.split()[0]
+
+
+def _hub_commit(repository: str) -> str:
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().dataset_info(repository, timeout=SECONDS_TO_ANSWER).sha
+    except Exception as error:  # the hub client raises many kinds; each means that it could not be asked
+        raise NoAnswer(" ".join(str(error).split())[:200]) from error

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 if TYPE_CHECKING:
-    from pipelines.simulating.cells import Cell
-    from pipelines.simulating.policies import Steps
+    from pipelines.simulating.schedules import Steps
     from pipelines.simulating.setting import Setting
+    from pipelines.simulating.table import Cell
 
 
 def simulate(
@@ -72,12 +72,17 @@ def simulate(
     needed. What is modelled, and what it cannot tell: docs/simulator.md. Exit code 2: a mistake of the caller.
     """
     from pipelines.runtime.named_file import write_named_file
-    from pipelines.simulating.cells import simulate_cells
-    from pipelines.simulating.constants import BATCH_STEPS, MEASURED_STEPS
-    from pipelines.simulating.picture import draw
-    from pipelines.simulating.policies import Steps
     from pipelines.simulating.recipe import RecipeQuestion, recipe_setting
-    from pipelines.simulating.table import cell_lines, policy_lines, published_lines, sentence
+    from pipelines.simulating.schedules import Steps
+    from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS
+    from pipelines.simulating.table import (
+        cell_lines,
+        draw,
+        policy_lines,
+        published_lines,
+        sentence,
+        simulate_cells,
+    )
 
     try:
         _refuse_contradictions(recipe, paper, sensitivity, model, out)
@@ -144,7 +149,7 @@ def _refuse_contradictions(recipe: str, paper: bool, sensitivity: bool, model: s
 
 
 def _policies(given: str, ours: bool) -> tuple[str, ...]:
-    from pipelines.simulating.policies import OURS, POLICIES
+    from pipelines.simulating.schedules import OURS, POLICIES
 
     chosen = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip())) or POLICIES
     if unknown := [name for name in chosen if name not in (*POLICIES, OURS)]:
@@ -153,8 +158,7 @@ def _policies(given: str, ours: bool) -> tuple[str, ...]:
 
 
 def _paper_settings(model: str, gpus: int | None) -> list[Setting]:
-    from pipelines.simulating.constants import PAPER_GPUS
-    from pipelines.simulating.setting import paper_setting, paper_settings
+    from pipelines.simulating.setting import PAPER_GPUS, paper_setting, paper_settings
 
     if not model and gpus is None:
         return paper_settings()
@@ -178,8 +182,7 @@ def _json_lines(cells: Sequence[Cell]) -> list[str]:
 
 
 def _sensitivity_lines(seeds: Sequence[int], steps: Steps, jobs: int, as_json: bool) -> list[str]:
-    from pipelines.simulating.sensitivity import HEADS, SETTINGS, sensitivities
-    from pipelines.simulating.table import as_rows
+    from pipelines.simulating.table import HEADS, SETTINGS, as_rows, sensitivities
 
     found = sensitivities(seeds, steps, jobs)
     if as_json:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipelines.simulating.asynchronous import Schedule, asynchronous
-from pipelines.simulating.batches import synchronous
-from pipelines.simulating.lengths import GivenLengths
-from pipelines.simulating.machine import Machine
-from pipelines.simulating.outcome import Outcome
-from pipelines.simulating.replica import DecodeStep, ReplicaSizes
+from pipelines.simulating.replica import DecodeStep, Machine, Outcome, ReplicaSizes
+from pipelines.simulating.schedules import Schedule, asynchronous, synchronous
+from pipelines.simulating.setting import GivenLengths
 from stages.foundations.errors import UserError
 
 

@@ -7,11 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pipelines.planning.devices import GPUS, NUMBER_BYTES, find_gpu
 from pipelines.planning.plan import Question, RecipeWork, read_work, told_lengths
-from pipelines.simulating.constants import CONSTANTS, PAPER_SIGMA, Model
-from pipelines.simulating.lengths import LogNormal, MeasuredGroups
-from pipelines.simulating.setting import Setting, Work
+from pipelines.planning.sizes import GPUS, NUMBER_BYTES, find_gpu
+from pipelines.simulating.setting import (
+    CONSTANTS,
+    PAPER_SIGMA,
+    LogNormal,
+    MeasuredGroups,
+    Model,
+    Setting,
+    Work,
+)
 from stages.foundations.errors import UserError
 
 WINDOW = 4

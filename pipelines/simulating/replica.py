@@ -8,10 +8,11 @@ not fit when the cache is full is put back, the youngest first, and read again l
 from __future__ import annotations
 
 import math
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +225,167 @@ class Replica:
     @staticmethod
     def _is_live(entry: tuple[int, int, Trajectory]) -> bool:
         return entry[0] == entry[2].end_step
+
+
+class GroupLengths(Protocol):
+    """Tokens of the responses of each group, by its place in the order of issue."""
+
+    def __getitem__(self, group: int) -> Sequence[int]: ...
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Replicas beside a trainer, or both by turns on the same GPUs."""
+
+    sizes: ReplicaSizes
+    replicas: int
+    rollout_gpus: int
+    groups: int
+    """That a step trains on."""
+    group_size: int
+    update_seconds: Callable[[float], float]
+    """Of a mini-batch of so many prompt and response tokens."""
+    minibatches: int
+    switch_seconds: float
+    """Between generation and training by turns, there and back."""
+    collective_seconds: float
+    """Everybody waits for new weights."""
+    push_seconds: float
+    """The trainer waits for its relay."""
+    broadcast_seconds: float
+    """Until all relays have them."""
+    pull_seconds: float
+    """A replica waits for its relay."""
+    batch_bound: int
+    """Of `repack`."""
+    repack_seconds: float
+
+    def training_seconds(self, tokens: float) -> float:
+        """All updates of a step."""
+        return self.minibatches * self.update_seconds(tokens / self.minibatches)
+
+    def tokens(self, trajectories: Iterable[Trajectory]) -> int:
+        """Prompts and responses."""
+        return sum(self.sizes.prompt_tokens + one.length for one in trajectories)
+
+    def new_replicas(self) -> list[Replica]:
+        """Empty, at time 0."""
+        return [Replica(name, self.sizes) for name in range(self.replicas)]
+
+    def group(self, number: int, lengths: GroupLengths) -> list[Trajectory]:
+        """The trajectories of a group that has not begun."""
+        size = self.group_size
+        return [
+            Trajectory(number * size + place, number, length) for place, length in enumerate(lengths[number])
+        ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One policy at one split of the GPUs."""
+
+    seconds_per_step: float
+    rollout_gpus: int
+    staleness: dict[int, int]
+    """Steps trained since the weights that began a trajectory, when it has ended -> trajectories."""
+    consumed: dict[int, int]
+    """The same when it is trained on."""
+    kv_used: float
+    """Mean share of the KV cache in use, over replicas and time."""
+    idle_share: float
+    """Of the replicas' time, without a sequence: empty, or waiting for weights or for others."""
+    tokens_per_second: float
+    """Drawn."""
+    trained_length: float
+    """Mean tokens of the responses trained on."""
+    generating_share: float | None
+    """Of a step, where generation and training take turns."""
+    issued: int
+    finished: int
+    in_flight: int
+    """Trajectories from the start of the run to its end: issued = finished + in flight."""
+
+    @property
+    def staleness_mean(self) -> float:
+        return mean(self.staleness)
+
+    @property
+    def staleness_max(self) -> int:
+        return max(self.staleness, default=0)
+
+    @property
+    def consumed_mean(self) -> float:
+        return mean(self.consumed)
+
+    @property
+    def consumed_max(self) -> int:
+        return max(self.consumed, default=0)
+
+
+def mean(counted: dict[int, int]) -> float:
+    """Of values by how often they came; 0 for none."""
+    total = sum(counted.values())
+    return sum(value * count for value, count in counted.items()) / total if total else 0.0
+
+
+class Tally:
+    """Counts of a run; all but those of conservation only from `begin` on."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self.replicas = replicas
+        self.staleness: Counter[int] = Counter()
+        self.consumed: Counter[int] = Counter()
+        self.issued = self.finished = self.trained = self.trained_tokens = 0
+        self._is_measuring = False
+        self._began = self._kv_seconds = self._busy = 0.0
+        self._tokens = 0
+
+    def begin(self, time: float) -> None:
+        """Measuring starts at `time`."""
+        self._is_measuring, self._began = True, time
+        self._kv_seconds = sum(replica.kv_seconds for replica in self.replicas)
+        self._busy = sum(replica.busy_seconds for replica in self.replicas)
+        self._tokens = sum(replica.tokens for replica in self.replicas)
+
+    def end(self, staleness: int) -> None:
+        """A trajectory has ended, `staleness` steps trained after its weights."""
+        self.finished += 1
+        if self._is_measuring:
+            self.staleness[staleness] += 1
+
+    def train(self, step: int, trajectories: Iterable[Trajectory]) -> None:
+        """The step `step` (from 0) trains on them."""
+        if self._is_measuring:
+            for trajectory in trajectories:
+                self.consumed[step - trajectory.version] += 1
+                self.trained += 1
+                self.trained_tokens += trajectory.length
+
+    def outcome(
+        self,
+        time: float,
+        steps: int,
+        rollout_gpus: int,
+        generating: float | None = None,
+        there_seconds: float = 0.0,
+    ) -> Outcome:
+        """At `time`, `steps` steps after `begin`. The replicas are there for `there_seconds`, or always if 0."""
+        seconds = time - self._began
+        kv_seconds = sum(replica.kv_seconds for replica in self.replicas) - self._kv_seconds
+        busy = sum(replica.busy_seconds for replica in self.replicas) - self._busy
+        there = (there_seconds or seconds) * len(self.replicas)
+        tokens = sum(replica.tokens for replica in self.replicas) - self._tokens
+        return Outcome(
+            seconds_per_step=seconds / steps,
+            rollout_gpus=rollout_gpus,
+            staleness=dict(sorted(self.staleness.items())),
+            consumed=dict(sorted(self.consumed.items())),
+            kv_used=kv_seconds / there,
+            idle_share=max(0.0, 1 - busy / there),
+            tokens_per_second=tokens / seconds,
+            trained_length=self.trained_tokens / max(1, self.trained),
+            generating_share=None if generating is None else generating / seconds,
+            issued=self.issued,
+            finished=self.finished,
+            in_flight=sum(replica.trajectories for replica in self.replicas),
+        )

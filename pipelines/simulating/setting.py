@@ -2,29 +2,62 @@
 
 from __future__ import annotations
 
+import math
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
-from pipelines.planning.devices import Gpu, find_gpu
-from pipelines.simulating.constants import (
-    CONSTANTS,
-    PAPER_DEVICE,
-    PAPER_GPUS,
-    PAPER_GROUP_SIZE,
-    PAPER_GROUPS,
-    PAPER_LONGEST,
-    PAPER_MEDIAN,
-    PAPER_MODELS,
-    PAPER_PROMPT_TOKENS,
-    PAPER_SHORTEST,
-    PAPER_SIGMA,
-    Constants,
-    Model,
-)
-from pipelines.simulating.lengths import LogNormal, MeasuredGroups
-from pipelines.simulating.machine import Machine
-from pipelines.simulating.replica import DecodeStep, ReplicaSizes
+from pipelines.planning.sizes import Gpu, find_gpu
+from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
 from stages.foundations.errors import UserError
+
+WITHIN_GROUP = 0.7
+"""Of the variance of log lengths, among the responses to one prompt. Assumption."""
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Log-normal lengths in tokens, cut to `shortest`..`longest`; part of the variance is that of the prompts."""
+
+    median: float
+    sigma: float
+    shortest: int
+    longest: int
+    within_group: float = WITHIN_GROUP
+
+    def group(self, rng: random.Random, size: int) -> list[int]:
+        """Lengths of one group's responses."""
+        among = math.log(self.median) + self.sigma * math.sqrt(1 - self.within_group) * rng.gauss(0, 1)
+        within = self.sigma * math.sqrt(self.within_group)
+        drawn = (round(math.exp(among + within * rng.gauss(0, 1))) for _ in range(size))
+        return [min(max(length, self.shortest), self.longest) for length in drawn]
+
+    @classmethod
+    def of_mean(cls, mean: float, sigma: float, longest: int) -> LogNormal:
+        """The distribution whose mean, cut to `longest`, is `mean`; one token is the shortest."""
+        low, high = 1e-3, 1e3 * longest
+        for _ in range(100):
+            median = math.sqrt(low * high)
+            low, high = (median, high) if _cut_mean(median, sigma, longest) < mean else (low, median)
+        return cls(low, sigma, 1, longest)
+
+
+@dataclass(frozen=True)
+class MeasuredGroups:
+    """Lengths of the groups of an earlier run; they come again in an order of chance."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def longest(self) -> int:
+        return max(max(group) for group in self.groups)
+
+    def group(self, rng: random.Random, size: int) -> list[int]:
+        """One of the groups; its lengths are drawn again where it is of another size."""
+        group = rng.choice(self.groups)
+        return list(group) if len(group) == size else rng.choices(group, k=size)
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,87 @@ class Work:
     @property
     def trajectories(self) -> int:
         return self.groups * self.group_size
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What holds for any model and cluster. Replace one of them to see what hangs on it."""
+
+    memory_share: float = 0.90
+    """Of a GPU's memory, for weights and KV cache: the usual setting of vLLM (its default is 0.9)."""
+    admitted_share: float = 0.95
+    """Of the KV cache: a sequence is admitted while what is in use, with its prompt, stays below. Assumption."""
+    bandwidth_share: float = 0.80
+    """Of the memory's peak, reached by a decode step. Assumption."""
+    decode_share: float = 0.60
+    """Of the peak FLOP/s, reached by the products of a decode step. Assumption."""
+    prefill_share: float = 0.50
+    """Of the peak FLOP/s, reached by prefill. Assumption."""
+    mfu: float = 0.40
+    """Of the peak FLOP/s in training: 38 to 43% (Llama 3, arXiv 2407.21783, table 4)."""
+    host_seconds: float = 2e-3
+    """Of a decode step, beside the GPU's own work. Assumption."""
+    all_reduce_seconds: float = 12e-6
+    """Each of the two all-reduces of a layer, where tensor parallel is more than 1. Assumption."""
+    most_sequences: int = 1024
+    """Decoded at once by one replica: vLLM's `max_num_seqs` on GPUs of this size."""
+    training_flops: float = 8.0
+    """A parameter and token: 6 forward and backward, 2 for the old log-probs (Kaplan et al., 2001.08361)."""
+    minibatches: int = 4
+    """Updates a step. Assumption."""
+    minibatch_seconds: float = 0.5
+    """Fixed part of an update: optimizer, launches, stragglers. Assumption."""
+    gradient_ranks: int = 8
+    """GPUs of a machine, over which the gradients' all-reduce is spread: 2 x weights / 8 for each network card."""
+    network_share: float = 0.80
+    """Of the network, reached by that all-reduce. Assumption."""
+    network_bytes: float = 50e9
+    """A second and GPU, network and PCIe alike: 400 Gbit/s cards, PCIe 5 x16 (data sheets)."""
+    collective_bytes: float = 8.25e9
+    """A second, weights from trainer to replicas by NCCL: verl's README, 4 machines."""
+    push_bytes: float = 103e9
+    """A second, from the trainer to its relay: Laminar, 65.6 GB of a 32B in 0.64 s."""
+    broadcast_seconds: float = 1.6
+    """From the first relay to all, for the weights of a 72B (Laminar)."""
+    broadcast_weights: float = 145.4e9
+    """Bytes of those weights; the time of others is in proportion."""
+    switch_seconds: float = 2.0
+    """A colocated GPU goes from training to generation and back, beside the two copies of weights. Assumption."""
+    repack_seconds: float = 5.0
+    """Between two looks for idle replicas (Laminar)."""
+    eta: int = 4
+    """AReaL's bound on staleness (arXiv 2505.24298)."""
+    window: int | None = None
+    """Steps that asynchronous loops may train late; None bounds nothing, as in the paper."""
+    share: float = 1.0
+    """Of global batch / replicas, taken by an empty replica in the paper's schedule. Assumption."""
+
+
+CONSTANTS = Constants()
+
+
+@dataclass(frozen=True)
+class Model:
+    """The sizes that decide times."""
+
+    name: str
+    parameters: float
+    layers: int
+    kv_heads: int
+    head_size: int
+    tensor_parallel: int
+    """GPUs of a replica."""
+    number_bytes: int = 2
+
+    @property
+    def weights(self) -> float:
+        """Bytes."""
+        return self.parameters * self.number_bytes
+
+    @property
+    def kv_bytes(self) -> float:
+        """Of one token over all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_size * self.number_bytes
 
 
 @dataclass(frozen=True)
@@ -197,6 +311,13 @@ class Setting:
         return replace(self, constants=replace(self.constants, **changed))
 
 
+PAPER_GROUPS, PAPER_GROUP_SIZE = 512, 16
+"""Of a global batch of 8,192 trajectories (Laminar, section 8)."""
+PAPER_SHORTEST, PAPER_LONGEST = 16, 16_384
+PAPER_MEDIAN, PAPER_SIGMA = 1640.0, math.log(10) / 2.326
+"""Log-normal lengths whose 99th percentile is 10 times the median (Laminar, figure 2) and 16,384, the limit."""
+PAPER_PROMPT_TOKENS = 300
+"""Assumption."""
 PAPER_WORK = Work(
     PAPER_GROUPS,
     PAPER_GROUP_SIZE,
@@ -218,3 +339,57 @@ def paper_setting(model: str, gpus: int, constants: Constants = CONSTANTS) -> Se
 def paper_settings(constants: Constants = CONSTANTS) -> list[Setting]:
     """All fifteen."""
     return [paper_setting(model, gpus, constants) for model, scales in PAPER_GPUS.items() for gpus in scales]
+
+
+PAPER_DEVICE = "H800"
+PAPER_MODELS = (
+    # config.json of Qwen2.5 (72B: Qwen2.5-72B, parameters as its model card has them). Tensor parallel: assumption.
+    Model("7B", 7.6e9, 28, 4, 128, 1),
+    Model("32B", 32.8e9, 64, 8, 128, 4),
+    Model("72B", 72.7e9, 80, 8, 128, 8),
+)
+PAPER_GPUS = {"7B": (16, 32, 64, 128, 256), "32B": (32, 64, 128, 256, 512), "72B": (64, 128, 256, 512, 1024)}
+"""Scales: assumption, the paper's own are not in its text."""
+PUBLISHED = {
+    "mean over synchronous": 2.56,
+    "largest over synchronous": 5.48,
+    "mean over one_step": 1.98,
+    "mean over stream": 1.93,
+    "mean over partial": 1.39,
+    "largest scale, over all": 3.34,
+}
+"""Laminar's throughput over its baselines (abstract and section 8)."""
+WARM_UP_STEPS, MEASURED_STEPS = 10, 20
+"""Steps simulated before and while figures are taken. Assumption: the first ones know replicas that start together."""
+BATCH_STEPS = 10
+"""Steps of the three schedules that empty all replicas in each step, so that no step hangs on the one before."""
+
+
+def _cut_mean(median: float, sigma: float, longest: int) -> float:
+    """Mean of a log-normal variable of which all above `longest` count as `longest`."""
+    at = (math.log(longest) - math.log(median)) / sigma
+    below = NormalDist().cdf(at - sigma)
+    return median * math.exp(sigma**2 / 2) * below + longest * (1 - NormalDist().cdf(at))
+
+
+class DrawnLengths:
+    """Groups without end, drawn when they are first asked for."""
+
+    def __init__(self, distribution: LogNormal | MeasuredGroups, group_size: int, seed: int) -> None:
+        self._distribution, self._group_size = distribution, group_size
+        self._rng, self._groups = random.Random(seed), []
+
+    def __getitem__(self, group: int) -> list[int]:
+        while len(self._groups) <= group:
+            self._groups.append(self._distribution.group(self._rng, self._group_size))
+        return self._groups[group]
+
+
+class GivenLengths:
+    """The groups of a list, from its start again when it is at its end."""
+
+    def __init__(self, groups: Sequence[Sequence[int]]) -> None:
+        self._groups = [list(group) for group in groups]
+
+    def __getitem__(self, group: int) -> list[int]:
+        return self._groups[group % len(self._groups)]

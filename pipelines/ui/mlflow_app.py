@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from pipelines.ui.guard import guarded
-from pipelines.ui.login import LOGIN, PORT
+from pipelines.ui.guard import LOGIN, PORT, guarded
 
 # A request with name and password makes the browser keep both for this address and port, and for no other.
 _ENTER = """

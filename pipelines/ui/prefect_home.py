@@ -11,8 +11,8 @@ import os
 import sys
 from contextlib import suppress
 
-from pipelines.ui.login import kept_login
-from stages.foundations.scratch import state_folder
+from pipelines.ui.guard import kept_login
+from stages.foundations.machine import state_folder
 
 if "PREFECT_HOME" not in os.environ:
     home = state_folder() / "prefect"

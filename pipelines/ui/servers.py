@@ -9,6 +9,7 @@ new login is drawn at each start. The printed links contain it.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -17,18 +18,30 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
+from typing import Any
 
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.graph_run import VIEW_KEY, keep_view
 from pipelines.runtime.process_group import end_groups, environment, supervised, terminated_as_interrupt
-from pipelines.ui.ended_runs import going_runs, tell_ended
-from pipelines.ui.guard import ENTER, HEALTH, HOST
-from pipelines.ui.login import LOGIN, PORT, draw_login, forget_login, keep_login, login_settings
-from stages.foundations.addresses import without_password
+from pipelines.ui.guard import (
+    ENTER,
+    HEALTH,
+    HOST,
+    LOGIN,
+    PORT,
+    basic,
+    draw_login,
+    forget_login,
+    keep_login,
+    login_settings,
+)
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT, state_folder
+from stages.foundations.legible import without_password
+from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.command import run_stage
 
 SECONDS_TO_START = 300.0
@@ -277,6 +290,39 @@ def require_alive(started: Mapping[str, subprocess.Popen]) -> None:
 def last_lines(name: str, count: int = 15) -> str:
     log = state_folder() / "logs" / f"{name}.log"
     return "\n".join([*log.read_text(errors="replace").splitlines()[-count:], f"(all of it: {log})"])
+
+
+TAG = "retrace"
+"""Of our deployments (prefect.yaml)."""
+MESSAGE = "`make ui` was ended while this ran. Start it and run this again: finished stages are skipped."
+SECONDS_TO_ANSWER = 20.0
+
+
+def going_runs(api: str, login: str) -> list[str]:
+    """Ids of the runs of our deployments that are running or about to; none where the server does not answer."""
+    wanted = {"state": {"type": {"any_": ["RUNNING", "PENDING"]}}}
+    with suppress(OSError, HTTPException, ValueError):
+        found = _ask(
+            f"{api}/flow_runs/filter", login, {"flow_runs": wanted, "deployments": {"tags": {"all_": [TAG]}}}
+        )
+        return [run["id"] for run in found]
+    return []
+
+
+def tell_ended(api: str, login: str, runs: Sequence[str]) -> None:
+    """Marks the runs as crashed, with the message; a server that does not answer is left alone."""
+    state = {"type": "CRASHED", "name": "Crashed", "message": MESSAGE}
+    for run in runs:
+        with suppress(OSError, HTTPException, ValueError):
+            _ask(f"{api}/flow_runs/{run}/set_state", login, {"state": state, "force": True})
+
+
+def _ask(address: str, login: str, content: Mapping[str, Any]) -> Any:
+    request = urllib.request.Request(
+        address, json.dumps(content).encode(), {"Content-Type": "application/json", **basic(login)}
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS_TO_ANSWER) as answer:
+        return json.load(answer)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Four rules, each of which a recipe can leave out (None or false):
   (the other three do not see how the letters of formulas are named)
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
-- templates: numbers and names abstracted, wording compared (stages/algorithms/problem_templates.py).
+- templates: numbers and names abstracted, wording compared (stages/algorithms/decontamination.py).
 Deviations:
 1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
    have than" stand in problems that have nothing else in common.
@@ -19,31 +19,34 @@ Equal benchmark problems are compared once: a benchmark that repeats itself cost
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from stages.algorithms.decisive_words import decisive
-from stages.algorithms.problem_templates import TemplateIndex, TemplateRule
 from stages.algorithms.problem_text import (
+    CARDINALS,
+    fold_lookalikes,
+    is_letter,
     normalise_problem,
     problem_words,
+    quantities,
     renamed_again,
     renamed_words,
+    without_ordinal_endings,
     word_runs,
 )
 
 # Weights of false alarms and misses. Alarms are checked exactly, so misses are what costs: with datasketch's even
 # weights a pair at the threshold is found in 44 of 100 cases, with these in 93 (128 permutations, 0.7; 99.8 at 0.8).
 MISSES_COUNT_MORE = (0.05, 0.95)
-
 MOST_COMMON_NGRAM = 200
 """An n-gram of more benchmark problems is boilerplate: it proposes none of them, which bounds the time of a search."""
 MOST_CANDIDATES = 2_000
 """Texts that MinHash may propose for one text: a bound for sets in which all are alike and none alike enough."""
-
 _DRAWING = re.compile(
     r"\[asy\](?:(?!\[asy\]).)*?\[/asy\]|\\begin\{tikzpicture\}(?:(?!\\begin\{tikz).)*?\\end\{tikzpicture\}",
     re.DOTALL,
@@ -85,6 +88,20 @@ class NearDuplicateRule:
         _require(self.shingle_words >= 1, "shingle_words must be at least 1")
         _require(0 < self.similarity < 1, "similarity must be in (0, 1)")
         _require(16 <= self.permutations <= 1024, "permutations must be in 16..1024")
+
+
+@dataclass(frozen=True)
+class TemplateRule:
+    """Templates in common: numbers and names abstracted."""
+
+    similarity: float
+    """Hit from this weighted Jaccard similarity of stems on, in (0, 1]; other numbers do not matter."""
+    reworded_similarity: float
+    """Where the numbers are the same, hit from this smaller similarity on, in (0, 1]."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.reworded_similarity <= self.similarity <= 1:
+            raise ValueError("must be 0 < reworded_similarity <= similarity <= 1")
 
 
 @dataclass(frozen=True)
@@ -289,3 +306,252 @@ def source_revision(origin: Mapping[str, Any]) -> str:
 def _require(is_met: bool, message: str) -> None:
     if not is_met:
         raise ValueError(message)
+
+
+FEWEST_TEMPLATE_WORDS = 8
+"""Words, numbers and names not counted, that a text needs to be compared word for word."""
+FEWEST_STEMS = 5
+"""Different stems that both texts need to be compared by their stems alone."""
+FEWEST_NUMBERS = 2
+"""Different quantities that both texts need to be compared by them."""
+NUMBERS_AGREE = 0.75
+"""Weighted Jaccard similarity of quantities from which they count as the same: one may be left out."""
+LEAST_EVIDENCE = 22.0
+"""Summed weight (nats) of what two reworded texts share that they need: 2, 3 and 5 alone say nothing."""
+EVIDENCE_FOR_TWO = 2.0
+"""What two texts need more that share two quantities only."""
+MEASURE_SHARE = 0.7
+"""Weight of a shared quantity of the same thing, beside that of its parts, of which it is not independent."""
+LEAST_STEM_EVIDENCE = 20.0
+"""Summed weight (nats) of shared stems that a similar template needs: every puzzle about ages has age, old and year."""
+MOST_COMMON = 500
+"""A stem or number that stands in more benchmark problems proposes none of them: bounds the time of a search."""
+_NAME = re.compile(r"\b[A-Z][a-z]+\b")
+_LOWER = re.compile(r"\b[a-z]+")
+_INSIDE_SENTENCE = re.compile(r"(?<=[a-z0-9,;)] )[A-Z][a-z]+\b")
+_NUMBER_WORDS = CARDINALS | {
+    "hundred": 100,
+    "thousand": 1000,
+    "million": 10**6,
+    "dozen": 12,
+    "twice": 2,
+    "double": 2,
+    "thrice": 3,
+    "triple": 3,
+    "half": 0.5,
+    "quarter": 0.25,
+    "once": 1,
+    "first": 1,
+    "second": 2,
+    "third": 3,
+    "fourth": 4,
+    "fifth": 5,
+}
+"""Words that a template writes as `#`."""
+_UNTELLING = (
+    "a an the of to in on at by for from with and or but if then than as is are was were be been being has have had "
+    "do does did will would can could may must shall should it its he she they them his her their him hers this that "
+    "these those there here how what which who whom whose when where why many much more most some any all each every "
+    "both not no so such only also just very into out up down off over under about after before during per i you your "
+    "we our my me us now total number find value get got give gives given gave go goes went make makes made take "
+    "takes took put altogether compute calculate determine let following answer express suppose "
+    "begin end pmatrix bmatrix vmatrix matrix align array cases frac sqrt circ cdots mathbf overline"
+)
+_FUNCTION_WORDS = frozenset(_UNTELLING.split())
+"""English function words, words of any question, and LaTeX that says nothing about the problem."""
+_ENDINGS = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly", "'s")
+
+
+@dataclass(frozen=True)
+class Template:
+    """A problem without its numbers and names."""
+
+    words: str
+    """Words in order, `#` for a number and `@` for a name; "" where there are too few."""
+    stems: frozenset[str]
+    numbers: frozenset[float]
+    """Values of the quantities, 1 left out."""
+    measures: frozenset[tuple[float, str]]
+    """Quantities with the stem of what they count."""
+
+
+@lru_cache(maxsize=16384)
+def read_template(text: str) -> Template:
+    """The template of a problem. A capitalised word counts as a name when it also stands so inside a sentence."""
+    text = fold_lookalikes(text)
+    names = {name.casefold() for name in _INSIDE_SENTENCE.findall(text)} - set(_LOWER.findall(text))
+    names &= {name.casefold() for name in _NAME.findall(text)}
+    words = [_abstract(word, names) for word in renamed_words(text)]
+    kept = (word.removesuffix("'s") for word in problem_words(text) if len(_abstract(word, names)) > 1)
+    stems = {_stem(word) for word in kept if len(word) > 1 and word not in _FUNCTION_WORDS}
+    is_long = sum(len(word) > 1 for word in words) >= FEWEST_TEMPLATE_WORDS
+    counted = quantities(problem_words(without_ordinal_endings(text)))
+    nouns = (
+        (one.value, next((_stem(word) for word in one.following if _tells(word)), "")) for one in counted
+    )
+    return Template(
+        " ".join(words) if is_long else "",
+        frozenset(stems),
+        frozenset(one.value for one in counted),
+        frozenset((value, noun) for value, noun in nouns if noun),
+    )
+
+
+def _abstract(word: str, names: set[str]) -> str:
+    """`#` for a number, `@` for a name, and any other word itself."""
+    if word[0].isdigit() or word in _NUMBER_WORDS:
+        return "#"
+    return "@" if word.removesuffix("'s") in names else word
+
+
+def _tells(word: str) -> bool:
+    return word[0].isalpha() and word not in _FUNCTION_WORDS
+
+
+def _stem(word: str) -> str:
+    """Crude on purpose: `buys`, `buying` and `buy` meet, and nothing but the comparison sees the result."""
+    ending = next((e for e in _ENDINGS if word.endswith(e) and len(word) - len(e) >= 3), "")
+    stem = word.removesuffix(ending) + ("y" if ending == "ies" else "")
+    if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "sl":
+        stem = stem[:-1]
+    return stem[:-1] if stem.endswith("e") and len(stem) > 4 else stem
+
+
+class TemplateIndex:
+    """The templates of some texts, which can be asked for the ones behind another text."""
+
+    def __init__(self, texts: Sequence[str], rule: TemplateRule) -> None:
+        self._rule = rule
+        self._templates = [read_template(text) for text in texts]
+        self._by_words: dict[str, list[int]] = defaultdict(list)
+        self._stems = _Weights(template.stems for template in self._templates)
+        self._numbers = _Weights(template.numbers for template in self._templates)
+        self._measures = _Weights(template.measures for template in self._templates)
+        for index, template in enumerate(self._templates):
+            if template.words:
+                self._by_words[template.words].append(index)
+
+    def find(self, text: str) -> list[tuple[int, str, float]]:
+        """(index, rule, similarity) of the texts that are hit; `template` first, most similar first, then by index."""
+        own = read_template(text)
+        found = {index: ("template", 1.0) for index in self._by_words.get(own.words, ())} if own.words else {}
+        for index in sorted({*self._stems.holders(own.stems), *self._measures.holders(own.measures)}):
+            other = self._templates[index]
+            similarity = self._stems.similarity(own.stems, other.stems)
+            if similarity >= self._rule.similarity and self._is_template(own, other):
+                found.setdefault(index, ("template", similarity))
+            elif similarity >= self._rule.reworded_similarity and self._is_reworded(own, other):
+                found.setdefault(index, ("reworded", similarity))
+        ranked = sorted(found.items(), key=lambda hit: (hit[1][0] != "template", -hit[1][1], hit[0]))
+        return [(index, rule, similarity) for index, (rule, similarity) in ranked]
+
+    def _is_template(self, own: Template, other: Template) -> bool:
+        """Enough stems, and enough in common that is rare."""
+        if min(len(own.stems), len(other.stems)) < FEWEST_STEMS:
+            return False
+        return self._stems.weight(own.stems & other.stems) >= LEAST_STEM_EVIDENCE
+
+    def _is_reworded(self, own: Template, other: Template) -> bool:
+        """The same quantities, and enough in common that is rare."""
+        stems, numbers = own.stems & other.stems, own.numbers & other.numbers
+        if min(len(own.numbers), len(other.numbers)) < FEWEST_NUMBERS or not stems:
+            return False
+        evidence = self._stems.weight(stems) + self._numbers.weight(numbers)
+        evidence += MEASURE_SHARE * self._measures.weight(own.measures & other.measures)
+        needed = LEAST_EVIDENCE + (EVIDENCE_FOR_TWO if len(numbers) <= FEWEST_NUMBERS else 0)
+        return evidence >= needed and self._numbers.similarity(own.numbers, other.numbers) >= NUMBERS_AGREE
+
+
+class _Weights:
+    """How rare each feature is among some sets of features."""
+
+    def __init__(self, sets: Iterable[frozenset]) -> None:
+        self._holders: dict[object, list[int]] = defaultdict(list)
+        count = 0
+        for count, features in enumerate(sets, start=1):
+            for feature in features:
+                self._holders[feature].append(count - 1)
+        self._weights = {feature: math.log((count + 1) / len(own)) for feature, own in self._holders.items()}
+        self._unknown = math.log(count + 2)
+
+    def weight(self, features: frozenset) -> float:
+        """Summed weight, in nats. `fsum`: sets have no order, and plain float sums would depend on it."""
+        return math.fsum(self._weights.get(feature, self._unknown) for feature in features)
+
+    def similarity(self, features: frozenset, other: frozenset) -> float:
+        """Weighted Jaccard similarity; 0 for two empty sets."""
+        union = self.weight(features | other)
+        return self.weight(features & other) / union if union else 0.0
+
+    def holders(self, features: frozenset) -> list[int]:
+        """Sets that share a feature that is not too common, in order."""
+        found: Counter[int] = Counter()
+        for feature in features:
+            own = self._holders.get(feature, ())
+            if len(own) <= MOST_COMMON:
+                found.update(own)
+        return sorted(found)
+
+
+_OPERATIONS = """\
+sum difference product quotient remainder ratio square cube root power factor factorial multiple divisor
+reciprocal add subtract multiply divide sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp
+sqrt frac binom gcd lcm floor ceil lfloor lceil mod max min inf sup lim int prod pm mp cup cap subset cdot times
+union intersection complement derivative integral determinant transpose inverse conjugate real imaginary"""
+_QUANTITIES = """\
+area perimeter circumference volume surface radius diameter side diagonal hypotenuse median altitude bisector
+length width height depth weight angle slope intercept vertex center mean mode range average variance deviation
+speed distance time rate cost price profit loss discount interest probability permutation combination percent
+fraction numerator denominator digit term coefficient degree"""
+_KINDS = """\
+odd even prime composite positive negative nonnegative nonzero integer rational irrational real complex circle
+triangle rectangle rhombus parallelogram trapezoid pentagon hexagon octagon cone cylinder sphere pyramid prism
+ellipse parabola hyperbola equilateral isosceles scalene right acute obtuse parallel perpendicular inscribed
+circumscribed arithmetic geometric harmonic increasing decreasing consecutive distinct identical different same
+ordered"""
+_COMPARISONS = """\
+maximum minimum maximal minimal largest smallest greatest least biggest most fewest highest lowest longest
+shortest first last more less fewer greater smaller larger longer shorter older younger faster slower higher
+lower above below before after between inside outside left right up down north south east west clockwise
+counterclockwise increase decrease gain lose gave get buy sell win earn spend remaining twice half double triple
+third quarter thrice dozen hundred thousand million not no never none neither without except all any only every
+exactly"""
+_DECISIVE = frozenset(" ".join((_OPERATIONS, _QUANTITIES, _KINDS, _COMPARISONS)).split())
+_IN_FORMULAS = frozenset("+-*/=<>^_%|()[]!√") | {"<=", ">="}
+_OPEN = frozenset("-+*/=<>^_|([")
+
+
+def decisive(words: Sequence[str]) -> Counter[str]:
+    """The numbers and formulas of `renamed_words`, each as often as it occurs, and each decisive word once.
+
+    A formula is a run of numbers, letters and signs that holds a number or a letter.
+    """
+    found: Counter[str] = Counter()
+    run: list[str] = []
+    for word in [*words, ""]:
+        if word[:1].isdigit() or word in _IN_FORMULAS or (word and is_letter(word)):
+            run.append(word)
+            continue
+        _count_run(run, found)
+        run = []
+        if word in CARDINALS:
+            found[f"{CARDINALS[word]:g}"] += 1
+        elif base := next((form for form in _bases(word) if form in _DECISIVE), ""):
+            found[base] = 1
+    return found
+
+
+def _count_run(run: list[str], found: Counter[str]) -> None:
+    while run and run[-1] in _OPEN:  # a hyphen of `6-inch`, a bracket of a remark
+        run.pop()
+    if any(word[0].isdigit() or is_letter(word) for word in run):
+        found[" ".join(run)] += 1
+
+
+def _bases(word: str) -> list[str]:
+    """The word, and what it may be a plural or past form of."""
+    endings = ("s", "es", "d", "ed", "ing")
+    return [
+        word,
+        *(word.removesuffix(end) for end in endings if word.endswith(end) and len(word) > len(end) + 2),
+    ]

@@ -21,8 +21,7 @@ from enum import StrEnum
 from fractions import Fraction
 from math import gcd
 
-from stages.algorithms.answers.normalisation import clean, compact
-from stages.algorithms.answers.numbers import read_number
+from stages.algorithms.answers.normalisation import clean, compact, read_number
 
 _LONGEST_INTEGER = 12
 """Digits; longer numbers would be sums nobody can check by eye, and factoring them is slow."""

@@ -32,7 +32,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 PerToken = Float[Tensor, "batch tokens"]
-
 BORDER_ROUNDINGS = 4
 PRODUCT_COLUMNS = 1024
 # exp(x) is taken as exp2(x log2 e): a third of the time of torch.exp on a CPU, and as quick where the result is
@@ -359,3 +358,30 @@ def _tile_elements(tensor: Tensor) -> int:
 def _tile_tokens(tensor: Tensor) -> int:
     """Tokens of a backward tile; the remaining elements are its share of the vocabulary."""
     return 8192 if tensor.is_cuda else 1024
+
+
+def safe_vocabulary(
+    logits: Float[Tensor, "*batch vocab"], log_threshold: float
+) -> Bool[Tensor, "*batch vocab"]:
+    """True for the tokens with z_v >= z_max + log_threshold; log_threshold = log rho <= 0, in nats.
+
+    The likeliest token is always in, with its ties; -inf keeps everything. ValueError on a threshold above 0.
+    """
+    if not log_threshold <= 0:
+        raise ValueError(f"log_threshold must be at most 0, not {log_threshold}: it is log(p / p_max)")
+    return logits >= logits.amax(-1, keepdim=True) + log_threshold
+
+
+def pruned_logprobs(
+    logits: Float[Tensor, "batch tokens vocab"], token_ids: Int[Tensor, "batch tokens"], log_threshold: float
+) -> tuple[Float[Tensor, "batch tokens"], Bool[Tensor, "batch tokens"]]:
+    """Log-probabilities of `token_ids` renormalised over the safe vocabulary, and which of them lay outside it.
+
+    Never -inf: a token outside S counts as a member at its own position (deviation 1). Gradients flow to the logits of
+    members only. The plain version of what `token_statistics` does without holding the logits.
+    """
+    chosen = token_ids[..., None]
+    is_safe = safe_vocabulary(logits.detach(), log_threshold)
+    outside = ~is_safe.gather(-1, chosen)[..., 0]
+    kept = torch.where(is_safe.scatter(-1, chosen, True), logits, -torch.inf)
+    return logits.gather(-1, chosen)[..., 0] - kept.logsumexp(-1), outside

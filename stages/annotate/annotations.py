@@ -5,17 +5,25 @@ Nobody else checks: Label Studio takes a rating of 99, a rating "a", an unknown 
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import json
+import random
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pandas
 
-from stages.foundations.funnel import Funnel
-from stages.foundations.hashing import stable_hash
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import ASPECTS, ISSUES, RATING
+from stages.engines.images.params import AnnotationFile
+from stages.foundations.errors import UserError
+from stages.foundations.files import stable_hash
+from stages.foundations.seeds import derive_seed
+from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, Funnel, prompt_id
 
 SLOTS = 5
 """Of a ranking; the first is best."""
@@ -208,3 +216,168 @@ def _ratings(one: Annotation) -> list[dict[str, Any]]:
         for name in one.image_ids
         if name in said and not one.is_gold
     ]
+
+
+Refusal = tuple[str, str, str]
+"""Row id, reason, detail."""
+Found = Iterator[Annotation | Refusal]
+MAX_BYTES = 1 << 30
+"""Of a file, unpacked."""
+
+
+def read_checked(file: AnnotationFile) -> bytes:
+    """The bytes of the round's annotation file; UserError when it is missing or another one."""
+    path = Path(file.path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: correct `annotations.path` of the round")
+    content = path.read_bytes()
+    if (found := hashlib.sha256(content).hexdigest()) != file.sha256:
+        raise UserError(
+            f"{path} has the sha256 {found}, not {file.sha256}: correct `annotations.sha256`, or the file"
+        )
+    return content
+
+
+def json_rows(content: bytes, told: str) -> list[Any]:
+    """The rows of a JSON list or of JSON lines, gzip or not; a line that is not JSON is None.
+
+    UserError when it is neither. Half characters, which JSON can hold and UTF-8 cannot, become question marks.
+    """
+    if content[:2] == b"\x1f\x8b":
+        try:
+            with gzip.open(io.BytesIO(content)) as unpacked:
+                content = unpacked.read(MAX_BYTES + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"{told} is a damaged gzip file: {error}") from None
+        if len(content) > MAX_BYTES:
+            raise UserError(f"{told} unpacks to more than {MAX_BYTES >> 20} MiB: split it")
+    text = content.decode("utf-8", "replace").lstrip("\ufeff")
+    if text.lstrip().startswith("["):
+        rows = _loads(text)
+        if not isinstance(rows, list):
+            raise UserError(f"{told} is not JSON: export it again")
+        return rows
+    rows = [_loads(line) for line in text.split("\n") if line.strip()]
+    if not any(isinstance(row, dict) for row in rows):
+        raise UserError(f"{told} is neither a JSON list nor JSON lines")
+    return rows
+
+
+def _loads(text: str) -> Any:
+    try:
+        found = json.loads(text, parse_constant=str)  # NaN is no JSON, and no number
+        return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+
+
+def ranking_annotations(rows: list[Any], told: str, known: Known) -> Found:
+    """Rankings of the paper's form; one without `annotator` is anonymous."""
+    for number, row in enumerate(rows):
+        row_id = f"{told}:{number}"
+        images, ranks = (
+            (row.get("generations"), row.get("ranking")) if isinstance(row, dict) else (None, None)
+        )
+        if (
+            not isinstance(images, list)
+            or not isinstance(ranks, list)
+            or not isinstance(row.get("prompt"), str)
+        ):
+            yield row_id, "malformed_row", "needs `prompt`, `generations` and `ranking`"
+            continue
+        names = [known.image(_text(name)) for name in images]
+        annotator = row.get("annotator", "")
+        yield Annotation(
+            row_id,
+            prompt_id(row["prompt"]),
+            annotator if isinstance(annotator, str) else "",
+            told,
+            names,
+            dict(zip(names, ranks, strict=False)),  # fewer ranks than images: rank_missing
+            is_anonymous="annotator" not in row,
+        )
+
+
+def vote_annotations(rows: list[Any], told: str, known: Known) -> Found:
+    """Each vote of Rapidata's form is an anonymous ranking of two, whose weight is the voter's score."""
+    for number, row in enumerate(rows):
+        row_id = f"{told}:{number}"
+        if not isinstance(row, dict) or not isinstance(row.get("votes"), list):
+            yield row_id, "malformed_row", "needs `prompt`, `image_a`, `image_b` and `votes`"
+            continue
+        pair = [row.get("image_a"), row.get("image_b")]
+        if not all(isinstance(text, str) for text in (row.get("prompt"), *pair)):
+            yield row_id, "malformed_row", "needs `prompt`, `image_a` and `image_b` as texts"
+            continue
+        images = [known.image(name) for name in pair]
+        for index, vote in enumerate(row["votes"]):
+            vote_id = f"{row_id}:{index}"
+            if not isinstance(vote, Mapping):
+                yield vote_id, "malformed_row", "a vote needs `votedFor` and `userScore`"
+                continue
+            # Rapidata names the winner by its file, the pair by its path; of two equal file names neither won.
+            chosen = [name for name in pair if vote.get("votedFor") in (name, Path(name).name)]
+            ranks = (
+                {image: 1 if name == chosen[0] else 2 for name, image in zip(pair, images, strict=True)}
+                if len(chosen) == 1
+                else {_text(vote.get("votedFor")): 1}
+            )
+            yield Annotation(
+                vote_id,
+                prompt_id(row["prompt"]),
+                "",
+                told,
+                images,
+                ranks,
+                weight=vote.get("userScore"),
+                occasion=str(number),
+                is_anonymous=True,
+            )
+
+
+def _text(name: Any) -> Any:
+    """A list or an object as an image's name is nobody's name."""
+    return name if isinstance(name, str) else repr(name)[:200]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Images of a prompt that are ranked side by side."""
+
+    prompt_id: str
+    image_ids: tuple[str, ...]
+
+
+def by_prompt(images: pandas.DataFrame) -> dict[str, list[tuple[str, str]]]:
+    """Prompt id -> (image id, generator) of each of its images."""
+    return {
+        str(name): list(zip(own["image_id"], own["generator"], strict=True))
+        for name, own in images.groupby("prompt_id", sort=True)
+    }
+
+
+def set_tasks(
+    images: Mapping[str, Sequence[tuple[str, str]]], images_per_task: int, tasks_per_prompt: int, seed: int
+) -> list[Task]:
+    """Tasks of each prompt's images, given as (image id, generator): no image twice, generators mixed evenly.
+
+    The last task of a prompt may have fewer images, never one.
+    """
+    tasks = []
+    for prompt_id in sorted(images):
+        drawn = random.Random(derive_seed(seed, "tasks", prompt_id))
+        left: dict[str, list[str]] = {}
+        for image_id, generator in sorted(images[prompt_id]):
+            left.setdefault(generator, []).append(image_id)
+        for own in left.values():
+            drawn.shuffle(own)
+        mixed = []  # one of each generator in turn: a task is to compare generators, not draws of one
+        while any(left.values()):
+            turn = [name for name in sorted(left) if left[name]]
+            drawn.shuffle(turn)
+            mixed += [left[name].pop() for name in turn]
+        cut = [
+            tuple(mixed[start : start + images_per_task]) for start in range(0, len(mixed), images_per_task)
+        ]
+        tasks += [Task(prompt_id, part) for part in cut[:tasks_per_prompt] if len(part) > 1]
+    return tasks

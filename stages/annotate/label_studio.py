@@ -7,15 +7,20 @@ result items those count whose control is ours: `ranking`, and for image n `over
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from stages.annotate.annotation_files import Found
-from stages.annotate.annotations import Annotation, Refused
+import pandas
+
+from stages.annotate.annotations import MOST_POINTS, SLOTS, Annotation, Found, Refused, by_prompt, set_tasks
+from stages.engines.images.shards import pixels_of, png_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import stable_hash
-from stages.foundations.tables.rating import ASPECTS
+from stages.foundations.files import replace_folder, stable_hash, write_json, write_text_atomically
+from stages.foundations.tables import ASPECTS, ISSUES, RANKING, RATING, read_table
 
 SOURCE = "label_studio"
 _SLOT = re.compile(r"slot_(-?\d{1,6})")
@@ -160,3 +165,192 @@ def completed_by(annotator_id: str) -> int | str:
     """What an export says of this annotator: the number of a user, or the hash of an address."""
     name = annotator_id.rpartition("/")[2]
     return int(name) if name.isdecimal() and str(int(name)) == name else name
+
+
+FEWEST, MOST = 2, 9
+"""Images of a task; the paper has 4 to 9."""
+_QUESTIONS = dict(
+    zip(ASPECTS, ("Overall", "Follows the prompt", "Fidelity: no flaws, whatever was asked for"), strict=True)
+)
+
+
+def labelling_configuration(images: int) -> str:
+    """The XML for tasks of so many images: three ratings and the issue flags of each, then a ranking in five slots.
+
+    The style hides the ids that Label Studio 1.23 writes under each picture of the ranking: they push the slots apart.
+    """
+    blocks = "\n".join(map(_image_block, range(1, images + 1)))
+    buckets = "\n".join(
+        f'      <Bucket name="slot_{slot}" title="{slot}{_slot_words(slot)}"/>'
+        for slot in range(1, SLOTS + 1)
+    )
+    return f"""<View>
+  <Style>
+    .images {{ display: flex; flex-wrap: wrap; gap: 1.5em; }}
+    .image {{ width: 16em; }}
+    .htx-ranker-item img {{ width: 100%; }}
+    .htx-ranker-item p + p {{ display: none; }}
+  </Style>
+  <Header value="$prompt"/>
+  <View className="images">
+{blocks}
+  </View>
+  <Header value="Rank the images: the best into slot 1, equally good ones into one slot, at most two in each"/>
+  <List name="items" value="$items" title="Images"/>
+  <Ranker name="ranking" toName="items">
+{buckets}
+  </Ranker>
+</View>
+"""
+
+
+def _slot_words(slot: int) -> str:
+    return {1: " (best)", SLOTS: " (worst)"}.get(slot, "")
+
+
+def _image_block(number: int) -> str:
+    ratings = "\n".join(
+        f'      <Header value="{html.escape(question)}" size="5"/>\n'
+        f'      <Rating name="{aspect}_{number}" toName="image_{number}" maxRating="{MOST_POINTS}"/>'
+        for aspect, question in _QUESTIONS.items()
+    )
+    flags = "\n".join(f'        <Choice value="{issue}"/>' for issue in ISSUES)
+    return f"""    <View className="image">
+      <Header value="Image {number}" size="4"/>
+      <Image name="image_{number}" value="$image_{number}" width="100%"/>
+{ratings}
+      <Choices name="issues_{number}" toName="image_{number}" choice="multiple" showInline="true">
+{flags}
+      </Choices>
+    </View>"""
+
+
+def labelling_task(
+    prompt_id: str, prompt: str, image_ids: Sequence[str], addresses: Sequence[str]
+) -> dict[str, Any]:
+    """One task: `data` as the configuration reads it."""
+    pictures = list(zip(image_ids, addresses, strict=True))
+    items = [
+        {"id": name, "html": f'<img alt="image {number}" src="{html.escape(address)}"/> {number}'}
+        for number, (name, address) in enumerate(pictures, start=1)
+    ]
+    shown = {f"image_{number}": address for number, (_, address) in enumerate(pictures, start=1)}
+    return {
+        "data": {
+            "prompt_id": prompt_id,
+            "prompt": prompt,
+            "image_ids": list(image_ids),
+            "items": items,
+            **shown,
+        }
+    }
+
+
+def exported_annotation(
+    ranking: dict[str, Any], ratings: Iterable[dict[str, Any]], shown: Sequence[str]
+) -> dict[str, Any]:
+    """A row of the ranking table and its ratings as Label Studio exports an annotation of a task that shows `shown`."""
+    slots: dict[str, list[str]] = {f"slot_{slot}": [] for slot in range(1, SLOTS + 1)}
+    for name, rank in zip(ranking["image_ids"], ranking["ranks"], strict=True):
+        slots[f"slot_{rank}"].append(name)
+    result = [_result("ranking", "items", "ranker", {"ranker": slots})]
+    created = ""
+    for row in ratings:
+        number = shown.index(row["image_id"]) + 1
+        created = row["created"] or created
+        for aspect in ASPECTS:
+            if row[aspect] == row[aspect] and row[aspect] is not None:  # NaN: not rated
+                points = int(row[aspect]) if row[aspect] == int(row[aspect]) else row[aspect]
+                result.append(_result(f"{aspect}_{number}", f"image_{number}", "rating", {"rating": points}))
+        if len(row["issues"]):
+            flags = {"choices": list(row["issues"])}
+            result.append(_result(f"issues_{number}", f"image_{number}", "choices", flags))
+    seconds = ranking["seconds"]
+    return {
+        "result": result,
+        "completed_by": completed_by(ranking["annotator_id"]),
+        "was_cancelled": False,
+        "ground_truth": bool(ranking["is_gold"]),
+        "lead_time": seconds if seconds == seconds else None,
+        "created_at": created,
+    }
+
+
+def _result(control: str, shown: str, kind: str, value: dict[str, Any]) -> dict[str, Any]:
+    return {"from_name": control, "to_name": shown, "type": kind, "value": value}
+
+
+def export_tasks(
+    pool: Path, out: Path, address: str, images_per_task: int, tasks_per_prompt: int, seed: int
+) -> dict[str, int]:
+    """Writes the folder for the pool's images, nothing annotated yet; returns tasks by their number of images.
+
+    address: what stands before `<image id>.png` in the tasks.
+    """
+    images = read_image_rows(pool)
+    prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
+    tasks = [
+        labelling_task(
+            task.prompt_id, prompts[task.prompt_id], task.image_ids, _addresses(task.image_ids, address)
+        )
+        for task in set_tasks(by_prompt(images), images_per_task, tasks_per_prompt, seed)
+    ]
+    return _write(tasks, pool, out)
+
+
+def export_annotated(pool: Path, annotations: Path, out: Path, address: str) -> dict[str, int]:
+    """Writes the folder for the tasks that were annotated, with what Label Studio's annotators said of them."""
+    rankings = read_table(annotations / "rankings.parquet", RANKING)
+    ratings = read_table(annotations / "ratings.parquet", RATING)
+    if other := sorted(set(rankings["source"]) - {SOURCE}):
+        raise UserError(
+            f"{annotations} has annotations of {other}: only those of Label Studio go back into it"
+        )
+    images = read_image_rows(pool)
+    prompts = dict(zip(images["prompt_id"], images["prompt"], strict=True))
+    rated = defaultdict(list)
+    for row in ratings.to_dict("records"):
+        rated[row["task_id"], row["annotator_id"]].append(row)
+    tasks: dict[str, dict[str, Any]] = {}
+    for row in rankings.to_dict("records"):
+        shown = list(row["image_ids"])
+        task = tasks.setdefault(
+            row["task_id"],
+            labelling_task(row["prompt_id"], prompts[row["prompt_id"]], shown, _addresses(shown, address))
+            | {"annotations": []},
+        )
+        own = [] if row["is_gold"] else rated[row["task_id"], row["annotator_id"]]
+        task["annotations"].append(exported_annotation(row, own, task["data"]["image_ids"]))
+    return _write(list(tasks.values()), pool, out)
+
+
+def _addresses(image_ids: Any, address: str) -> list[str]:
+    return [f"{address}{name}.png" for name in image_ids]
+
+
+def _write(tasks: list[dict[str, Any]], pool: Path, out: Path) -> dict[str, int]:
+    if out.exists():
+        raise UserError(f"{out} exists: give a new folder, or remove it")
+    if not tasks:
+        raise UserError(f"{pool} has no prompt with two images: there is nothing to rank")
+    groups: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for task in tasks:
+        groups[len(task["data"]["image_ids"])].append(task)
+    wanted = {name for task in tasks for name in task["data"]["image_ids"]}
+    with replace_folder(out) as folder:
+        for count, own in groups.items():
+            place = folder / f"{count}_images"
+            write_json(place / "tasks.json", own)
+            write_text_atomically(place / "labelling.xml", labelling_configuration(count))
+        for frame in read_shards(pool):
+            _write_pictures(frame[frame["image_id"].isin(wanted)], folder / "images")
+    counts = Counter(len(task["data"]["image_ids"]) for task in tasks)
+    return {f"{count}_images": tasks_of for count, tasks_of in sorted(counts.items())}
+
+
+def _write_pictures(frame: pandas.DataFrame, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, png in zip(frame["image_id"], frame["png"], strict=True):
+        (folder / f"{name}.png").write_bytes(
+            png_of(pixels_of(png))
+        )  # the whole folder is put in place at the end

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from stages.annotate.annotations import MOST_IN_SLOT, MOST_POINTS, SLOTS, Annotation
+from stages.annotate.annotations import MOST_IN_SLOT, MOST_POINTS, SLOTS, Annotation, Task
 from stages.annotate.params import PanelAnnotations
-from stages.annotate.tasks import Task
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.rating import ASPECTS
+from stages.foundations.tables import ASPECTS
 
 SOURCE = "panel"
 SECONDS_PER_IMAGE = 12.0

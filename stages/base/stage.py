@@ -21,7 +21,7 @@ def _model(sections: Sections) -> ModelSizes:
     match sections["base"]:
         case RandomBase() as base:
             from stages.base.corpora import CORPORA
-            from stages.engines.policies.new_tokenizers import byte_level_tokenizer
+            from stages.engines.new_tokenizers import byte_level_tokenizer
 
             # vocabulary_size is an upper limit; training the tokenizer here takes a tenth of a second.
             tokenizer = byte_level_tokenizer(CORPORA[base.corpus](base.corpus_rows), base.vocabulary_size)

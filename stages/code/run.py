@@ -13,8 +13,8 @@ from typing import Any
 from stages.foundations.files import write_json
 from stages.foundations.fingerprints import Project, stage_names
 from stages.foundations.job import Job
+from stages.foundations.machine import PROJECT
 from stages.foundations.params import read_yaml
-from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import read_definitions, require_names
 
 

@@ -16,7 +16,7 @@ import pyarrow
 import pyarrow.parquet
 
 from stages.foundations.errors import UserError
-from stages.foundations.packed_files import packed_bytes, packed_lines
+from stages.foundations.files import packed_bytes, packed_lines
 
 SHOWN_CHARACTERS = 2000
 MAX_LINE_BYTES = 64 << 20

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
-from stages.collect.params import require_word
-from stages.collect.rows import collect_source
+import difflib
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stages.algorithms import arithmetic_tasks, digit_tasks
+from stages.collect.fields import FieldParams, MissingField, UnusableField, field_value, read_field
+from stages.collect.formats import BrokenRow, Row, read_rows
+from stages.collect.params import (
+    ArithmeticSource,
+    DigitSource,
+    FieldMap,
+    HubSource,
+    LocalSource,
+    ReasoningGymSource,
+    SourceParams,
+    UrlSource,
+    require_word,
+)
+from stages.engines.pinned_files import pinned_file
+from stages.foundations.errors import UserError
+from stages.foundations.files import require_sha256
 from stages.foundations.job import Job
+from stages.foundations.machine import from_root
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import DROPPED, PROBLEM, Funnel, write_table
+from stages.observe.progress import progress
 from stages.observe.tracking import track
 
 
@@ -24,3 +46,187 @@ def main(job: Job) -> None:
         metrics = funnel.metrics(len(problems))
         run.summary(metrics)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
+
+
+GENERATED = FieldMap(problem="problem", answer="answer", solution="solution")
+Problem = dict[str, str | None]
+
+
+def collect_source(name: str, source: SourceParams) -> tuple[list[Problem], Funnel]:
+    """The source's problems, in upstream's order, and the drops; UserError when no row is usable.
+
+    `problem_id` is `<source>/<number of the row, from 0>`, so that each problem is found again upstream.
+    """
+    rows, fields, only = _upstream(name, source)
+    funnel, problems = Funnel("collect", len(rows)), []
+    for number, row in enumerate(rows):
+        row_id = f"{name}/{number}"
+        problem = _read_row(row, row_id, fields, only, funnel)
+        if problem:
+            problems.append({**problem, "source": name, "licence": source.licence})
+    _require_usable(name, fields, problems, funnel)
+    return problems, funnel
+
+
+def _upstream(name: str, source: SourceParams) -> tuple[list[Row], FieldMap, Mapping[str, list[Any]]]:
+    match source.origin:
+        case ArithmeticSource() as origin:
+            return list(arithmetic_rows(name, origin)), GENERATED, {}
+        case DigitSource() as origin:
+            return list(digit_rows(name, origin)), GENERATED, {}
+        case ReasoningGymSource() as origin:
+            return list(reasoning_gym_rows(name, origin)), GENERATED, {}
+        case origin:
+            path = locate_file(name, origin)
+            return read_rows(path, origin.format, origin.max_rows), origin.fields, origin.only
+
+
+def _read_row(
+    row: Row, row_id: str, fields: FieldMap, only: Mapping[str, list[Any]], funnel: Funnel
+) -> Problem | None:
+    if isinstance(row, BrokenRow):
+        funnel.drop({"text": row.text}, "malformed_row", row.reason, row_id)
+        return None
+    for field, allowed in only.items():
+        if field_value(field, row) not in allowed:
+            funnel.drop(row, "not_selected", f"`{field}` is {field_value(field, row)!r}"[:200], row_id)
+            return None
+    found: Problem = {"problem_id": row_id}
+    for target in ("problem", "answer"):
+        try:
+            found[target] = read_field(getattr(fields, target), row)
+        except MissingField as error:
+            funnel.drop(row, f"missing_{target}", str(error), row_id)
+            return None
+        except UnusableField as error:
+            funnel.drop(row, f"unusable_{target}", str(error), row_id)
+            return None
+    found["solution"] = _solution(fields.solution, row)
+    return found
+
+
+def _solution(field: FieldParams | None, row: Mapping[str, Any]) -> str | None:
+    """None for a row without a usable solution: its problem is still worth having."""
+    if field is None:
+        return None
+    try:
+        return read_field(field, row)
+    except (MissingField, UnusableField):
+        return None
+
+
+def _require_usable(name: str, fields: FieldMap, problems: Sequence[Problem], funnel: Funnel) -> None:
+    if not problems:
+        dropped = funnel.dropped_frame()
+        counts = ", ".join(
+            f"{reason} {count}" for reason, count in sorted(Counter(dropped["reason"]).items())
+        )
+        first = f"; the first: {dropped['detail'].iloc[0]}" if len(dropped) else ""
+        raise UserError(
+            f"source `{name}` gives no usable row out of {funnel.rows_in} ({counts or 'the file is empty'}{first}): "
+            f"correct sources.{name}.from"
+        )
+    is_promised = fields is not GENERATED and fields.solution is not None
+    if is_promised and all(problem["solution"] is None for problem in problems):
+        raise UserError(
+            f"source `{name}`: no row has a solution where sources.{name}.from.fields.solution says; "
+            "correct it, or set it to null"
+        )
+
+
+def locate_file(name: str, origin: UrlSource | LocalSource | HubSource) -> Path:
+    """A path to the source's file with the right bytes; UserError says which, and what to do about it."""
+    match origin:
+        case LocalSource():
+            return _local_file(name, origin)
+        case HubSource():
+            return _hub_file(origin)
+        case UrlSource():
+            return pinned_file(origin.url, origin.sha256, f"sources.{name}.from.sha256")
+
+
+def _local_file(name: str, origin: LocalSource) -> Path:
+    path = from_root(origin.path)
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist: correct sources.{name}.from.path, it counts from the project's root"
+        )
+    remedy = (
+        f"which sources.{name}.from.sha256 says: the file is not the one that the recipe means. "
+        "Put its sha256 into the recipe if it is what you want"
+    )
+    require_sha256(path, origin.sha256, remedy)
+    return path
+
+
+def _hub_file(origin: HubSource) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    remedy = "check names, network and, for a gated data set, your token; or fetch it elsewhere and use kind: local"
+    try:
+        return Path(
+            hf_hub_download(origin.repository, origin.file, repo_type="dataset", revision=origin.revision)
+        )
+    except Exception as error:  # the hub client raises many kinds; each means that the file cannot be had
+        where = f"{origin.file} of {origin.repository} at {origin.revision[:12]}"
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{where} cannot be fetched from the hub ({reason}): {remedy}") from error
+
+
+def arithmetic_rows(name: str, origin: ArithmeticSource) -> Iterator[dict[str, str | None]]:
+    """Rows with problem, answer and solution, all steps of which are right."""
+    weights = {kind.value: weight for kind, weight in origin.weights.items()}
+    try:
+        problems = arithmetic_tasks.generate_problems(
+            origin.seed, origin.rows, weights, origin.operand_max, origin.value_max, origin.steps
+        )
+    except ValueError as error:
+        raise UserError(
+            f"sources.{name}.from: {error}; lower `rows` or raise operand_max, value_max or steps"
+        ) from None
+    for problem in problems:
+        solution = "\n".join((*problem.steps, arithmetic_tasks.answer_line(problem.answer)))
+        yield {"problem": problem.problem, "answer": problem.answer, "solution": solution}
+
+
+def digit_rows(name: str, origin: DigitSource) -> Iterator[dict[str, str | None]]:
+    """Rows with problem, answer and a search without mistakes as solution."""
+    try:
+        problems = digit_tasks.generate_problems(
+            origin.seed, origin.rows, origin.sizes, origin.coefficients, origin.is_held_out
+        )
+    except ValueError as error:
+        raise UserError(
+            f"sources.{name}.from: {error}; lower `rows`, or give other sizes or more coefficients"
+        ) from None
+    rng = random.Random(origin.seed)
+    for problem in problems:
+        solution, _ = digit_tasks.write_solution(problem, rng, "search", slip=0.0, retry=0.0, near_misses=0.0)
+        yield {"problem": problem.problem, "answer": problem.answer, "solution": solution}
+
+
+def reasoning_gym_rows(name: str, origin: ReasoningGymSource) -> Iterator[dict[str, str | None]]:
+    """Rows as the task gives them; the answer is None where the task has no single one."""
+    try:
+        import reasoning_gym
+    except ImportError:
+        raise UserError(
+            f"sources.{name}.from needs the package reasoning-gym: run `make repro` (set-up installs it)"
+        ) from None
+
+    known = reasoning_gym.factory.DATASETS
+    if origin.task not in known:
+        close = difflib.get_close_matches(origin.task, known) or sorted(known)
+        raise UserError(
+            f"reasoning-gym has no task {origin.task!r} (sources.{name}.from.task); try: {', '.join(close)}"
+        )
+    try:
+        entries = reasoning_gym.create_dataset(
+            origin.task, size=origin.rows, seed=origin.seed, **origin.config
+        )
+    except (AssertionError, TypeError, ValueError) as error:
+        raise UserError(
+            f"reasoning-gym's {origin.task} refuses sources.{name}.from.config {origin.config}: {error}"
+        ) from error
+    for entry in progress(entries, total=origin.rows, label=origin.task):
+        yield {"problem": entry["question"], "answer": entry["answer"], "solution": None}

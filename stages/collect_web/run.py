@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from stages.collect_web.collection import collect_pages
+from collections.abc import Iterator
+from typing import Any
+
+from stages.collect_web import generated_pages as arithmetic_pages
+from stages.collect_web import generated_pages as digit_pages
+from stages.collect_web.params import (
+    ArithmeticPages,
+    CollectWebParams,
+    DigitPages,
+    FolderPages,
+    JsonlPages,
+    ListedPages,
+    WarcPages,
+    WebSource,
+)
+from stages.collect_web.sources import Found, read_folder, read_jsonl, read_listed, read_warc
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import DROPPED, PAGE, Funnel, write_table
+from stages.observe.progress import progress
 from stages.observe.tracking import track
 
 
@@ -23,3 +37,45 @@ def main(job: Job) -> None:
         write_table(funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
+
+
+def collect_pages(params: CollectWebParams, seed: int) -> tuple[list[dict[str, str]], Funnel, dict[str, int]]:
+    """Pages of all sources in the order of the parameters, the funnel of unusable ones, and metrics."""
+    rows: list[dict[str, str]] = []
+    dropped: list[tuple[dict[str, Any], Found]] = []
+    metrics: dict[str, int] = {}
+    for name, source in params.sources.items():
+        before, seen = len(rows), set[str]()
+        for found in progress(
+            _read(name, source, params.max_page_kib * 1024, seed), label=f"reading {name}", unit="pages"
+        ):
+            row = {"page_id": f"{name}/{found.name}", "url": found.url, "format": found.format}
+            if found.content is None:
+                dropped.append((row, found))
+            elif found.name in seen:
+                repeated = Found(found.name, found.url, found.format, None, "duplicate_page_id")
+                dropped.append((row, repeated))
+            else:
+                seen.add(found.name)
+                rows.append({**row, "content": found.content, "licence": source.licence})
+        metrics[f"pages/{name}"] = len(rows) - before
+    funnel = Funnel("collect_web", len(rows) + len(dropped))
+    for row, found in dropped:
+        funnel.drop(row, found.reason, found.detail)
+    return rows, funnel, {**metrics, **funnel.metrics(len(rows))}
+
+
+def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[Found]:
+    match source:
+        case FolderPages():
+            return read_folder(source, max_bytes)
+        case ListedPages():
+            return read_listed(name, source, max_bytes)
+        case JsonlPages():
+            return read_jsonl(source, max_bytes)
+        case WarcPages():
+            return read_warc(source, max_bytes)
+        case ArithmeticPages():
+            return arithmetic_pages.arithmetic_pages(source, seed)
+        case DigitPages():
+            return digit_pages.digit_pages(source, seed)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections import Counter
+import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.algorithms.answers.equivalence import exact_verdict
+from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.decontamination import (
+    BenchmarkProblem,
+    Contamination,
+    DecontaminationRules,
+    HitPairs,
+    NearDuplicateRule,
+    NearDuplicates,
+)
 from stages.algorithms.problem_text import normalise_problem
-from stages.curate.answers import answer_kind
-from stages.curate.contamination import drop_contaminated
-from stages.curate.difficulty import rate_difficulty, read_pass_rates
-from stages.curate.duplicates import benchmark_overlaps, drop_duplicates, drop_near_duplicates
 from stages.curate.gradability import ask_for_integers, keep_gradable, keep_kinds
-from stages.curate.params import CurateParams, IntegerAnswers, PassRates
-from stages.curate.text import normalise_text
+from stages.curate.params import CurateParams, IntegerAnswers, PassRates, answer_kind
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
+from stages.foundations.files import packed_lines, require_sha256
+from stages.foundations.machine import from_root
 from stages.foundations.seeds import derive_seed
+from stages.foundations.tables import Funnel
+from stages.observe.progress import progress
 
 Row = dict[str, Any]
 _PICTURE = re.compile(
@@ -156,3 +167,223 @@ def split(
     return [row for row in rows if row["problem_id"] in validation], [
         row for row in rows if row["problem_id"] in train
     ]
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ufeff\u200b\u2060]")
+_BLANKS = re.compile(r"[^\S\n]+")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+
+
+def normalise_text(text: str) -> str:
+    """Unicode NFC, `\\n` line ends, single blanks, at most one empty line in a row, nothing invisible, no margins."""
+    text = unicodedata.normalize("NFC", text).replace("\r\n", "\n").replace("\r", "\n").replace("\f", "\n")
+    text = _BLANKS.sub(" ", _CONTROL.sub("", text))
+    lines = "\n".join(line.strip() for line in text.split("\n"))
+    return _EMPTY_LINES.sub("\n\n", lines).strip()
+
+
+def drop_duplicates(rows: Sequence[Row], funnel: Funnel) -> tuple[list[Row], list[Row]]:
+    """The first of the rows with one normalised problem, none where their answers contradict each other; the pairs."""
+    same: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        same[normalise_problem(row["problem"])].append(row)
+    kept, pairs = [], []
+    for first, *others in same.values():
+        other = next((row for row in others if contradict(first["answer"], row["answer"])), None)
+        rule = "exact" if other is None else "contradicting_answers"
+        pairs += [pair(row, first, rule, 1.0) for row in others]
+        if other is None:
+            kept.append(first)
+        for row in others if other is None else [first, *others]:
+            if other is None:
+                funnel.drop(row, "duplicate", f"of {first['problem_id']}")
+            else:
+                detail = f"{first['problem_id']} says {first['answer']}, {other['problem_id']} says {other['answer']}"
+                funnel.drop(row, "contradicting_answers", detail)
+    return kept, pairs
+
+
+def contradict(answer: str, other: str) -> bool:
+    """True only where the exact comparison is sure: two spellings that it cannot read are no contradiction."""
+    decision = exact_verdict(answer, other)
+    return decision is not None and decision[0] is Verdict.WRONG
+
+
+def drop_near_duplicates(
+    rows: Sequence[Row], rule: NearDuplicateRule, funnel: Funnel
+) -> tuple[list[Row], list[Row]]:
+    """The rows that are not similar to one kept before them, and a pair for each of the others."""
+    seen, kept, pairs = NearDuplicates(rule), [], []
+    for row in progress(rows, label="near-duplicates"):
+        similar = seen.find(row["problem"])
+        if similar:
+            key, similarity = similar[0]
+            funnel.drop(row, "near_duplicate", f"of {kept[key]['problem_id']}, similarity {similarity:.2f}")
+            pairs.append(pair(row, kept[key], "near_duplicates", similarity))
+        else:
+            seen.add(len(kept), row["problem"])
+            kept.append(row)
+    return kept, pairs
+
+
+def benchmark_overlaps(rows: Sequence[Row], rule: NearDuplicateRule | None) -> list[Row]:
+    """Pairs of benchmark problems that are the same or similar, none of which is dropped.
+
+    Each problem is paired once, with the first equal one before it or else the most similar one, so that a benchmark
+    that repeats one problem n times gives n - 1 pairs.
+    """
+    seen = NearDuplicates(rule) if rule else None
+    first: dict[str, Row] = {}
+    different: list[Row] = []
+    pairs = []
+    for row in progress(rows, label="benchmarks"):
+        text = normalise_problem(row["problem"])
+        if text in first:
+            is_other = contradict(first[text]["answer"], row["answer"])
+            pairs.append(
+                pair(row, first[text], "contradicting_answers" if is_other else "exact", 1.0, "benchmark")
+            )
+            continue
+        first[text] = row
+        similar = seen.find(row["problem"]) if seen else []
+        if similar:
+            key, similarity = similar[0]
+            pairs.append(pair(row, different[key], "near_duplicates", similarity, "benchmark"))
+        if seen:
+            seen.add(len(different), row["problem"])
+        different.append(row)
+    return pairs
+
+
+def pair(row: Row, other: Row, rule: str, similarity: float, role: str = "source") -> Row:
+    """A row of the `duplicate` table; scopes are within_ and across_ source or benchmark."""
+    is_within = row["source"] == other["source"]
+    return {
+        **{name: row[name] for name in ("problem_id", "source", "problem")},
+        **{f"other_{name.removeprefix('problem_')}": other[name] for name in ("problem_id", "source")},
+        "other_problem": other["problem"],
+        "scope": f"within_{role}" if is_within else f"across_{role}s",
+        "rule": rule,
+        "similarity": similarity,
+    }
+
+
+def drop_contaminated(
+    rows: Sequence[Row],
+    benchmarks: Sequence[Row],
+    revisions: Mapping[str, str],
+    rules: DecontaminationRules,
+    funnel: Funnel,
+) -> tuple[list[Row], list[Row], Counter[str]]:
+    """Rows that stand in no benchmark; `contamination` rows, for a bounded number of pairs; all pairs by rule."""
+    problems = [
+        BenchmarkProblem(
+            row["benchmark"], row["problem_id"], row["problem"], revisions.get(row["benchmark"], "")
+        )
+        for row in benchmarks
+    ]
+    index, kept, pairs = Contamination(problems, rules), [], HitPairs()
+    for row in progress(rows, label="decontamination"):
+        hits = index.find_all(row["problem"])
+        if not hits:
+            kept.append(row)
+            continue
+        worst = hits[0]
+        funnel.drop(row, "contaminated", f"{worst.rule} {worst.overlap:.2f}: {worst.benchmark_problem_id}")
+        pairs.add({name: row[name] for name in ("problem_id", "source", "problem")}, hits)
+    return kept, pairs.rows, pairs.by_rule
+
+
+Measured = tuple[float, int]
+"""Pass rate and responses behind it."""
+_MAX_LINE_BYTES = 64 << 20
+
+
+def read_pass_rates(params: PassRates) -> tuple[dict[str, Measured], Counter[str]]:
+    """Pass rates by normalised problem, and how many lines of the file were no use, by reason.
+
+    A problem that is measured several times gets the mean, weighted by the responses. UserError when the file is
+    missing, is another one, or holds no usable line.
+    """
+    path = from_root(params.path)
+    if not path.is_file():
+        raise UserError(
+            f"{path} does not exist: correct curate.difficulty.path, it counts from the project's root"
+        )
+    remedy = "which curate.difficulty.sha256 says: put its sha256 into the recipe if it is what you want"
+    require_sha256(path, params.sha256, remedy)
+    passed: dict[str, list[Measured]] = defaultdict(list)
+    unusable: Counter[str] = Counter()
+    for line in packed_lines(path, _MAX_LINE_BYTES):
+        if line is None:
+            unusable["malformed_line"] += 1
+        elif line.strip():
+            text, measured, reason = _read_line(line, params)
+            if reason:
+                unusable[reason] += 1
+            else:
+                passed[text].append(measured)
+    if not passed:
+        raise UserError(
+            f"{path}: no line has a problem in `{params.problem_field}` and a pass rate in "
+            f"`{params.outcomes_field}` ({dict(unusable)}): correct curate.difficulty"
+        )
+    return {text: _mean(several) for text, several in passed.items()}, unusable
+
+
+def _read_line(line: bytes, params: PassRates) -> tuple[str, Measured, str]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return "", (0.0, 0), "malformed_line"
+    if not isinstance(row, dict) or not isinstance(row.get(params.problem_field), str):
+        return "", (0.0, 0), "no_problem"
+    text = normalise_problem(row[params.problem_field])
+    outcomes = row.get(params.outcomes_field)
+    if isinstance(outcomes, list) and outcomes and all(isinstance(outcome, bool) for outcome in outcomes):
+        return text, (sum(outcomes) / len(outcomes), len(outcomes)), "" if text else "no_problem"
+    is_rate = isinstance(outcomes, int | float) and not isinstance(outcomes, bool) and math.isfinite(outcomes)
+    if is_rate and 0 <= outcomes <= 1:
+        return text, (float(outcomes), 1), "" if text else "no_problem"
+    return "", (0.0, 0), "no_pass_rate"
+
+
+def _mean(several: Sequence[Measured]) -> Measured:
+    samples = sum(number for _, number in several)
+    return math.fsum(rate * number for rate, number in several) / samples, samples
+
+
+def rate_difficulty(
+    rows: Sequence[Row],
+    originals: Mapping[str, str],
+    rates: Mapping[str, Measured],
+    params: PassRates,
+    funnel: Funnel,
+) -> tuple[list[Row], list[Row]]:
+    """Rows with a pass rate in the wanted range or with none at all, and a `difficulty` row for each that has one.
+
+    `originals` has the problem before it was rewritten, by problem_id. Dropped: `too_hard`, `too_easy`.
+    """
+    kept, found = [], []
+    for row in rows:
+        measured = rates.get(normalise_problem(originals.get(row["problem_id"], row["problem"])))
+        if measured is None:
+            kept.append(row)
+            continue
+        rate, samples = measured
+        if rate < params.least_pass_rate:
+            funnel.drop(row, "too_hard", f"pass rate {rate:.3f} of {samples}")
+        elif rate > params.most_pass_rate:
+            funnel.drop(row, "too_easy", f"pass rate {rate:.3f} of {samples}")
+        else:
+            kept.append(row)
+        own = {"problem_id": row["problem_id"], "source": row["source"]}
+        found.append({**own, "pass_rate": rate, "samples": samples, "band": band(rate)})
+    return kept, found
+
+
+def band(rate: float) -> str:
+    """unsolved (0), hard (under a third), medium, easy (over two thirds), solved (1)."""
+    if rate in (0.0, 1.0):
+        return "solved" if rate else "unsolved"
+    return "hard" if rate < 1 / 3 else "medium" if rate <= 2 / 3 else "easy"

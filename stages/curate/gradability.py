@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
-from stages.algorithms.answers.normalisation import clean
-from stages.algorithms.answers.numbers import read_number
+from stages.algorithms.answers.normalisation import clean, read_number
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
-from stages.curate.answers import AnswerKind, answer_kind
-from stages.engines.verifier.judgement import Judgement
+from stages.curate.params import AnswerKind, answer_kind
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
+from stages.foundations.tables import Funnel
 from stages.observe.progress import progress
 
 Row = dict[str, Any]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from stages.algorithms.answers.extraction import is_prose
+from stages.algorithms.answers.normalisation import clean, read_number
 from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule, source_revision
-from stages.curate.answers import AnswerKind
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
 
@@ -69,6 +72,23 @@ class DeduplicationParams(StrictParams):
     """Drop a problem that is similar to one before; null to keep them."""
 
 
+class AnswerKind(StrEnum):
+    """How a gold answer is written, which decides who can grade it."""
+
+    integer = "integer"
+    """A whole number, in any notation that is exact: `1,234`, `\\$5`, `8/4`."""
+    number = "number"
+    """Another number: decimal, fraction, percentage."""
+    choice = "choice"
+    """A letter from A to J."""
+    word = "word"
+    """One word: True, yes, east."""
+    expression = "expression"
+    """Anything that takes algebra: math-verify decides."""
+    prose = "prose"
+    """Two words or more: no verifier here reads them."""
+
+
 class CurateParams(StrictParams):
     """The section `curate`."""
 
@@ -121,3 +141,23 @@ def require_roles(sources: Mapping[str, SourceRole]) -> None:
     for role in ("train", "benchmark"):
         if role not in {source.role for source in sources.values()}:
             raise UserError(f"no entry of `sources` has role: {role}; add one")
+
+
+_CHOICE = re.compile(r"\(?[A-J]\)?")
+_WORDS = re.compile(r"[A-Za-z]+")
+
+
+def answer_kind(answer: str) -> AnswerKind | None:
+    """The kind, None for an answer with nothing in it."""
+    text = clean(answer)
+    if not text.strip(" .,;:!?$"):
+        return None
+    if _CHOICE.fullmatch(text):
+        return AnswerKind.choice
+    number = read_number(text)
+    if number is not None:
+        is_whole = number.value is None or number.value.denominator == 1
+        return AnswerKind.integer if is_whole and not number.is_percent else AnswerKind.number
+    if _WORDS.fullmatch(text):
+        return AnswerKind.word
+    return AnswerKind.prose if is_prose(text) else AnswerKind.expression

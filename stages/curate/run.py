@@ -11,17 +11,21 @@ from stages.curate.curation import Curated, Row, curate
 from stages.curate.params import CurateParams, require_roles
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.difficulty import DIFFICULTY
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.duplicate import DUPLICATE
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.foundations.tables.transform import TRANSFORM
+from stages.foundations.tables import (
+    BENCHMARK,
+    CONTAMINATION,
+    DIFFICULTY,
+    DROPPED,
+    DUPLICATE,
+    PROBLEM,
+    TRANSFORM,
+    Funnel,
+    read_table,
+    require_rows,
+    write_table,
+)
 from stages.observe.tracking import track
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas
 
+from stages.algorithms.answers.extraction import extract_answer
+from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.problem_text import normalise_problem
 from stages.demonstrate.params import (
     DemonstrateParams,
@@ -15,7 +19,11 @@ from stages.demonstrate.params import (
     RejectionSampledDemonstrations,
     WebDemonstrations,
 )
-from stages.demonstrate.responses import as_response
+from stages.engines.samplers.protocol import SamplingSettings
+from stages.engines.trainers.protocol import Ranks
+from stages.engines.verifier.judged_responses import Drawing, JudgedResponse, judged_responses
+from stages.foundations.job import Attempt
+from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
 
 Rows = list[dict[str, Any]]
@@ -125,3 +133,89 @@ def split(rows: Rows, validation_rows: int, seed: int) -> tuple[Rows, Rows]:
     train = [row for row, is_held_out in zip(rows, sides, strict=True) if not is_held_out]
     validation = [row for row, is_held_out in zip(rows, sides, strict=True) if is_held_out]
     return train, validation
+
+
+_CALCULATOR = re.compile(r"<<[^<>\n]*>>")
+_FINAL_LINE = re.compile(r"\n?[ \t]*####[^\n]*\s*\Z")
+_ONLY_ANSWER = re.compile(r"(?:the\s+)?(?:final\s+)?(?:answer|solution)?\s*(?:is|:)?\s*", re.IGNORECASE)
+BOX = "\\boxed{"
+
+
+def as_response(solution: str, answer: str) -> str:
+    r"""The solution with its final answer in a box, exactly once at the end when it had none.
+
+    GSM8K's calculator annotations (`<<48/2=24>>`) and `#### 24` line go. A solution that is nothing but the answer
+    becomes the answer's sentence alone. An answer that holds a box already is not boxed twice.
+    """
+    text = _FINAL_LINE.sub("", _CALCULATOR.sub("", solution)).strip()
+    if extract_answer(text).rule in ("box", "boxes"):
+        return text
+    closing = f"The answer is {BOX}{_bare(answer)}}}."
+    if _same(_ONLY_ANSWER.sub("", text, count=1), answer) or _same(text, answer):
+        return closing
+    return f"{text}\n{closing}" if text else closing
+
+
+def _bare(answer: str) -> str:
+    return (
+        answer.strip().removeprefix("$").removesuffix("$").strip()
+        if answer.count("$") == 2
+        else answer.strip()
+    )
+
+
+def _same(text: str, answer: str) -> bool:
+    return re.sub(r"[\s$.]", "", text) == re.sub(r"[\s$.]", "", answer)
+
+
+def sample_demonstrations(
+    source: RejectionSampledDemonstrations,
+    problems: Rows,
+    params_path: Path,
+    policy: Path,
+    attempt: Attempt,
+    ranks: Ranks,
+) -> tuple[Rows, Drops]:
+    """Correct, complete, different responses, at most `kept_per_problem` of each problem; the others with reasons.
+
+    Drawn and judged by all ranks together, each its share of the problems; all of them get all.
+    """
+    settings = SamplingSettings(source.temperature, 1.0, 0, source.max_response_tokens, None)
+    seed = load_value(params_path, "seed"), "demonstrate", "rejection_sampled"
+    drawing = Drawing(source.samples, settings, seed, "rejection sampling")
+    names = [problem["problem_id"] for problem in problems]
+    judged = judged_responses(problems, names, drawing, params_path, policy, attempt, ranks)
+    rows: Rows = []
+    drops: Drops = []
+    for problem, of_problem in zip(problems, judged, strict=True):
+        _sort_out(source, problem, of_problem, rows, drops)
+    return rows, drops
+
+
+def _sort_out(
+    source: RejectionSampledDemonstrations,
+    problem: dict,
+    judged: list[JudgedResponse],
+    rows: Rows,
+    drops: Drops,
+) -> None:
+    kept: set[str] = set()
+    for index, one in enumerate(judged):
+        row = demonstration(problem, "rejection_sampled", one.text, index)
+        if one.is_truncated:
+            drops.append((row, "truncated", f"{one.tokens} tokens"))
+        elif one.judgement.verdict is not Verdict.CORRECT:
+            drops.append(
+                (
+                    row,
+                    str(one.judgement.verdict),
+                    f"extracted {one.judgement.extracted}, not {problem['answer']}",
+                )
+            )
+        elif one.text in kept:
+            drops.append((row, "repeated", "the same response came before"))
+        elif len(kept) == source.kept_per_problem:
+            drops.append((row, "beyond_kept_per_problem", ""))
+        else:
+            kept.add(one.text)
+            rows.append(row)

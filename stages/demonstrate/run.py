@@ -8,19 +8,14 @@ from collections import Counter
 
 import pandas
 
-from stages.demonstrate.demonstrations import Drops, Rows, gather, split
+from stages.demonstrate.demonstrations import Drops, Rows, gather, sample_demonstrations, split
 from stages.demonstrate.params import DemonstrateParams, RejectionSampledDemonstrations
-from stages.demonstrate.rejection_sampling import sample_demonstrations
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.foundations.errors import UserError
-from stages.foundations.funnel import Funnel
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, Funnel, read_table, write_table
 from stages.observe.tracking import track
 
 

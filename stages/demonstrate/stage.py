@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stages.demonstrate.params import DemonstrateParams
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Sections, Stage, unknown_sources
 
 if TYPE_CHECKING:

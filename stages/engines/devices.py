@@ -6,9 +6,9 @@ import os
 
 import torch
 
-from stages.foundations.bfloat16 import REMEDY, is_bfloat16_slow
-from stages.foundations.errors import UserError
-from stages.foundations.gpu_failures import gpu_failure
+from stages.foundations.errors import UserError, gpu_failure
+from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
+from stages.foundations.machine import is_bfloat16_slow
 from stages.observe.progress import say
 
 

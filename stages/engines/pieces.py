@@ -10,8 +10,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from stages.foundations.files import write_text_atomically
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5, write_text_atomically
 from stages.observe.progress import say
 
 

@@ -16,8 +16,7 @@ from typing import BinaryIO
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import require_sha256, sha256_of
-from stages.foundations.machine import FILE, MIRROR_VARIABLE, mirror_folder
-from stages.foundations.scratch import state_folder
+from stages.foundations.machine import FILE, MIRROR_VARIABLE, mirror_folder, state_folder
 from stages.observe.progress import progress, say
 
 BLOCK_BYTES = 1 << 20

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from stages.foundations.params import StrictParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams, StrictParams
 
 
 class LocalEngine(StrictParams):

@@ -8,19 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stages.extract_web.params import ExtractWebParams, LocalEngine, ModelMethod, PolicyModel, RayEngine
-from stages.extract_web.running.page_table import Extracted, extract
-from stages.extract_web.running.shards import cut_into_shards, extract_shards, find_shards, rows_of
+from stages.extract_web.shards import (
+    Extracted,
+    cut_into_shards,
+    extract,
+    extract_shards,
+    find_shards,
+    rows_of,
+)
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
-from stages.foundations.funnel import Funnel
 from stages.foundations.job import Job
+from stages.foundations.machine import state_folder
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
-from stages.foundations.scratch import state_folder
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, Funnel, read_table, require_rows, write_table
 from stages.observe.progress import say
 from stages.observe.tracking import track
 
@@ -40,7 +42,7 @@ def main(job: Job) -> None:
             extracted = _read(paths.pages, params)
         match chosen("extract_web.method", params.method):
             case ModelMethod() as method:
-                from stages.extract_web.running.second_reading import read_again
+                from stages.extract_web.second_reading import read_again
 
                 with tracked.phase("model"):
                     extracted = read_again(paths.pages, extracted, params, method, sampler, attempt.scratch)

@@ -15,10 +15,10 @@ from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
 from stages.filter_web.filtering import Rows
 from stages.filter_web.params import PolicyAgreement
-from stages.foundations.attempt import Attempt
-from stages.foundations.funnel import Funnel
+from stages.foundations.job import Attempt
 from stages.foundations.params import load_value
 from stages.foundations.seeds import derive_seed
+from stages.foundations.tables import Funnel
 
 
 def keep_agreeing(

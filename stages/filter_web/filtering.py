@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas
 
+from stages.algorithms.answers.decisions import Outcome, decide
 from stages.algorithms.answers.equivalence import exact_verdict
+from stages.algorithms.answers.extraction import extract_answer, is_prose
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.decontamination import BenchmarkProblem, Contamination, HitPairs, NearDuplicates
 from stages.algorithms.problem_text import normalise_problem
-from stages.filter_web.params import FilterRules
-from stages.filter_web.rules import RULES, Candidate, far_too_long, too_long
-from stages.foundations.funnel import Funnel
+from stages.filter_web.params import FilterRules, LengthLimits
+from stages.foundations.tables import Funnel
 from stages.observe.progress import progress
 
 Rows = list[dict[str, Any]]
 Agree = Callable[[Rows, Funnel], Rows]
 """Takes the rows that passed every rule, drops in the funnel those without agreement, returns the rest."""
-
 _FUNCTION = re.compile(
     r"\\operatorname\{(arc(?:cos|sin|tan)|cosh?|coth?|csc|deg|det|dim|exp|gcd|inf|ker|lg|lim|ln|log|max|min|sec|sinh?|sup"
     r"|tanh?)\}(?P<letter>(?=[A-Za-z]))?"
@@ -178,3 +179,228 @@ def _problem_row(row: dict[str, Any]) -> dict[str, Any]:
 def tidy_functions(text: str) -> str:
     r"""`\operatorname{sin}` as `\sin`, the form that policies have learnt from other people's texts."""
     return _FUNCTION.sub(lambda found: f"\\{found[1]}" + (" " if found["letter"] is not None else ""), text)
+
+
+_IMAGE = re.compile(r"!\[[^\n]*?\]\([^()\n]*\)")
+_LIST_ITEM = re.compile(r"^[^\S\n]*(?:[-*]|\(?[a-z]\)|\(?[ivx]{1,4}\)|[a-z]\.)\s", re.MULTILINE)
+_INLINE_PARTS = tuple(
+    (re.compile(first), re.compile(second))
+    for first, second in (
+        (r"\(a\)", r"\(b\)"),
+        (r"\b[Pp]art a\b", r"\b[Pp]art b\b"),
+        (r"(?:^|\s)a\.\s", r"\sb\.\s"),
+        (r"\(i\)", r"\(ii\)"),
+    )
+)
+_PARTS_IN_SOLUTION = tuple(
+    re.compile(rf"^[^\S\n]*(?:\(?{letter}\)|{letter}\.)\s", re.MULTILINE) for letter in "ab"
+)
+_PICTURE = r"(?:figure|fig\.|diagram|graph|table|chart|picture|image|plot|histogram|spreadsheet)s?"
+_IS_PART = re.compile(r"\(?([a-h])[.)]\s")
+_REFERS = re.compile(
+    rf"""\[link\]
+    |\b{_PICTURE}\s+(?:\d|below|above|shown|on\ the|to\ the|at\ the|given|that\ follows)
+    |\b(?:shown|given|see|in|from|using|use)\s+(?:in\s+)?the\s+(?:following\s+|given\s+|accompanying\s+)?{_PICTURE}\b
+    |\b(?:previous|preceding|last|next|following|earlier)\s+(?:\w+\s+){{0,2}}
+        (?:exercise|problem|question|example|part|result)s?\b
+    |\b(?:exercise|problem|question|example|theorem|section|chapter|equation|lemma|part)\s+(?:\d|\$?[a-d]\b|\()
+    |\b(?:of|using|use|from|with)\s+your\s+(?:answer|result|equation|expression|value|formula|function|model)s?\b
+    |\bas\ (?:above|before)\b|\babove\ (?:problem|exercise|information|data|table|graph)\b
+    |\bthe\ {_PICTURE}\ of\b.*\bis\ shown\b""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_INTRODUCES = re.compile(
+    r"""\b(?:for|in|to\ answer)\s+(?:each\s+of\s+)?(?:the\s+)?
+    (?:(?:following|next)\s+(?:\w+\s+)?(?:exercises|problems|questions)\b
+    |(?:exercises|problems|questions)\s+\#?\d+\s*(?:-|–|—|to|through|and)\s*\#?\d+\b)""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""How a text begins that belongs to several exercises, this one among them: it points at nothing outside."""
+_PROOF_OR_OPINION = re.compile(
+    r"""\b(?:prove|disprove|proof|show\ that|verify\ (?:that|the)|derive|justify|explain|discuss|describe|interpret
+    |compare\ and|comment\ on|in\ your\ own\ words|what\ do\ you\ (?:think|notice)|do\ you\ (?:think|agree|believe)
+    |why\ (?:is|are|do|does|not|or)|give\ (?:an|two|three|some)\ (?:example|reason)s?|sketch|draw|graph\ the|plot\ the
+    |construct\ a\ (?:graph|table|plot|chart)|write\ (?:a|an|your\ own)\ (?:essay|paragraph|story|problem)|research)\b
+    |^\s*graph\b|\bwhy\s*\?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_FORMULA = re.compile(r"\$[^$]*\$|\\[A-Za-z]+")
+_MATHS = re.compile(r"\$([^$]+)\$")
+_PLAIN = re.compile(r"[-−+]?[\d.,]+|[A-Za-z]")
+"""A number or a letter, which stands in many a problem whose answer it happens to be."""
+_COMMON_ENGLISH = (
+    "a an and are as at be by can compute does each find for from has have he how if in is it many more "
+    "much of on or she simplify solve than that the then there this to was what when which who will with "
+    "evaluate "
+)
+_ENGLISH = frozenset(_COMMON_ENGLISH.split())
+_WORD = re.compile(r"[^\W\d_]+")
+MIN_WORDS_TO_JUDGE_LANGUAGE = 8
+MOST_CHARACTERS = 20_000
+"""No pattern is applied to a longer text: pages are hostile, and some patterns look at every pair of places."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One row of the candidate table, absent texts as empty strings."""
+
+    candidate_id: str
+    problem: str
+    solution: str
+    answer: str
+
+
+def no_solution(row: Candidate) -> str | None:
+    """The page gives no solution."""
+    return None if row.solution.strip() else "no solution on the page"
+
+
+def no_short_answer(row: Candidate) -> str | None:
+    """The page gives no short answer, and none could be read from the solution."""
+    return None if row.answer.strip() else "no short answer on the page"
+
+
+def unfinished(row: Candidate) -> str | None:
+    """The solution neither marks an answer, nor is one, nor mentions the short answer in its last line."""
+    found = extract_answer(row.solution)
+    if found.is_marked:
+        return None
+    if found.text is None:
+        return f"no answer: {found.rule}"
+    lines = row.solution.strip().splitlines()
+    if not lines or (len(lines) == 1 and not is_prose(_FORMULA.sub(" ", lines[0]))):
+        return None
+    answer = _compact(row.answer)
+    boundary = rf"(?<![\w.]){re.escape(answer)}(?![\w])"
+    if answer and re.search(boundary, _compact(lines[-1], keep_spaces=True)):
+        return None
+    return f"the last line states no answer: {lines[-1][-80:]}"
+
+
+def _compact(text: str, keep_spaces: bool = False) -> str:
+    text = text.replace("$", "").replace("−", "-")
+    return text if keep_spaces else text.strip()
+
+
+def solution_disagrees_with_answer(row: Candidate) -> str | None:
+    """The marked answer of the solution is exactly another one than the short answer; no opinion is no reason."""
+    found = extract_answer(row.solution)
+    if not found.is_marked or not found.text or not row.answer:
+        return None
+    decision = exact_verdict(row.answer, found.text)
+    if decision is not None and decision[0] is Verdict.WRONG:
+        return f"the solution ends in {found.text[:80]}, the answer is {row.answer[:80]}"
+    return None
+
+
+def no_question(row: Candidate) -> str | None:
+    """No word outside the formulas; `Compute 3+4.` has one."""
+    words = _WORD.findall(_FORMULA.sub(" ", row.problem))
+    return None if any(len(word) > 2 for word in words) else "no word says what is asked"
+
+
+def multi_part(row: Candidate) -> str | None:
+    """Several questions, choices in a list, or one part of an exercise, which leans on what stands before it."""
+    part = _IS_PART.match(row.problem)
+    if part:
+        return f"part {part[1]} of an exercise"
+    items = _LIST_ITEM.findall(row.problem)
+    if len(items) >= 2:
+        return f"{len(items)} items in the problem"
+    if any(_one_after_the_other(row.problem, *pair) for pair in _INLINE_PARTS) or _one_after_the_other(
+        row.solution, *_PARTS_IN_SOLUTION
+    ):
+        return "parts (a), (b)"
+    return "more than two questions" if row.problem.count("?") > 2 else None
+
+
+def _one_after_the_other(text: str, first: re.Pattern[str], second: re.Pattern[str]) -> bool:
+    """True where a match of `second` follows the first match of `first`; linear, as `first.*second` is not."""
+    found = first.search(text)
+    return found is not None and second.search(text, found.end()) is not None
+
+
+def refers_to_figure_or_other(row: Candidate) -> str | None:
+    """An image, or words that point out of the text."""
+    if _IMAGE.search(row.problem) or _IMAGE.search(row.solution):
+        return "holds an image"
+    own = _introduced(row.problem)
+    found = _REFERS.search(own)
+    return f"refers to {found[0][:80]!r}" if found else None
+
+
+def _introduced(problem: str) -> str:
+    """The problem without the words that say for which exercises its first sentences hold, if more follows them."""
+    found = _INTRODUCES.search(problem)
+    is_first = found is not None and not re.search(r"[.?!]\s", problem[: found.start()])
+    follows = found is not None and "\n" in problem[found.end() :].strip()
+    return (
+        f"{problem[: found.start()]}{problem[found.end() :]}" if found and is_first and follows else problem
+    )
+
+
+def proof_or_opinion(row: Candidate) -> str | None:
+    """Asks for something that a short answer cannot settle."""
+    found = _PROOF_OR_OPINION.search(row.problem) or re.search(
+        r"\banswers? (?:will|may) vary\b", row.solution, re.IGNORECASE
+    )
+    return f"asks for {found[0][:80]!r}" if found else None
+
+
+def copy_is_correct(row: Candidate) -> str | None:
+    """A formula of the problem, given back, would be judged correct: another form of it is asked for.
+
+    By the verifier's rules alone; what only math-verify could tell passes.
+    """
+    for formula in map(str.strip, _MATHS.findall(row.problem)):
+        if not _PLAIN.fullmatch(formula):
+            outcome = decide(row.answer, extract_answer(f"\\boxed{{{formula}}}"), require_marker=False)
+            if isinstance(outcome, Outcome) and outcome.verdict is Verdict.CORRECT:
+                return f"{formula[:80]} stands in the problem and equals {row.answer[:80]}"
+    return None
+
+
+def too_long(row: Candidate, limits: LengthLimits) -> str | None:
+    """A text over its limit."""
+    for name in ("problem", "solution", "answer"):
+        characters, limit = len(getattr(row, name)), getattr(limits, f"{name}_characters")
+        if characters > limit:
+            return f"{name} of {characters} characters, at most {limit}"
+    return None
+
+
+def far_too_long(row: Candidate) -> str | None:
+    """A text that no rule looks at."""
+    longest = max(map(len, (row.problem, row.solution, row.answer)))
+    return f"a text of {longest} characters, at most {MOST_CHARACTERS}" if longest > MOST_CHARACTERS else None
+
+
+def wrong_language(row: Candidate) -> str | None:
+    """Letters outside ASCII, or hardly any of English's commonest words; short texts and formulas are not judged."""
+    text = _FORMULA.sub(" ", f"{row.problem}\n{row.solution}")
+    words = _WORD.findall(text.lower())
+    if len(words) < MIN_WORDS_TO_JUDGE_LANGUAGE:
+        return None
+    foreign = sum(not word.isascii() for word in words)
+    if foreign > 0.2 * len(words):
+        return f"{foreign} of {len(words)} words hold other letters"
+    longer = [word for word in words if len(word) > 1]
+    known = sum(word in _ENGLISH for word in longer)
+    if len(longer) >= MIN_WORDS_TO_JUDGE_LANGUAGE and known < 0.05 * len(longer):
+        return f"{known} of {len(longer)} words are common English"
+    return None
+
+
+RULES: dict[str, Callable[[Candidate], str | None]] = {
+    "no_solution": no_solution,
+    "no_short_answer": no_short_answer,
+    "unfinished": unfinished,
+    "solution_disagrees_with_answer": solution_disagrees_with_answer,
+    "no_question": no_question,
+    "multi_part": multi_part,
+    "refers_to_figure_or_other": refers_to_figure_or_other,
+    "proof_or_opinion": proof_or_opinion,
+    "copy_is_correct": copy_is_correct,
+    "wrong_language": wrong_language,
+}
+"""Switchable rules in the order in which they are asked: the first that objects names the reason."""

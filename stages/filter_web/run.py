@@ -7,16 +7,20 @@ import shutil
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.filter_web.filtering import Rows, filter_candidates
 from stages.filter_web.params import FilterWebParams, NoAgreement, PolicyAgreement
-from stages.foundations.funnel import Funnel
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.tables import (
+    BENCHMARK,
+    CANDIDATE,
+    CONTAMINATION,
+    DROPPED,
+    PROBLEM,
+    Funnel,
+    read_table,
+    require_rows,
+    write_table,
+)
 from stages.observe.tracking import track
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.filter_web.params import FilterWebParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, FunnelStep, Sections, Stage
 
 if TYPE_CHECKING:

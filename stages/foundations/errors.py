@@ -1,5 +1,95 @@
-"""The one exception that is shown to the user as a sentence instead of a traceback."""
+"""What the user reads instead of a traceback: `UserError`, and the failures of GPUs in one sentence with what to do.
+
+GPU failures are recognised by the words of the libraries, because no type tells them apart: torch 2.13
+(c10/cuda/CUDACachingAllocator.cpp, c10/cuda/CUDAFunctions.cpp, ProcessGroupNCCL.cpp, TCPStore.cpp), the names of NCCL's
+results, and vLLM 0.26 to 0.32 (v1/worker/utils.py, v1/core/kv_cache_utils.py, v1/worker/gpu_worker.py).
+
+Standard library only: every process of the project imports this module first.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
 
 
 class UserError(Exception):
     """A mistake or condition the user can mend: the message names the value and the remedy (exit code 2)."""
+
+
+_SMALLER = "lower trainer.micro_batch_tokens or sampler.memory_fraction (`retrace plan` says what fits)"
+_ALONE = "end what else is on the card (`nvidia-smi` names it), or give each run GPUs of its own (CUDA_VISIBLE_DEVICES)"
+_FAILURES = (
+    (
+        r"Duplicate GPU detected",
+        "two ranks were given one GPU: set launch.gpus_per_node to the number of GPUs (`nvidia-smi -L`), and see "
+        "that no rank has CUDA_VISIBLE_DEVICES of its own",
+    ),
+    (
+        r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|connectFullMesh failed",
+        "the ranks cannot reach each other: name the network between the nodes in NCCL_SOCKET_IFNAME and "
+        "GLOO_SOCKET_IFNAME (`ip addr`), open it for the nodes, and NCCL_DEBUG=INFO tells more",
+    ),
+    (
+        r"client socket has timed out|waiting for clients",
+        "not all ranks found the first one: see that every node has started and reaches that address "
+        "(launch.command.port)",
+    ),
+    (
+        r"on startup is less than desired GPU memory utilization|Error in memory profiling",
+        f"vLLM does not get its share of the card: {_ALONE}, or lower sampler.memory_fraction",
+    ),
+    (
+        r"No available memory for the cache blocks|larger than the available KV cache",
+        "the card has no room for the key-value cache: raise sampler.memory_fraction, or lower "
+        "sampler.max_model_tokens",
+    ),
+)
+_ADVICE = r"[. ]*(?:\n| (?:Process \d|Including|Of the allocated|Please|See|Decrease|Try|This happens))"
+
+
+def gpu_failure(error: BaseException) -> str:
+    """What is wrong with a GPU or between GPUs, and what to do, when the error or its cause says so; else empty."""
+    for text in _texts(error):
+        told = _too_old(text) or _out_of_memory(text)
+        told = told or next((remedy for words, remedy in _FAILURES if re.search(words, text)), "")
+        if told:
+            return f"{told} ({_first_line(text)})"
+    return ""
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    while error is not None:
+        yield str(error)
+        error = error.__cause__ or error.__context__
+
+
+def _first_line(text: str) -> str:
+    """The library's own words, without what it adds for its developers."""
+    line = re.split(_ADVICE, text.strip(), maxsplit=1)[0]
+    last = re.search(r"Last error:\s*(.+)", text)
+    return f"{line}: {last[1]}" if last else line
+
+
+def _too_old(text: str) -> str:
+    found = re.search(r"NVIDIA driver on your system is too old \(found version (\d+)\)", text)
+    if not found:
+        return ""
+    torch = sys.modules.get("torch")
+    build = f" for CUDA {torch.version.cuda}" if torch else ""
+    known = f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
+    return (
+        f"the NVIDIA driver knows CUDA {known} and nothing newer, and torch is a build{build}: update the driver, or "
+        f"delete .venv and `make set-up` with an index that has builds for CUDA {known}"
+    )
+
+
+def _out_of_memory(text: str) -> str:
+    if "out of memory" not in text or not re.search(r"CUDA|HIP|GPU", text):
+        return ""
+    others = re.findall(r"Process (\d+) has (\S+ \w+) memory in use", text)
+    if others:
+        held = " and ".join(f"process {number} holds {size}" for number, size in others)
+        return f"the card is shared, {held} of it: {_ALONE}"
+    return f"the card's memory is full: {_SMALLER}"

@@ -1,13 +1,19 @@
-"""Files and folders that are either whole or absent: written beside their place and renamed."""
+"""Files and folders that are either whole or absent, their hashes, and reading of gzipped files.
+
+Files are written beside their place and renamed. `dvc_md5` is DVC's own hash, so a digest in MLflow or in a checkpoint
+is the one that `dvc.lock` has.
+"""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
 import json
 import os
 import shlex
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,3 +131,73 @@ def require_sha256(path: Path, sha256: str, remedy: str) -> None:
     found = sha256_of(path)
     if found != sha256:
         raise UserError(f"{path} has sha256 {found}, not {sha256}, {remedy}")
+
+
+def dvc_md5(path: Path) -> str:
+    """MD5 of a file, or DVC's directory hash (`<md5>.dir`): the MD5 of the JSON list of its files' hashes.
+
+    Raises FileNotFoundError when `path` does not exist. `.dvcignore` is not consulted: outputs of stages hold
+    no ignored files.
+    """
+    if not path.is_dir():
+        return _file_md5(path)
+    entries = [
+        {"md5": _file_md5(file), "relpath": file.relative_to(path).as_posix()}
+        for file in path.rglob("*")
+        if file.is_file()
+    ]
+    entries.sort(key=lambda entry: entry["relpath"])
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode()).hexdigest() + ".dir"
+
+
+def _file_md5(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def stable_hash(content: Any) -> str:
+    """SHA-256 of anything JSON can hold, independent of key order."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
+
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_READ_BYTES = 1 << 20
+
+
+def packed_lines(path: Path, max_line_bytes: int) -> Iterator[bytes | None]:
+    """The lines of a file without their `\\n`, gzipped or not; None for a longer line, which is not kept in memory.
+
+    UserError when the gzip data are damaged or end too early. Lines before the damage come first.
+    """
+    with _opened(path) as file:
+        try:
+            while line := file.readline(max_line_bytes + 1):
+                is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
+                yield line.removesuffix(b"\n") if is_whole else None
+                while not is_whole:
+                    rest = file.readline(_READ_BYTES)
+                    is_whole = not rest or rest.endswith(b"\n")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise _damaged(path, error) from None
+
+
+def packed_bytes(path: Path, max_bytes: int) -> bytes:
+    """The whole content of a file, gzipped or not; UserError when it is damaged, or unpacks to more bytes."""
+    with _opened(path) as file:
+        try:
+            content = file.read() if not isinstance(file, gzip.GzipFile) else file.read(max_bytes + 1)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise _damaged(path, error) from None
+    if isinstance(file, gzip.GzipFile) and len(content) > max_bytes:
+        raise UserError(f"{path} unpacks to more than {max_bytes >> 20} MiB: unpack it, or split it")
+    return content
+
+
+def _opened(path: Path):
+    with open(path, "rb") as file:
+        is_packed = file.read(2) == _GZIP_MAGIC
+    return gzip.open(path) if is_packed else open(path, "rb")
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} is a damaged gzip file ({error}): download or copy it again")

@@ -1,8 +1,14 @@
-"""Settings of this machine: where things lie here. None of them is part of a result, so none stands in params.yaml."""
+"""This machine: where the project keeps its state and finds its mirror, what the CPU can do, and environment variables.
+
+Nothing here is part of a result, so nothing of it is in params.yaml.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
@@ -58,3 +64,67 @@ def share_mirror(root: Path, folder: Path) -> None:
     mirror = mirror_folder(root)
     if mirror is not None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
+
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def state_folder() -> Path:
+    """`$RETRACE_STATE`, else `state/` of the DVC project that runs this stage, else of this source tree.
+
+    `$DVC_ROOT` counts because `dvc exp run --temp` runs a copy of the tree that is thrown away. The folder is closed to
+    other accounts of the machine: it holds prompts, databases and logins.
+    """
+    if os.environ.get("RETRACE_STATE"):
+        folder = Path(os.environ["RETRACE_STATE"]).absolute()
+    else:
+        folder = Path(os.environ.get("DVC_ROOT") or PROJECT).absolute() / "state"
+    _close_to_others(folder)
+    return folder
+
+
+@functools.cache
+def _close_to_others(folder: Path) -> None:
+    with suppress(OSError):  # whoever needs the folder says what is wrong with it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
+        # A group that may write is one that the user shares the folder with, or has to himself.
+        allowed = 0o770 if mode & 0o020 else 0o700
+        if mode & 0o777 & ~allowed:
+            folder.chmod(mode & allowed)
+
+
+BFLOAT16_INSTRUCTIONS = {"avx512bw", "avx_ne_convert", "bf16"}
+"""Any of them, and torch multiplies bfloat16 by oneDNN (bf16: ARM)."""
+BFLOAT16_REMEDY = (
+    "set trainer.dtype and sampler.dtype to float32 (other numbers, within the noise), or take a GPU, or a CPU with "
+    "AMX or AVX-512"
+)
+
+
+def is_bfloat16_slow(cpu: Path = Path("/proc/cpuinfo")) -> bool:
+    """True where products in bfloat16 take 10 to 40 times as long as in float32 (docs/measurements.md).
+
+    False where `cpu` does not say what the CPU has.
+    """
+    try:
+        lines = cpu.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    named = next((line for line in lines if line.lower().startswith(("flags", "features"))), None)
+    return named is not None and not BFLOAT16_INSTRUCTIONS & set(named.partition(":")[2].split())
+
+
+@contextmanager
+def variables_set(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets the variables for the block and puts back what was there before, also when the block raises."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

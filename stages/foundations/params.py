@@ -1,16 +1,12 @@
-"""Reads one section of a parameter file into the model of the stage that owns it.
-
-`params.yaml` holds every value that can change a result, so models have no defaults: a missing key is an error
-that names the key, and so is a key that no model knows.
-"""
+"""Sections of a parameter file as strict models, and section `prompt`, which stages that sample or train share."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
 from stages.foundations.errors import UserError
 from stages.foundations.yaml_text import load_yaml
@@ -101,3 +97,36 @@ def _explain(name: str, detail: Any) -> str:
         return f"  {key}: unknown key; remove it or correct its spelling"
     given = repr(detail.get("input"))
     return f"  {key}: {detail['msg']} (given: {given[:80]})"
+
+
+class PlainPrompt(StrictParams):
+    """The problem inside a template, for policies without a chat format."""
+
+    kind: Literal["plain"]
+    template: str
+    """Text with `{problem}` once, where the problem stands."""
+
+    @field_validator("template")
+    @classmethod
+    def _has_one_place(cls, template: str) -> str:
+        if template.count("{problem}") != 1:
+            raise ValueError("the template must contain {problem} exactly once")
+        return template
+
+
+class ChatPrompt(StrictParams):
+    """The problem as a user message in the tokenizer's own chat template."""
+
+    kind: Literal["chat"]
+    system: str
+    """System message; empty for none."""
+    suffix: str
+    """Text appended to the problem, such as the request to box the final answer; empty for none."""
+
+
+PromptParams = Annotated[PlainPrompt | ChatPrompt, Field(discriminator="kind")]
+
+
+def format_problem(params: PlainPrompt, problem: str) -> str:
+    """The prompt's text; braces in the problem are left alone."""
+    return params.template.replace("{problem}", problem)

@@ -15,11 +15,9 @@ from typing import Any
 import pandas
 import torch
 
-from stages.algorithms.shape_world.scenes import scene_of
-from stages.algorithms.shape_world.truth import true_score
+from stages.algorithms.shape_world import scene_of, true_score
 from stages.engines.devices import pick_device
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import load_generator
+from stages.engines.generators.generator import Generator, load_generator
 from stages.engines.images.shards import SHARD, image_row, pixels_of, read_shards, write_shard
 from stages.engines.pieces import are_whole, seal
 from stages.foundations.errors import UserError
@@ -27,8 +25,7 @@ from stages.foundations.files import replace_folder
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import PROMPT, read_table
 from stages.generate.params import GenerateParams, GeneratorParams
 from stages.observe.progress import progress
 from stages.observe.tracking import Run, track

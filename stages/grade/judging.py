@@ -9,8 +9,7 @@ from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.model_judge import ModelJudge
 from stages.foundations.errors import UserError
-from stages.foundations.params import load_section, load_value
-from stages.foundations.prompts import ChatPrompt, PromptParams
+from stages.foundations.params import ChatPrompt, PromptParams, load_section, load_value
 
 
 def open_judge(params: Path, policy: Path, max_tokens: int) -> ModelJudge:

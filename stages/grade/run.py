@@ -5,16 +5,18 @@ The headline is a folder with one file for each benchmark.
 
 from __future__ import annotations
 
+import pandas
+
+from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
+from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table, require_rows, write_table
-from stages.foundations.tables.verdict import VERDICT
-from stages.grade.grading import judge_responses, refuse_failures
+from stages.foundations.tables import RESPONSE, VERDICT, read_table, require_rows, write_table
 from stages.grade.params import GradeParams
 from stages.grade.scores import headlines, score_benchmarks
+from stages.observe.progress import progress
 from stages.observe.tracking import track
 
 
@@ -36,3 +38,43 @@ def main(job: Job) -> None:
         shown = {paths.headline / f"{name}.json": columns for name, columns in headlines(metrics).items()}
         write_metrics(paths.metrics, metrics, shown)
         run.summary(metrics)
+
+
+_ROWS_AT_ONCE = 1_000
+_KEYS = ["problem_id", "benchmark", "mode", "sample_index"]
+
+
+def judge_responses(responses: pandas.DataFrame, verifier: Verifier) -> pandas.DataFrame:
+    """The verdict table of a response table, in its row order."""
+    judgements = []
+    starts = range(0, len(responses), _ROWS_AT_ONCE)
+    for start in progress(starts, label="grade", unit=f"x {_ROWS_AT_ONCE} responses"):
+        rows = responses.iloc[start : start + _ROWS_AT_ONCE]
+        pairs = list(zip(rows["answer"], rows["response"], strict=True))
+        judgements += verifier.judge(pairs, truncated=rows["is_truncated"].tolist(), require_marker=True)
+    verdicts = responses[_KEYS].reset_index(drop=True)
+    for column in ("verdict", "extracted", "path", "reason"):
+        verdicts[column] = [_storable(getattr(judgement, column)) for judgement in judgements]
+    return verdicts
+
+
+def refuse_failures(verdicts: pandas.DataFrame, limits: VerifierParams) -> None:
+    """UserError when the verifier itself failed on too many responses: the scores would measure the verifier.
+
+    Unparsed responses do not count: a model that gives no answer is a fact about the model.
+    """
+    failures = verdicts["verdict"].isin([verdict.value for verdict in Verdict if verdict.is_failure])
+    if failures.mean() > limits.abort_undecided_fraction:
+        counts = verdicts.loc[failures, "verdict"].value_counts().to_dict()
+        told = ", ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items()))
+        raise UserError(
+            f"the verifier failed on {int(failures.sum())} of {len(verdicts)} responses ({told}), more than "
+            f"verifier.abort_undecided_fraction = {limits.abort_undecided_fraction:g}: raise "
+            f"verifier.timeout_seconds ({limits.timeout_seconds:g}) or verifier.memory_mib ({limits.memory_mib}), "
+            "or the threshold if such answers are to be expected"
+        )
+
+
+def _storable(value: str | None) -> str | None:
+    """Text that Parquet can hold: lone surrogates, which model output may contain, become question marks."""
+    return None if value is None else str(value).encode("utf-8", "replace").decode("utf-8")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
-from stages.engines.images.params import ImageParams, RankingRoundParams
-from stages.engines.images.shards import write_shards
+from stages.engines.images.decoder import ImageDecoder
+from stages.engines.images.params import ForeignImages, ImageParams, RankingRoundParams
+from stages.engines.images.shards import image_id, image_row, read_shards, write_shards, written_shards
 from stages.foundations.errors import UserError
+from stages.foundations.files import sha256_of
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table, write_table
-from stages.image_pool.taking_in import Intake, foreign_entries, generated_entries
+from stages.foundations.tables import DROPPED, PROMPT, Funnel, prompt_id, read_table, write_table
 from stages.observe.tracking import track
 
 
@@ -46,3 +50,134 @@ def main(job: Job) -> None:
         write_table(intake.funnel.dropped_frame(), paths.dropped, DROPPED)
         write_metrics(paths.metrics, metrics, {paths.headline: {"kept": "rows/kept"}})
         run.summary(metrics)
+
+
+AT_ONCE = 64
+"""Images that are in memory at a time."""
+Entry = dict[str, Any]
+"""What is said of an image, `content` (bytes) or None, and `reason` and `detail` where it is refused already."""
+
+
+def generated_entries(folder: Path) -> Iterator[Entry]:
+    """The rows of a round's shards; nothing where no generator works for the round."""
+    if not written_shards(folder):
+        return
+    for frame in read_shards(folder):
+        for row in frame.to_dict("records"):
+            yield {**row, "name": "", "content": row.pop("png"), "is_foreign": False}
+
+
+def foreign_entries(foreign: ForeignImages, max_bytes: int) -> Iterator[Entry]:
+    """The rows of a list of foreign images. UserError when the list is missing or is another one."""
+    root, path = Path(foreign.folder).resolve(), Path(foreign.list_path)
+    if not path.is_file():
+        raise UserError(f"{path} does not exist: correct `foreign.list_path` of the round")
+    if (found := sha256_of(path)) != foreign.sha256:
+        raise UserError(
+            f"{path} has the sha256 {found}, not {foreign.sha256}: correct `foreign.sha256`, or the file"
+        )
+    with open(path, encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield {
+                    **_read_line(line, root, max_bytes),
+                    "name": f"{path.name}:{number}",
+                    "is_foreign": True,
+                }
+
+
+def _read_line(line: str, root: Path, max_bytes: int) -> Entry:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict) or not all(isinstance(row.get(key), str) for key in ("image", "prompt")):
+        return {
+            "content": None,
+            "reason": "malformed_row",
+            "detail": f"needs `image` and `prompt`: {line[:100]!r}",
+        }
+    # Half a character, which JSON can hold and UTF-8 cannot, becomes a question mark.
+    row = {key: str(value).encode("utf-8", "replace").decode() for key, value in row.items()}
+    entry = {
+        "prompt_id": prompt_id(row["prompt"]),
+        "prompt": row["prompt"],
+        "generator": row.get("generator", ""),
+        "seed": -1,
+        "source": row["image"],
+        "licence": row.get("licence", ""),
+        "content": None,
+    }
+    try:
+        path = (root / row["image"]).resolve()  # links too: what they lead to must lie inside
+        is_inside = path.is_relative_to(root) and path.is_file()
+        size = path.stat().st_size if is_inside else 0
+    except (OSError, ValueError):
+        is_inside, size = False, 0
+    if not is_inside:
+        return entry | {"reason": "image_missing", "detail": f"no file {row['image']!r} in the folder"}
+    if size > max_bytes:
+        return entry | {"reason": "image_too_large", "detail": f"{size} bytes, at most {max_bytes}"}
+    content = path.read_bytes()  # its size was looked at before
+    given = row.get("sha256")
+    if given is not None and hashlib.sha256(content).hexdigest() != given:
+        return entry | {"reason": "image_changed", "detail": "the file has another sha256 than the list says"}
+    return entry | {"content": content}
+
+
+class Intake:
+    """Goes through entries once; what it has counted stands in `dropped`, `counts` and `rows_in` afterwards."""
+
+    def __init__(self, prompts: Mapping[str, str], params: ImageParams) -> None:
+        self._prompts, self._params = prompts, params
+        self._seen: dict[str, str] = {}
+        self.funnel = Funnel("image_pool", 0)
+        self.counts: Counter[str] = Counter()
+
+    def rows(self, *entries: Iterator[Entry]) -> Iterator[dict[str, Any]]:
+        """The rows of the pool, in the entries' order."""
+        with ImageDecoder(self._params) as decoder:
+            left = chain(*entries)
+            while part := list(islice(left, AT_ONCE)):
+                yield from self._decoded(part, decoder)
+
+    def _decoded(self, part: Sequence[Entry], decoder: ImageDecoder) -> Iterator[dict[str, Any]]:
+        for entry in part:
+            self.funnel.rows_in += 1
+            if "reason" not in entry and self._prompts.get(entry["prompt_id"]) != entry["prompt"]:
+                entry |= {
+                    "reason": "unknown_prompt",
+                    "detail": f"the table of prompts lacks {entry['prompt'][:100]!r}",
+                }
+        asked = [entry for entry in part if "reason" not in entry]
+        # Generated ones too go through the confined workers: the shards may be somebody else's.
+        found = decoder.decode([entry["content"] for entry in asked])
+        for entry, image in zip(asked, found, strict=True):
+            if image.pixels is None:
+                entry |= {"reason": image.reason, "detail": image.detail}
+                continue
+            name = image_id(image.pixels)
+            if name in self._seen:
+                entry |= {"reason": "duplicate_image", "detail": f"the pixels of {self._seen[name]}"}
+                continue
+            self._seen[name] = entry["source"] if entry["is_foreign"] else name
+            self.counts.update(f"image_mode/{change}" for change in image.changes)
+            self.counts["images/foreign" if entry["is_foreign"] else "images/generated"] += 1
+            if entry["is_foreign"] and not _is_named(entry["source"], image.form):
+                self.counts["image_mode/mislabelled"] += 1
+            said = {key: entry[key] for key in ("prompt_id", "prompt", "generator", "source", "licence")}
+            sha256 = hashlib.sha256(entry["content"]).hexdigest()
+            yield image_row(image.pixels, seed=entry["seed"], **said) | {"file_sha256": sha256}
+        for entry in part:
+            if "reason" in entry:
+                told = {
+                    key: value for key, value in entry.items() if key not in ("content", "reason", "detail")
+                }
+                name = entry["name"] or entry["image_id"]
+                self.funnel.drop(told, entry["reason"], entry["detail"], name)
+
+
+def _is_named(path: str, form: str) -> bool:
+    """The ending says what the content is."""
+    ending = Path(path).suffix.lower().lstrip(".")
+    return {"jpg": "jpeg"}.get(ending, ending) == form

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from stages.foundations.errors import UserError
-from stages.foundations.gpu_failures import gpu_failure
+from stages.foundations.errors import UserError, gpu_failure
 from stages.observe.lifetime import DVC_STAGE, die_with_dvc
 
 # Threads that wait by spinning take the core from whoever they wait for: with another job beside it on two cores, sft

@@ -21,7 +21,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import shown_name
 

@@ -31,16 +31,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from stages.foundations.addresses import with_login, without_password
-from stages.foundations.attempt import Attempt
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
-from stages.foundations.scratch import PROJECT, state_folder
+from stages.foundations.files import sha256_of, write_text_atomically
+from stages.foundations.job import Attempt
+from stages.foundations.legible import with_login, without_password
+from stages.foundations.machine import PROJECT, state_folder
 from stages.observe.progress import say
-from stages.observe.stage_timings import add_to_ledger
 
 SERVER_ANSWERS_SECONDS = 30.0
 DELIVERY_ENDS_SECONDS = 180.0
@@ -268,3 +268,39 @@ def _end_delivery(delivery: subprocess.Popen[str], scratch: Path, uri: str) -> d
 
 def _now_ms() -> int:
     return int(time.time() * 1000)
+
+
+def add_to_ledger(entry: Mapping[str, Any]) -> None:
+    """Appends a finished run (`started` in seconds since 1970) and rewrites `reports/timings.js`.
+
+    Safe beside other processes that do the same.
+    """
+    state = state_folder()
+    state.mkdir(parents=True, exist_ok=True)
+    line = {**entry, "started": datetime.fromtimestamp(entry["started"], UTC).isoformat(timespec="seconds")}
+    line["seconds"] = round(entry["seconds"], 3)
+    line["phases"] = {name: round(seconds, 3) for name, seconds in entry["phases"].items()}
+    with open(state / "ledger.jsonl", "a+", encoding="utf-8") as ledger:
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        ledger.write(json.dumps(line) + "\n")
+        ledger.flush()
+        write_timings(state.parent / "reports" / "timings.js", latest_runs(state / "ledger.jsonl"))
+
+
+def latest_runs(ledger: Path) -> list[dict[str, Any]]:
+    """The last finished run of each stage name, in the order of their starts; an unreadable line is skipped."""
+    latest: dict[str, dict[str, Any]] = {}
+    if not ledger.exists():
+        return []
+    for text in ledger.read_text(encoding="utf-8").splitlines():
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:  # cut off by a power cut or a full disk
+            continue
+        latest[line["name"]] = line
+    return sorted(latest.values(), key=lambda line: line["started"])
+
+
+def write_timings(path: Path, runs: list[dict[str, Any]]) -> None:
+    """Writes `window.RETRACE_TIMINGS = [...]`, which a page opened from the disk may load as a script."""
+    write_text_atomically(path, f"window.RETRACE_TIMINGS = {json.dumps(runs, indent=1)};\n")

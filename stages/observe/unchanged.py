@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from stages.foundations.code_guard import DIGITS, VARIABLE, Signature, guard_this_process, signature
-from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
 from stages.foundations.fingerprints import LIBRARY, Memory, Project, Reach, stage_roots
+from stages.foundations.machine import PROJECT, variables_set
 from stages.foundations.params import hold, read_yaml
-from stages.foundations.scratch import PROJECT
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
 from stages.observe.progress import say
 

@@ -1,19 +1,24 @@
-"""Numbers and curves of the stages of a graph. What a run does not have is absent, and no error."""
+"""What a run's stages have counted: their metrics and curves, and why rows were dropped.
+
+What a run does not have is absent, and no error.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas
 from pydantic import TypeAdapter, ValidationError
 
 from stages.foundations.errors import UserError
+from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage
 
 Metrics = dict[str, float]
-
 _METRICS = TypeAdapter(Metrics)
 
 
@@ -55,3 +60,100 @@ def _curve(path: Path) -> pandas.DataFrame | None:
     if "step" not in curve:
         raise UserError(f"{path} has no column `step`: delete it and run `dvc repro`")
     return curve if len(curve) else None
+
+
+@dataclass(frozen=True)
+class Funnel:
+    """The rows of one data stage."""
+
+    stage: str
+    rows_in: int
+    kept: int
+    dropped: list[tuple[str, int]]
+    """Reason in words and rows, most rows first."""
+
+    def share(self, rows: int) -> float:
+        """Rows as a fraction of those that came in; 0 when none did."""
+        return rows / self.rows_in if self.rows_in else 0.0
+
+
+@dataclass(frozen=True)
+class WayStep:
+    """A step on a way that rows take through several stages."""
+
+    stage: str
+    unit: str
+    """`pages` or `exercises`."""
+    what: str
+    """What was dropped and why, or what came in."""
+    dropped: int
+    left: int
+
+
+@dataclass(frozen=True)
+class Way:
+    """From what comes in, such as pages, to what may be trusted, a step for each reason of drops."""
+
+    title: str
+    note: str
+    steps: list[WayStep]
+
+
+def data_funnels(stages: Sequence[GraphStage], metrics: Mapping[str, Metrics]) -> list[Funnel]:
+    """Funnels of the stages that may drop rows, in the order of the graph."""
+    return [
+        _funnel(stage.address, metrics[stage.address])
+        for stage in stages
+        if about(stage.name).has_funnel and "rows/in" in metrics.get(stage.address, {})
+    ]
+
+
+def _funnel(stage: str, metrics: Metrics) -> Funnel:
+    drops = {
+        key.removeprefix("dropped/"): int(value)
+        for key, value in metrics.items()
+        if key.startswith("dropped/")
+    }
+    ranked = sorted(drops.items(), key=lambda item: (-item[1], item[0]))
+    words = [(reason.replace("_", " "), rows) for reason, rows in ranked]
+    return Funnel(stage, int(metrics["rows/in"]), int(metrics.get("rows/kept", 0)), words)
+
+
+def ways(
+    stages: Sequence[GraphStage], metrics: Mapping[str, Metrics], params: Mapping[str, Any]
+) -> list[Way]:
+    """The ways through several stages, those on which every stage has counted; `params` is the whole parameter file."""
+    titles = dict.fromkeys(way.title for stage in stages if (way := about(stage.name).way))
+    found = [_way(title, stages, metrics, params) for title in titles]
+    return [way for way in found if way is not None]
+
+
+def _way(
+    title: str, stages: Sequence[GraphStage], counted: Mapping[str, Metrics], params: Mapping[str, Any]
+) -> Way | None:
+    steps, notes, left, before = [], [], 0, ""
+    for stage in stages:
+        own, metrics = about(stage.name).way, counted.get(stage.address, {})
+        if own is None or own.title != title:
+            continue
+        if "rows/in" not in metrics:
+            return None
+        if own.first:
+            left = int(metrics["rows/in"])
+            steps.append(WayStep(before or stage.address, own.unit, own.first, 0, left))
+        for reason, rows in _reasons(metrics, own.reasons):
+            left -= rows
+            steps.append(WayStep(stage.address, own.unit, reason.replace("_", " "), rows, left))
+        if own.last:
+            steps.append(WayStep(stage.address, own.unit, own.last, 0, int(metrics.get("rows/kept", 0))))
+        notes.append(own.note(params.get(stage.name) or {}))
+        before = stage.address
+    return Way(title, " ".join(filter(None, notes)), steps)
+
+
+def _reasons(metrics: Metrics, asked: Sequence[str]) -> list[tuple[str, int]]:
+    found = {
+        key.removeprefix("dropped/"): int(rows) for key, rows in metrics.items() if key.startswith("dropped/")
+    }
+    order = {reason: place for place, reason in enumerate(asked)}
+    return sorted(found.items(), key=lambda item: (order.get(item[0], len(order)), item[0]))

@@ -14,15 +14,14 @@ from collections.abc import Mapping
 import numpy
 import pandas
 
-from stages.algorithms.annotator_agreement import (
+from stages.algorithms.preference_agreement import (
     Share,
     agreement_with_others,
     ordinal_alpha,
     pair_agreement,
     rank_consistency,
 )
-from stages.foundations.tables.annotator import ANNOTATOR
-from stages.foundations.tables.rating import ASPECTS
+from stages.foundations.tables import ANNOTATOR, ASPECTS
 from stages.preferences.params import AnnotatorRules
 
 CHANCE = 0.5

@@ -6,31 +6,54 @@ uninterrupted one sees.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from stages.engines.generators.denoising import DenoisingBatch, denoising_errors
-from stages.engines.generators.generator import Generator
+from stages.engines.generators.denoising import DenoisingBatch, denoising_batch, denoising_errors
+from stages.engines.generators.generator import Generator, images_of
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.protocol import Ranks, Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train
+from stages.foundations.errors import UserError
+from stages.foundations.params import chosen
+from stages.foundations.seeds import derive_seed, endless_order
 from stages.observe.tracking import Run
 from stages.refl.feedback import Feedback, FeedbackBatch
-from stages.refl.gradient_norms import GradientNorms
 from stages.refl.measurement import Validation
-from stages.refl.params import ReflParams, ReflRound
-from stages.refl.pretraining import Pretraining
+from stages.refl.params import PretrainingParams, ReflParams, ReflRound, ShapeWorldImages, ShardImages
 
 Weights = dict[str, Tensor]
 NOTHING = FeedbackBatch((), torch.zeros(0), {})
 """Keeps a rank in step with others that have an image more."""
 HELD_OUT = "validation/held_out"
+
+
+class Pretraining:
+    """The batches of the pre-training loss, each a function of the seed and the update."""
+
+    def __init__(
+        self, params: PretrainingParams, generator: Generator, source: ImageSource, seed: int, stream: str
+    ) -> None:
+        self.params, self.generator, self.source = params, generator, source
+        self.seed, self.stream = seed, stream
+
+    def batch(self, update: int, positions: Sequence[int]) -> DenoisingBatch:
+        """The images of these positions of update `update` (from 0), some without their prompt."""
+        images, prompts, seeds = [], [], []
+        for position in positions:
+            image, prompt = self.source.at(update * self.params.batch_images + position)
+            stream = random.Random(derive_seed(self.seed, self.stream, "empty", update, position))
+            images.append(image)
+            prompts.append("" if stream.random() < self.params.empty_prompt_fraction else prompt)
+            seeds.append(derive_seed(self.seed, self.stream, "pretraining", update, position))
+        return denoising_batch(self.generator, torch.cat(images), prompts, seeds)
 
 
 @dataclass
@@ -188,3 +211,114 @@ def use_weights(generator: Generator, weights: Mapping[str, Tensor]) -> Generato
         for name, weight in generator.unet.named_parameters():
             weight.copy_(weights[name])
     return generator
+
+
+class ImageSource(Protocol):
+    """Images with prompts, without end."""
+
+    def at(self, place: int) -> tuple[Tensor, str]:
+        """The image of a place, float[1, 3, side, side] in 0..1, and its prompt."""
+
+
+def image_source(
+    params: PretrainingParams, prompts: Sequence[str], side: int, seed: int, stream: str
+) -> ImageSource:
+    """The source that `params.images` describes; UserError when it has no image."""
+    match chosen("refl.pretraining.images", params.images):
+        case ShapeWorldImages():
+            return RenderedScenes(prompts, seed, stream)
+        case ShardImages(path=path):
+            return StoredImages(Path(path), side, seed, stream)
+
+
+class RenderedScenes:
+    """Renders of the training prompts, another picture each time a prompt comes round."""
+
+    def __init__(self, prompts: Sequence[str], seed: int, stream: str) -> None:
+        from stages.algorithms.shape_world import scene_of
+
+        self.scenes = {prompt: scene_of(prompt) for prompt in prompts}
+        foreign = [prompt for prompt, scene in self.scenes.items() if scene is None]
+        if foreign:
+            raise UserError(
+                f"refl.pretraining.images.kind is shape_world, but that world has no prompt {foreign[0]!r}: set "
+                "kind shards and a folder of images"
+            )
+        self.prompts, self.seed, self.stream = list(prompts), seed, stream
+
+    def at(self, place: int) -> tuple[Tensor, str]:
+        """See `ImageSource`."""
+        from stages.algorithms.shape_world import render
+
+        (chosen_place,) = endless_order(
+            place, place + 1, len(self.prompts), self.seed, self.stream, "rendered"
+        )
+        prompt = self.prompts[chosen_place]
+        pixels = render(self.scenes[prompt], derive_seed(self.seed, self.stream, "render", place))
+        return images_of(pixels[None]), prompt
+
+
+class StoredImages:
+    """The images of a folder of shards, brought to the generator's size."""
+
+    def __init__(self, folder: Path, side: int, seed: int, stream: str) -> None:
+        from stages.engines.images.shards import read_shards
+
+        self.rows = [(row.prompt, row.png) for shard in read_shards(folder) for row in shard.itertuples()]
+        if not self.rows:
+            raise UserError(
+                f"refl.pretraining.images.path {folder} has no images: give a folder that has some"
+            )
+        self.side, self.seed, self.stream = side, seed, stream
+
+    def at(self, place: int) -> tuple[Tensor, str]:
+        """See `ImageSource`."""
+        from stages.engines.image_scorers.scorer import fit_to_square
+        from stages.engines.images.shards import pixels_of
+
+        (chosen_place,) = endless_order(place, place + 1, len(self.rows), self.seed, self.stream, "stored")
+        prompt, png = self.rows[chosen_place]
+        return fit_to_square(images_of(pixels_of(png)[None]), self.side), prompt
+
+
+class GradientNorms:
+    """Listens to the gradients of a network. Holds a copy of them for each part, until `take`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._part = ""
+        self._sums: dict[str, dict[str, Tensor]] = {}
+        learnt = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+        self._names = list(learnt)
+        for name, weight in learnt.items():
+            weight.register_hook(self._listener(name))
+
+    def listen_for(self, part: str) -> None:
+        """What comes back from now on belongs to `part`."""
+        self._part = part
+
+    def _listener(self, name: str) -> Callable[[Tensor], None]:
+        def listen(gradient: Tensor) -> None:
+            held = self._sums.setdefault(self._part, {})
+            held[name] = held[name] + gradient if name in held else gradient.detach().clone()
+
+        return listen
+
+    def take(self, ranks: Ranks) -> dict[str, float]:
+        """`optim/gradient_norm_<part>` of all ranks' batch since the last call, before clipping; collective."""
+        # A rank with an image less has heard zeros for another part or for none: it still has to be in every sum.
+        parts = sorted({part for own in ranks.gather([*self._sums]) for part in own if part})
+        norms = {f"optim/gradient_norm_{part}": self._norm(part, ranks) for part in parts}
+        self._sums = {}
+        return norms
+
+    def _norm(self, part: str, ranks: Ranks) -> float:
+        squares = []
+        for name in self._names:
+            heard = [own[name] for own in self._sums.values() if name in own]
+            if not heard:
+                continue  # no part has a gradient for it, on any rank
+            own = self._sums.get(part, {}).get(name, torch.zeros_like(heard[0]))
+            # What each of many ranks goes back through is its share of the loss times their number.
+            whole = ranks.sum_over_ranks(own.float() / ranks.world_size)
+            squares.append(whole.square().sum())
+        return float(torch.stack(squares).sum().sqrt())

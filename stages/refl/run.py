@@ -11,29 +11,24 @@ import torch
 from torch import nn
 
 from stages.engines.generators.denoising import DenoisingBatch, predict
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import load_generator, save_generator
-from stages.engines.image_scorers.scorer_folders import load_scorer
+from stages.engines.generators.generator import Generator, load_generator, save_generator
+from stages.engines.image_scorers.scorer import load_scorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import TrainerParams
+from stages.engines.trainers.protocol import TrainedModel
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_table
 from stages.observe.tracking import track
-from stages.refl.climbing import Learner, climb, use_weights
-from stages.refl.comparison import compare_generators
+from stages.refl.climbing import Learner, Pretraining, climb, image_source, use_weights
 from stages.refl.feedback import Feedback, UpdatePrompts
-from stages.refl.measurement import Draws, Judges, Validation
+from stages.refl.measurement import Draws, Judges, Validation, compare_generators
 from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
-from stages.refl.pretraining import Pretraining, image_source
 
 
 def main(job: Job) -> None:
@@ -114,11 +109,11 @@ def _feedback(
     updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
     match chosen("refl.feedback", params.feedback):
         case ReflFeedback() | DraftFeedback():
-            from stages.refl.reward_climbing import reward_climbing
+            from stages.refl.feedback import reward_climbing
 
             return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
         case PreferenceFeedback():
-            from stages.refl.preference_learning import preference_learning
+            from stages.refl.feedback import preference_learning
 
             return preference_learning(
                 params.feedback, generator, paths.pairs, paths.pool, params.batch_images, seed, stream
@@ -163,7 +158,7 @@ def _draws(params: ReflParams, prompts: dict[str, pandas.Series], split: str, se
 
 
 def _knows_truth(prompts: dict[str, pandas.Series]) -> bool:
-    from stages.algorithms.shape_world.scenes import scene_of
+    from stages.algorithms.shape_world import scene_of
 
     return all(scene_of(prompt) is not None for split in ("validation", "test") for prompt in prompts[split])
 

@@ -48,7 +48,7 @@ def _contradictions(sections: Sections) -> list[str]:
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
     from stages.engines.generators.costs import generator_costs, told
-    from stages.engines.image_scorers.costs import base_scorer_costs
+    from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
     refl, own = sections["refl"], sections["refl_rounds"][address.partition("@")[2]]

@@ -8,8 +8,7 @@ from stages.algorithms.estimators import paired_bootstrap
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE, QUANTITIES
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import FEEDBACK_IMAGE, QUANTITIES, read_table
 from stages.observe.tracking import track
 
 NOISE = ["prompt_id", "seed"]

@@ -14,14 +14,10 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import read_yaml
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.duplicate import DUPLICATE
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import TableSchema, read_table
-from stages.foundations.tables.verdict import VERDICT
+from stages.foundations.tables import CONTAMINATION, DUPLICATE, RESPONSE, VERDICT, TableSchema, read_table
 from stages.pages.reading import Metrics, read_curves, read_metrics
-from stages.report.tables import TableFacts, read_tables
-from stages.report.timeline_file import Timeline, read_timeline
+from stages.report.cards import TableFacts, read_tables
+from stages.report.timelines import Timeline, read_timeline
 
 _KEYS = ["benchmark", "problem_id", "mode", "sample_index"]
 

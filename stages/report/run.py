@@ -5,13 +5,29 @@ The page loads nothing but `timings.js` beside it, which holds the run's times; 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
+from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_text_atomically
 from stages.foundations.job import Job
-from stages.report.inputs import read_inputs
-from stages.report.page import render_page
+from stages.pages.drawing import Chart
+from stages.pages.page import graph_lanes, page_environment, page_frame
+from stages.pages.reading import data_funnels, ways
+from stages.report.benchmarks import (
+    Benchmark,
+    describe_benchmarks,
+    last_policy,
+    metric_label,
+    verdict_sentence,
+)
+from stages.report.cards import describe_tables
+from stages.report.charts import curve_charts, join_rounds, loss_chart
+from stages.report.inputs import Inputs, read_inputs
+from stages.report.overlaps import benchmark_hits, contamination, example_pairs, repeats, work_by_stage
 from stages.report.params import ReportParams
-from stages.report.result import describe_result
+from stages.report.responses import branch_charts, choose_examples, describe_search
+from stages.report.timelines import describe_rounds
 
 
 def main(job: Job) -> None:
@@ -20,3 +36,116 @@ def main(job: Job) -> None:
     inputs = read_inputs(job.paths)
     write_text_atomically(job.paths.out, render_page(inputs, params))
     write_text_atomically(job.paths.result, json.dumps(describe_result(inputs, params), indent=2) + "\n")
+
+
+FOLDER = Path(__file__).parent
+
+
+def render_page(inputs: Inputs, params: ReportParams) -> str:
+    """The whole page as HTML. Equal arguments give equal text."""
+    environment = page_environment(FOLDER)
+    environment.filters |= {
+        "bare": lambda fraction: f"{100 * fraction:.1f}",
+        "metric": metric_label,
+        "sentence": verdict_sentence,
+    }
+    styles = [FOLDER / "timeline.css"] if inputs.timelines else []
+    return environment.get_template("template.html").render(_content(inputs, params), **page_frame(styles))
+
+
+def _content(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
+    benchmarks = describe_benchmarks(inputs, params)
+    segments = join_rounds(inputs.round_curves, inputs.rounds)
+    label, held_out = _held_out(benchmarks)
+    last = last_policy(inputs)
+    return {
+        "title": params.title,
+        "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
+        "warnings": inputs.warnings,
+        "baseline": params.baseline_policy,
+        "last": last,
+        "seed": inputs.seed,
+        "policies": inputs.policies,
+        "rounds": inputs.rounds,
+        "sources": inputs.sources,
+        "ungraded": [policy for policy in inputs.policies if policy not in inputs.graded],
+        "benchmarks": benchmarks,
+        "unmeasured": sorted(set(params.published) - {benchmark.name for benchmark in benchmarks}),
+        "curves": curve_charts(segments, held_out, label) if segments else [],
+        "branches": branch_charts(inputs),
+        "searches": describe_search(inputs, params.baseline_policy),
+        "faint": [segment.name for segment in segments if not segment.is_on_line],
+        "without_curve": [name for name in inputs.rounds if name not in inputs.round_curves],
+        "losses": _losses(inputs),
+        "asynchronous": describe_rounds(inputs.timelines, inputs.round_curves),
+        "funnels": data_funnels(inputs.stages, inputs.metrics),
+        "ways": ways(inputs.stages, inputs.metrics, inputs.params),
+        "contamination": contamination(inputs),
+        "hits": benchmark_hits(inputs),
+        "pairs": example_pairs(inputs, params.contamination_pairs, params.example_characters),
+        "repeats": repeats(inputs),
+        "cards": describe_tables(inputs.tables),
+        "examples": choose_examples(inputs, params, last),
+        "work": work_by_stage(inputs),
+        "metrics": inputs.metrics,
+        "params_text": inputs.params_text,
+        "graph": graph_lanes(inputs.stages, inputs.rounds),
+    }
+
+
+def _held_out(benchmarks: list[Benchmark]) -> tuple[str, dict[str, Interval]]:
+    """The first benchmark's headline score of every policy, to stand beside training accuracy."""
+    if not benchmarks:
+        return "", {}
+    first = benchmarks[0]
+    place = first.metrics.index(first.headline_metric)
+    scores = {row.policy: row.scores[place] for row in first.rows}
+    label = f"held out, {metric_label(first.headline_metric)}"
+    return label, {policy: own for policy, own in scores.items() if own}
+
+
+def _losses(inputs: Inputs) -> list[Chart]:
+    """Of stages that train once, on data that are there before."""
+    curves = {stage.address: inputs.curves.get(stage.address) for stage in inputs.stages if not stage.item}
+    charts = [loss_chart(name, curve) for name, curve in curves.items() if curve is not None]
+    return [chart for chart in charts if chart is not None]
+
+
+def describe_result(inputs: Inputs, params: ReportParams) -> dict[str, Any]:
+    """Scores of each graded policy on each benchmark's first metric, the gains of the last policy, and warnings.
+
+    A gain is paired over problems, with a 95% interval; `verdict` is about these two policies, not about a setting.
+    """
+    scores, gains = [], []
+    for benchmark in describe_benchmarks(inputs, params):
+        place = benchmark.metrics.index(benchmark.headline_metric)
+        for row in benchmark.rows:
+            score = row.scores[place]
+            if score:
+                named = {"policy": row.policy, "benchmark": benchmark.name}
+                metric = metric_label(benchmark.headline_metric)
+                scores.append({**named, "metric": metric, **_numbers(score), "problems": benchmark.problems})
+        for found in benchmark.comparisons:
+            named = {"policy": found.policy, "baseline": found.baseline, "benchmark": found.benchmark}
+            difference = found.difference
+            gains.append(
+                {
+                    **named,
+                    "metric": metric_label(found.metric),
+                    **_numbers(difference.interval),
+                    "p_value": difference.p_value,
+                    "verdict": difference.verdict,
+                    "problems": difference.problems,
+                }
+            )
+    return {
+        "title": params.title,
+        "page": "index.html",
+        "scores": scores,
+        "gains": gains,
+        "warnings": inputs.warnings,
+    }
+
+
+def _numbers(interval: Interval) -> dict[str, float]:
+    return {"value": interval.estimate, "low": interval.low, "high": interval.high}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from stages.foundations.params import StrictParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams, StrictParams
 
 
 class CandidatePrompt(StrictParams):

@@ -6,10 +6,8 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.trainers.protocol import Ranks
 from stages.engines.verifier.judged_responses import Drawing, judged_responses
-from stages.foundations.attempt import Attempt
-from stages.foundations.job import Job
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows
+from stages.foundations.job import Attempt, Job
+from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.progress import say
 from stages.respond.params import BaselinePrompts, CandidatePrompt, RespondParams
 

@@ -12,18 +12,14 @@ import pandas
 from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
+from stages.engines.samplers.build import DrawingShare, drawing_share
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Sampler, SamplingSettings
-from stages.engines.samplers.samples import Sample
-from stages.engines.samplers.sampling import sample_prompts
-from stages.engines.samplers.shares import DrawingShare, drawing_share
+from stages.engines.samplers.protocol import Sample, Sampler, SamplingSettings, sample_prompts
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_metrics
-from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table, require_rows, write_table
+from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams
+from stages.foundations.tables import BENCHMARK, RESPONSE, read_table, require_rows, write_table
 from stages.observe.progress import progress
 from stages.observe.tracking import Run, track
 from stages.respond.params import RespondParams

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.verifier.params import VerifierParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Sections, Stage
 from stages.respond.params import RespondParams
 

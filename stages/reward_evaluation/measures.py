@@ -13,10 +13,9 @@ from itertools import permutations
 import numpy
 import pandas
 
-from stages.algorithms.comparisons import compare_paired
-from stages.algorithms.estimators import Interval, clustered_bootstrap
-from stages.algorithms.preference_accuracy import pair_points, rank_correlation, recall_and_filter
-from stages.algorithms.preference_ranking import pairs_from_ranking
+from stages.algorithms.estimators import Interval, clustered_bootstrap, compare_paired
+from stages.algorithms.preference_agreement import pair_points, rank_correlation, recall_and_filter
+from stages.algorithms.text_to_image_losses import pairs_from_ranking
 
 LEARNT = "reward"
 TRUTH = "truth"

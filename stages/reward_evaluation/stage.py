@@ -31,8 +31,8 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.image_scorers.costs import base_scorer_costs
-    from stages.engines.images.counting import pictures_of_a_prompt
+    from stages.engines.image_scorers.config import base_scorer_costs
+    from stages.engines.images.params import pictures_of_a_prompt
     from stages.foundations.planned_work import NetworkWork
 
     costs = base_scorer_costs(sections["scorer_base"])

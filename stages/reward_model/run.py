@@ -5,10 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from stages.engines.image_scorers.pictures import load_pictures
-from stages.engines.image_scorers.reward_training import add_reward_head, freeze, reward_model
-from stages.engines.image_scorers.scorer import ImageScorer
-from stages.engines.image_scorers.scorer_folders import load_scorer, load_trainable_scorer, save_scorer
+from stages.engines.image_scorers.scorer import (
+    ImageScorer,
+    load_pictures,
+    load_scorer,
+    load_trainable_scorer,
+    save_scorer,
+)
+from stages.engines.image_scorers.training import add_reward_head, freeze, reward_model
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
@@ -18,12 +22,9 @@ from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, require_rows
+from stages.foundations.tables import PAIR, RATING, read_table, require_rows
 from stages.observe.tracking import track
-from stages.reward_model.groups import groups_of, standardised
-from stages.reward_model.learning import Preferences, learn, raw_rewards
+from stages.reward_model.learning import Preferences, groups_of, learn, raw_rewards, standardised
 from stages.reward_model.params import RewardModelParams
 
 

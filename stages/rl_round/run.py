@@ -11,16 +11,20 @@ from stages.engines.policies.tokenizers import encode_prompt, load_tokenizer
 from stages.foundations.errors import UserError
 from stages.foundations.job import Job
 from stages.foundations.params import chosen
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, require_rows
+from stages.foundations.tables import PROBLEM, read_table, require_rows
 from stages.observe.quick_imports import quick_imports
 from stages.observe.tracking import track
-from stages.rl_round.params.loop import AsynchronousLoop, ReplayLoop, SynchronousLoop
-from stages.rl_round.params.loop_contradictions import loop_contradictions
-from stages.rl_round.params.rl import RlParams, RoundParams, reward_contradictions, sampler_contradictions
+from stages.rl_round.methods import AsynchronousLoop, ReplayLoop, SynchronousLoop
+from stages.rl_round.params import (
+    RlParams,
+    RoundParams,
+    loop_contradictions,
+    reward_contradictions,
+    sampler_contradictions,
+)
 from stages.rl_round.rollouts.dynamic_sampling import slice_problems
 from stages.rl_round.rollouts.records import Problem
-from stages.rl_round.schedule.schedule import find_rollouts, find_schedule
+from stages.rl_round.schedule import find_rollouts, find_schedule
 from stages.rl_round.task import RoundTask
 
 BYTES_OF_A_LOGPROB = 4

@@ -6,7 +6,7 @@ import shutil
 from argparse import Namespace
 from pathlib import Path
 
-from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
+from stages.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.training_loop import Curve, best_row
@@ -15,8 +15,7 @@ from stages.foundations.files import replace_folder, sha256_of
 from stages.foundations.job import Job
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
 from stages.scorer_base.params import FolderScorer, ReleasedScorer, ScorerBaseParams, TaughtScorer
 

@@ -27,7 +27,7 @@ STAGE = Stage(
 
 
 def _networks(sections: Sections, address: str, prompts: Mapping[str, int]) -> NetworkWork:
-    from stages.engines.image_scorers.costs import base_scorer_costs
+    from stages.engines.image_scorers.config import base_scorer_costs
     from stages.foundations.planned_work import NetworkWork
 
     own = sections["scorer_base"]

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 import torch
+from torch import Tensor
 
-from stages.engines.image_scorers.caption_training import (
+from stages.algorithms.shape_world import changed_scenes, render, scene_of
+from stages.engines.image_scorers.config import ScorerConfig
+from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer
+from stages.engines.image_scorers.training import (
     CaptionBatch,
     CaptionOutputs,
     caption_batch,
     caption_loss,
     caption_model,
 )
-from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
-from stages.engines.image_scorers.scorer import ImageScorer
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
 from stages.engines.trainers.protocol import Trainer
 from stages.engines.trainers.training_loop import Curve, Schedule, train_and_keep_best
-from stages.foundations.seeds import derive_seed
+from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed, endless_order
 from stages.observe.tracking import Run
-from stages.scorer_base.captions import Captions, drawn_rows, render_captions
 from stages.scorer_base.params import TaughtScorer
 
 PIXEL_MEAN, PIXEL_STD = (0.5, 0.5, 0.5), (0.3, 0.3, 0.3)
@@ -155,3 +158,61 @@ def _right(outputs: CaptionOutputs) -> dict[str, torch.Tensor]:
     odds = outputs.matching[..., 1] - outputs.matching[..., 0]
     matching = odds[:, :1] > odds[:, 1:-1]  # the last column is of another image, which is easy
     return {"clip": contrast.flatten().float(), "blip": matching.flatten().float()}
+
+
+@dataclass(frozen=True)
+class Captions:
+    """Some prompts as captions."""
+
+    captions: list[str]
+    pictures: Tensor
+    """uint8[captions, pictures, 3, side, side]"""
+    false: list[list[str]]
+    """For each caption those with one thing changed; of training captions, such as are true of others of them."""
+
+
+def render_captions(
+    prompts: Sequence[str], false_among: Sequence[str], pictures_per_caption: int, seed: int
+) -> Captions:
+    """Renders all pictures; UserError names a prompt that the shape world does not have.
+
+    False captions are among `false_among`: a held-out prompt that is only ever false would be learnt as false. A
+    caption of which none is there takes any.
+    """
+    pictures, false, known = [], [], set(false_among)
+    for prompt in prompts:
+        scene = scene_of(prompt)
+        if scene is None:
+            raise UserError(
+                f"scorer_base.kind is train, but the shape world has no prompt {prompt!r}: use `kind: released` or "
+                "`kind: folder`, or prompts of `kind: shapes`"
+            )
+        seeds = (derive_seed(seed, "scorer_base", prompt, number) for number in range(pictures_per_caption))
+        pictures.append(numpy.stack([render(scene, each) for each in seeds]))
+        changed = [other.prompt for other in changed_scenes(scene)]
+        false.append([other for other in changed if other in known] or changed)
+    stacked = torch.from_numpy(numpy.stack(pictures)).permute(0, 1, 4, 2, 3)
+    return Captions(list(prompts), stacked.contiguous(), false)
+
+
+def drawn_rows(
+    captions: Captions, step: int, batch: int, false_captions: int, max_noise: float, seed: int
+) -> tuple[Tensor, list[str], list[list[str]]]:
+    """Images float[batch, 3, side, side], their captions and the false ones of one step.
+
+    No caption is twice in a batch that is at most as large as there are captions, but for the seam of two epochs.
+    """
+    order = endless_order(step * batch, (step + 1) * batch, len(captions.captions), seed, "scorer_base")
+    generator = numpy.random.default_rng(derive_seed(seed, "scorer_base", "step", step))
+    which = generator.integers(captions.pictures.shape[1], size=batch)
+    images = captions.pictures[order, which].float() / 255
+    # From none to much, another amount for each picture: generators are unclean by different amounts too.
+    spread = max_noise * generator.random((batch, 1, 1, 1))
+    images += torch.from_numpy(spread * generator.standard_normal(images.shape)).float()
+    false = []
+    for index in order:
+        others = captions.false[index]
+        # Where a scene has fewer changes than are asked for, one comes twice: every row has as many columns.
+        picked = generator.choice(len(others), false_captions, replace=len(others) < false_captions)
+        false.append([others[one] for one in picked])
+    return images, [captions.captions[index] for index in order], false

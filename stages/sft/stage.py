@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stages.engines.trainers.params import TrainerParams
-from stages.foundations.prompts import PromptParams
+from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Sections, Stage
 from stages.sft.params import SftParams
 

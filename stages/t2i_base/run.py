@@ -10,8 +10,7 @@ from pathlib import Path
 
 import torch
 
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
+from stages.engines.generators.generator import Generator, load_generator, new_generator, save_generator
 from stages.engines.trainers.params import TrainerParams
 from stages.engines.trainers.training_loop import VALIDATION, best_row
 from stages.foundations.files import replace_folder
@@ -19,8 +18,7 @@ from stages.foundations.job import Job
 from stages.foundations.metrics import write_curves, write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import PROMPT, read_table
 from stages.observe.tracking import Run, track
 from stages.t2i_base.params import FolderGenerator, T2iBaseParams, TrainedGenerator
 

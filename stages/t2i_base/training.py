@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy
 from torch import Tensor
 
-from stages.algorithms.shape_world.renderer import render
-from stages.algorithms.shape_world.scenes import SIDE, Scene, scene_of
+from stages.algorithms.shape_world import SIDE, Scene, render, scene_of
 from stages.engines.generators.denoising import (
     DenoisingBatch,
     denoising_batch,

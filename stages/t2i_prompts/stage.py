@@ -30,7 +30,7 @@ def _raw(params: Any) -> list[Any]:
 def _prompts(sections: Sections) -> Mapping[str, int]:
     """As many as the stage would make; nothing where a file is not there."""
     from stages.foundations.errors import UserError
-    from stages.t2i_prompts.prompts import SPLITS, make_prompts
+    from stages.t2i_prompts.run import SPLITS, make_prompts
 
     try:
         _, _, counted = make_prompts(sections["t2i_prompts"], sections["seed"])

@@ -13,11 +13,7 @@ import pandas
 from stages.engines.images.shards import read_image_rows, read_shards
 from stages.foundations.params import read_yaml
 from stages.foundations.stage_graph import GraphStage, read_definitions, stages_of
-from stages.foundations.tables.annotator import ANNOTATOR
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
-from stages.foundations.tables.image_score import IMAGE_SCORE
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import ANNOTATOR, FEEDBACK_IMAGE, IMAGE_SCORE, PAIR, read_table
 from stages.pages.reading import Metrics, read_curves, read_metrics
 
 

@@ -5,12 +5,37 @@ The page holds its pictures and loads nothing but `timings.js` beside it, which 
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+from stages.algorithms.estimators import Interval
 from stages.foundations.files import write_json, write_text_atomically
 from stages.foundations.job import Job
-from stages.t2i_report.inputs import read_inputs
-from stages.t2i_report.page import render_page
+from stages.foundations.legible import legible
+from stages.pages.page import graph_lanes, page_environment, page_frame
+from stages.pages.reading import data_funnels, ways
+from stages.t2i_report.charts import accuracy_chart, agreement_chart, feedback_charts, loss_charts
+from stages.t2i_report.choosing import (
+    LEARNT,
+    Strip,
+    best_and_worst,
+    change_pictures,
+    changes,
+    disagreements,
+    embed,
+    judge_of,
+)
+from stages.t2i_report.findings import (
+    SCORERS,
+    accuracies,
+    accuracy_sentence,
+    feedback_findings,
+    gains_of,
+    generator_table,
+    scorer_tables,
+)
+from stages.t2i_report.inputs import Inputs, RankedRound, read_inputs
 from stages.t2i_report.params import T2iReportParams
-from stages.t2i_report.result import describe_result
 
 
 def main(job: Job) -> None:
@@ -19,3 +44,132 @@ def main(job: Job) -> None:
     inputs = read_inputs(job.paths)
     write_text_atomically(job.paths.out, render_page(inputs, params))
     write_json(job.paths.result, describe_result(inputs, params))
+
+
+FOLDER = Path(__file__).parent
+CHARACTERS = 400
+"""Longest prompt, name or reason that is shown of other people's."""
+ANNOTATOR_ROWS = 60
+"""Rows of the table of annotators: those left out first."""
+
+
+def render_page(inputs: Inputs, params: T2iReportParams) -> str:
+    """The whole page as HTML. Equal arguments give equal text; every text is escaped: prompts are hostile."""
+    environment = page_environment(FOLDER)
+    environment.filters |= {
+        "legible": lambda text: legible(str(text), CHARACTERS),
+        "signed": lambda number: f"{number:+.3f}".replace("-", "−"),
+    }
+    frame = page_frame([FOLDER / "pictures.css"])
+    return environment.get_template("template.html").render(_content(inputs, params), **frame)
+
+
+def _content(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
+    galleries = [_gallery(ranked, params) for ranked in inputs.ranked]
+    controls_of = inputs.params.get("refl_controls") or {}
+    # A control's pictures show what training as long does: its numbers say that, and a gallery says nothing more.
+    feedback = {name: table for name, table in inputs.feedback.items() if name not in controls_of.values()}
+    shown = {name: changes(name, table, params.shown_changes) for name, table in feedback.items()}
+    pngs: dict[str, bytes] = {}
+    for ranked, gallery in zip(inputs.ranked, galleries, strict=True):
+        pngs |= ranked.pictures(_images(gallery["best_and_worst"] + gallery["disagreements"]))
+    for name, table in feedback.items():
+        wanted = _images([strip for strips in shown[name].values() for strip in strips])
+        pngs |= {image: png for image, png in change_pictures(name, table).items() if image in wanted}
+    evaluated = inputs.with_metric(f"preference/accuracy/{LEARNT}")
+    return {
+        "title": params.title,
+        "notes": [part.strip() for part in params.notes.split("\n\n") if part.strip()],
+        "seed": inputs.seed,
+        "generators": inputs.with_metric("test/truth"),
+        "galleries": galleries,
+        "alphas": inputs.with_metric("agreement/alpha_rank"),
+        "evaluated": [_evaluated(name, metrics) for name, metrics in evaluated.items()],
+        "feedback": feedback_findings(inputs),
+        "controlled": set(controls_of.values()),
+        "feedback_charts": feedback_charts(inputs.with_column("validation/reward")),
+        "losses": loss_charts(inputs.curves),
+        "changes": shown,
+        "judges": {name: judge_of(table).replace("_", "-") for name, table in feedback.items()},
+        "pictures": embed(pngs, params.picture_side, params.max_pictures_mib),
+        "funnels": data_funnels(inputs.stages, inputs.metrics),
+        "ways": ways(inputs.stages, inputs.metrics, inputs.params),
+        "graph": graph_lanes(inputs.stages, ()),
+        "metrics": inputs.metrics,
+        "params_text": inputs.params_text,
+    }
+
+
+def _images(strips: list[Strip]) -> set[str]:
+    return {picture.image for strip in strips for picture in strip.pictures}
+
+
+def _gallery(ranked: RankedRound, params: T2iReportParams) -> dict[str, Any]:
+    """What people did in a ranking round, and the pictures that are shown of it."""
+    annotators = ranked.annotators.sort_values(["is_kept", "annotator_id"], kind="stable")
+    return {
+        "name": ranked.name,
+        "annotators": annotators.head(ANNOTATOR_ROWS).to_dict("records"),
+        "more_annotators": max(0, len(annotators) - ANNOTATOR_ROWS),
+        "dropped": annotators[~annotators["is_kept"]].to_dict("records"),
+        "chart": agreement_chart(ranked.name, ranked.annotators),
+        "best_and_worst": best_and_worst(ranked, params.shown_prompts),
+        "disagreements": disagreements(ranked, params.shown_disagreements),
+        "generators": generator_table(ranked).reset_index().to_dict("records"),
+        "scorers": [told for name, told in SCORERS.items() if name in ranked.scores],
+    }
+
+
+def _evaluated(name: str, metrics: dict[str, float]) -> dict[str, Any]:
+    known = accuracies(metrics)
+    return {
+        "name": name,
+        "own": known[SCORERS[LEARNT]],
+        "sentence": accuracy_sentence(metrics),
+        "chart": accuracy_chart(name, known, SCORERS[LEARNT]),
+        "tables": scorer_tables(metrics),
+        "gains": gains_of(metrics),
+    }
+
+
+def describe_result(inputs: Inputs, params: T2iReportParams) -> dict[str, Any]:
+    """Accuracy of each scorer, the reward model last; the gain of each feedback round; hacked rounds as warnings."""
+    scores, gains, warnings = [], [], []
+    for name, metrics in inputs.with_metric(f"preference/accuracy/{LEARNT}").items():
+        known = accuracies(metrics)
+        own = known.pop(SCORERS[LEARNT])
+        shared = {"benchmark": f"preferences {name}", "metric": "order as people have it"}
+        shared |= {"problems": int(metrics["pairs/test"]), "unit": "pairs"}
+        scores += [
+            {"policy": scorer, **shared, **_numbers(found)}
+            for scorer, found in (known | {SCORERS[LEARNT]: own}).items()
+        ]
+    controls, starts = inputs.params.get("refl_controls") or {}, inputs.params.get("refl_rounds") or {}
+    for found in feedback_findings(inputs):
+        if found.name in controls.values():
+            continue
+        gains.append(
+            {
+                "policy": found.name,
+                "baseline": controls[found.name]
+                if found.is_over_control
+                else starts[found.name]["start_from"],
+                "benchmark": "held-out prompts",
+                "metric": found.judge,
+                "unit": "score",
+                **_numbers(found.difference),
+                "verdict": found.verdict,
+            }
+        )
+        warnings += [f"{found.name}: {line}" for line in found.sentences if line.startswith("Hacked")]
+    return {
+        "title": params.title,
+        "page": "text_to_image.html",
+        "scores": scores,
+        "gains": gains,
+        "warnings": warnings,
+    }
+
+
+def _numbers(interval: Interval) -> dict[str, float]:
+    return {"value": interval.estimate, "low": interval.low, "high": interval.high}

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from stages.algorithms.annotator_agreement import (
+from stages.algorithms.preference_agreement import (
     agreement_with_others,
     circular_triads,
     ordinal_alpha,

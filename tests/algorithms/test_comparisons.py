@@ -4,7 +4,7 @@ import numpy
 import pytest
 import scipy.stats
 
-from stages.algorithms.comparisons import compare_paired, holm, seed_interval, welch_interval
+from stages.algorithms.estimators import compare_paired, holm, seed_interval, welch_interval
 
 
 def of_counts(wins, losses, ties):

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 
-from stages.algorithms.decisive_words import decisive
 from stages.algorithms.decontamination import (
     BenchmarkProblem,
     Contamination,
@@ -12,9 +11,11 @@ from stages.algorithms.decontamination import (
     NearDuplicateRule,
     NearDuplicates,
     NgramRule,
+    TemplateRule,
+    decisive,
+    read_template,
     source_revision,
 )
-from stages.algorithms.problem_templates import TemplateRule, read_template
 from stages.algorithms.problem_text import normalise_problem, problem_words, renamed_words
 from tests.fakes.steps import steps
 

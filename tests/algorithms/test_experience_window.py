@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from stages.algorithms.experience_window import ExperienceWindow
+from stages.algorithms.rollout_schedule import ExperienceWindow
 
 
 def begun(window, names, version):

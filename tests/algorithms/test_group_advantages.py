@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.group_advantages import group_normalized, leave_one_out, length_weighted
+from stages.algorithms.advantages import group_normalized, leave_one_out, length_weighted
 
 
 def slow_group_normalized(rewards, group_ids, divide_by_std=True):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from stages.algorithms.image_text_losses import contrastive_loss, matching_loss
+from stages.algorithms.text_to_image_losses import contrastive_loss, matching_loss
 
 
 def unit(*shape, seed=0):

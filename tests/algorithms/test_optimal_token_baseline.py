@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
+from stages.algorithms.advantages import logit_gradient_proxy, optimal_token_baseline
 
 
 def slow_baseline(returns, mask, proxy, group_ids, weights, lone_tail):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from stages.algorithms.preference_ranking import pairs_from_ranking, pairwise_ranking_loss
+from stages.algorithms.text_to_image_losses import pairs_from_ranking, pairwise_ranking_loss
 
 
 def test_loss_by_hand():

@@ -2,8 +2,7 @@
 
 import pytest
 
-from stages.algorithms.problem_quantities import quantities, without_ordinal_endings
-from stages.algorithms.problem_text import problem_words
+from stages.algorithms.problem_text import problem_words, quantities, without_ordinal_endings
 from tests.fakes.steps import steps
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from stages.algorithms.problem_templates import TemplateIndex, TemplateRule, read_template
+from stages.algorithms.decontamination import TemplateIndex, TemplateRule, read_template
 from tests.fakes.steps import steps
 
 RULE = TemplateRule(similarity=0.6, reworded_similarity=0.06)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from diffusers import DDIMScheduler
 
-from stages.algorithms.reward_feedback import (
+from stages.algorithms.text_to_image_losses import (
     diffusion_preference_loss,
     drawn_with_gradient,
     feedback_loss,

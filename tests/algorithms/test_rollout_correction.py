@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.rollout_correction import importance_weights
+from stages.algorithms.policy_losses import importance_weights
 
 
 def slow_weights(policy, rollout, mask, level, cap):

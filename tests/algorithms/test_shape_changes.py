@@ -2,10 +2,7 @@
 
 import pytest
 
-from stages.algorithms.shape_world.changes import changed_scenes
-from stages.algorithms.shape_world.renderer import render
-from stages.algorithms.shape_world.scenes import all_prompts, scene_of
-from stages.algorithms.shape_world.truth import true_score
+from stages.algorithms.shape_world import all_prompts, changed_scenes, render, scene_of, true_score
 
 SOME = list(all_prompts())[::29]
 

@@ -4,9 +4,20 @@ import numpy
 import pytest
 from scipy.ndimage import gaussian_filter, label
 
-from stages.algorithms.shape_world.renderer import render, shape_mask
-from stages.algorithms.shape_world.scenes import KINDS, RELATIONS, SIDE, Item, Scene, all_prompts, scene_of
-from stages.algorithms.shape_world.truth import _patches, found_objects, true_score
+from stages.algorithms.shape_world import (
+    KINDS,
+    RELATIONS,
+    SIDE,
+    Item,
+    Scene,
+    _patches,
+    all_prompts,
+    found_objects,
+    render,
+    scene_of,
+    shape_mask,
+    true_score,
+)
 from stages.foundations.errors import UserError
 
 PROMPTS = all_prompts()

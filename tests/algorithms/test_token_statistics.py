@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from stages.algorithms.token_statistics import token_statistics
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
+from stages.algorithms.token_statistics import pruned_logprobs, token_statistics
 
 
 def naive(hidden, head, token_ids, temperature=1.0, log_threshold=None):

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from stages.algorithms.trajectory_schedule import Replica, repack
+from stages.algorithms.rollout_schedule import Replica, repack
 
 
 def draining(name, kv_used, trajectories, version=0):

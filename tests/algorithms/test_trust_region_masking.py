@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.trust_region_masking import (
+from stages.algorithms.policy_losses import (
     error_bounds,
     exact_divergences,
     trust_region_mask,

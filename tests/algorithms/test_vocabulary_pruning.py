@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 
 
 def slow_pruned(logits, token_ids, log_threshold):

@@ -7,7 +7,7 @@ from benchmarks.gpu.engines import mean_loss
 from benchmarks.gpu.measuring import Bench
 from benchmarks.gpu.shapes import micro_batch, random_trainer
 from benchmarks.planned_memory import MOST, planned_bytes, tracked_bytes
-from pipelines.planning.shapes import Shape
+from pipelines.planning.sizes import Shape
 from stages.engines.trainers.params import TorchTrainerParams
 
 SMALL = Shape("small", 512, 6, 8, 2, 64, 2048, 8000, True, has_qkv_bias=True)

@@ -10,7 +10,7 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.foundations.bfloat16 import is_bfloat16_slow
+from stages.foundations.machine import is_bfloat16_slow
 from tests.engines.trainers.test_torch_trainer import ADAMW, PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 

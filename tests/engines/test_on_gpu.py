@@ -24,12 +24,11 @@ from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.statistics import policy_statistics
 from stages.engines.samplers.params import TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
-from stages.foundations.gpu_failures import gpu_failure
+from stages.foundations.errors import gpu_failure
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
 DEVICE = os.environ.get("RETRACE_GPU_TESTS_ON", "cuda")

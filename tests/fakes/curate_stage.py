@@ -5,14 +5,17 @@ import json
 import yaml
 
 from stages.__main__ import main
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.difficulty import DIFFICULTY
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.duplicate import DUPLICATE
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, write_table
-from stages.foundations.tables.transform import TRANSFORM
+from stages.foundations.tables import (
+    BENCHMARK,
+    CONTAMINATION,
+    DIFFICULTY,
+    DROPPED,
+    DUPLICATE,
+    PROBLEM,
+    TRANSFORM,
+    read_table,
+    write_table,
+)
 
 OUTPUTS = {
     "train": PROBLEM,

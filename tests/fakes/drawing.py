@@ -1,6 +1,6 @@
 """Samples of numbered prompts, for tests of samplers."""
 
-from stages.engines.samplers.sampling import sample_prompts
+from stages.engines.samplers.protocol import sample_prompts
 
 
 def sample_numbered(sampler, prompts, count, settings, seed, label=""):

@@ -10,12 +10,9 @@ from typing import Any
 import numpy
 import yaml
 
-from stages.foundations.files import write_json, write_text_atomically
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5, write_json, write_text_atomically
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import write_table
-from stages.foundations.tables.verdict import VERDICT
+from stages.foundations.tables import RESPONSE, VERDICT, write_table
 
 POLICIES = ("sft", "rl_1")
 STAGES: dict[str, tuple[Sequence[str], Sequence[str], Sequence[str]]] = (

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import GraphStage, make_shared_folders, read_definitions, stages_of
 
 

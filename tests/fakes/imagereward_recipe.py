@@ -12,9 +12,8 @@ import torch
 import yaml
 from diffusers import AutoencoderKL
 
-from stages.algorithms.shape_world.renderer import render
-from stages.algorithms.shape_world.scenes import all_prompts, scene_of
-from stages.engines.generators.generator_folders import new_generator, save_generator
+from stages.algorithms.shape_world import all_prompts, render, scene_of
+from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import png_of
 from tests.fakes.released_blip import WORDS, published_weights

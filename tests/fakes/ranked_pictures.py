@@ -8,12 +8,9 @@ from typing import Any
 import numpy
 import yaml
 
-from stages.engines.image_scorers.scorer_folders import save_scorer
+from stages.engines.image_scorers.scorer import save_scorer
 from stages.engines.images.shards import image_row, write_shards
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import PAIR, RANKING, RATING, write_table
 from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
 
 SPLITS = ["train"] * 8 + ["validation"] * 3 + ["test"] * 3

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.replicas.messages import Orders, Report
-from stages.engines.samplers.protocol import Load
-from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
+from stages.engines.replicas.replica import Orders, Report
+from stages.engines.samplers.protocol import Begun, Load, Sample, StopReason, Trajectory
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
-from stages.rl_round.rollouts.scoring import make_rollout
-from stages.rl_round.schedule.records import Record, record_from_json, record_to_json
+from stages.rl_round.asynchronous.journal import Record, record_from_json, record_to_json
+from stages.rl_round.rollouts.group_drawing import make_rollout
 
 
 def token(name: tuple[int, int], version: int, position: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from pipelines.runtime.process_group import supervised
-from pipelines.ui.login import basic, kept_login
+from pipelines.ui.guard import basic, kept_login
 from tests.fakes.processes import PATIENCE_SECONDS, assert_becomes, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]

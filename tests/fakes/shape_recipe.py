@@ -9,10 +9,9 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import PROMPT, prompt_id, write_table
 from stages.t2i_prompts.params import T2iPromptsParams
-from stages.t2i_prompts.prompts import make_prompts
+from stages.t2i_prompts.run import make_prompts
 
 RECIPE = Path(__file__).resolve().parents[2] / "pipelines/recipes/t2i-shapes.yaml"
 GENERATORS = ("main", "guided")

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from stages.engines.policies.base_policies import random_policy
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.policy_folders import save_policy
+from stages.engines.policies.policy_folders import random_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response, load_tokenizer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.extract_web.asking.windows import request
-from stages.foundations.prompts import PlainPrompt
+from stages.extract_web.second_reading import request
+from stages.foundations.params import PlainPrompt
 
 PROMPT = PlainPrompt(kind="plain", template="{problem}\n\n")
 COPIED = "Hens lay well this year. How many eggs do six hens lay in four days, one a day each? Six times four is 24."

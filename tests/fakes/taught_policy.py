@@ -11,10 +11,7 @@ from typing import Any
 
 import yaml
 
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import BENCHMARK, DEMONSTRATION, PROBLEM, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 DIGITS = 3

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
-from stages.engines.image_scorers.scorer import ImageScorer
+from stages.engines.image_scorers.scorer import ImageScorer, caption_tokenizer, new_scorer
 
 PROMPTS = ["a red circle", "two blue squares", "a circle", "a red square above a blue circle"]
 ENCODER = {"hidden_size": 8, "layers": 2, "heads": 2, "feed_forward_size": 16}

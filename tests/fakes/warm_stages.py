@@ -60,12 +60,12 @@ def serve(listening: int) -> None:
     from stages.observe.quick_imports import quick_imports
 
     with quick_imports():
-        import stages.base.sources
+        import stages.base.run
         import stages.engines.samplers.torch_sampler
         import stages.engines.trainers.torch_trainer
         import stages.rl_round.loop.in_process
         import stages.sft.run
-    import stages.report.page  # noqa: F401
+    import stages.report.run  # noqa: F401
 
     gc.freeze()  # to look through what is shared would copy it
     with socket.socket(fileno=listening) as asked:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipelines.graph.dvc_yaml import updated_graph
-from pipelines.graph.resolved_recipes import read_recipe
-from pipelines.launching.resources import LAUNCHER
+from pipelines.graph.recipes import read_recipe
+from pipelines.graph.schema import updated_graph
+from pipelines.launching.params import LAUNCHER
 from stages.foundations.fingerprints import stage_names
 from stages.foundations.metrics import HEADLINE
 from stages.foundations.stage_graph import optional_sections, stages_of

@@ -61,7 +61,7 @@ def edit(root, memory, place, old, new):
 
 
 SCHEMA = """
-from stages.foundations.tables.table import TEXT, TableSchema
+from stages.foundations.tables import TEXT, TableSchema
 
 PICTURE = TableSchema("picture", {"picture_id": TEXT})
 """
@@ -127,7 +127,7 @@ def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, mem
     before = fingerprints(project, memory)
     lines = (project / "stages/foundations/seeds.py").read_text()
     (project / "stages/foundations/seeds.py").unlink()
-    target = project / "stages/foundations/hashing.py"
+    target = project / "stages/foundations/files.py"
     imports = [
         line
         for line in lines.splitlines()
@@ -147,7 +147,7 @@ def test_a_definition_that_moves_to_another_file_runs_nothing_again(project, mem
                 memory,
                 path.relative_to(project),
                 "stages.foundations.seeds",
-                "stages.foundations.hashing",
+                "stages.foundations.files",
             )
             moved += 1
     assert moved > 10 and fingerprints(project, memory) == before
@@ -392,10 +392,7 @@ def test_what_a_worker_runs_is_reached_by_every_stage_that_starts_one():
     worker = ("stages.engines.workers.worker", GUARD), ("stages.engines.workers.worker", "serve")
     for starter, runs in (
         ("stages.engines.verifier.verifier", ("stages.engines.verifier.math_verify_worker", "compare")),
-        (
-            "stages.extract_web.running.page_readers",
-            ("stages.extract_web.running.extraction", "extract_page"),
-        ),
+        ("stages.extract_web.extraction", ("stages.extract_web.extraction", "extract_page")),
     ):
         starting = [reached for reached in found if any(module == starter for module, _ in reached)]
         assert starting and all({*worker, runs} <= reached.keys() for reached in starting)

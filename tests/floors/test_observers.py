@@ -122,7 +122,7 @@ def test_stages_take_no_value_out_of_what_observes():
         "from stages.observe.tracking import tracking_uri\naddress = tracking_uri()",
         "from stages.observe.progress import say\nprint(say('x'))",
         "from stages.observe.progress import say\nspoken = say",
-        "from stages.observe.stage_timings import latest_runs\nfor run in latest_runs(ledger): pass",
+        "from stages.observe.tracking import latest_runs\nfor run in latest_runs(ledger): pass",
         "from stages.observe.tracking import LOG_NAME\npath = folder / LOG_NAME",
         "import stages.observe.tracking",
         "from stages import observe",

@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 import yaml
 
-from pipelines.graph.resolved_recipes import read_recipe, recipe_text
+from pipelines.graph.recipes import read_recipe, recipe_text
 from pipelines.graph.schema import check_params, check_values, section_models
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
 from stages.foundations.yaml_text import load_yaml
-from stages.rl_round.params.study import StudyParams
+from stages.rl_round.params import StudyParams
 
 PROJECT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((PROJECT / "pipelines" / "recipes").glob("*.yaml"))

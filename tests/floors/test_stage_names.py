@@ -19,7 +19,7 @@ NAMES = sorted(set(DEFINITIONS) - {"code"})
 NAMED = re.compile(rf"(?:{'|'.join(NAMES)})(?:[@/].*)?|stages\.(?:{'|'.join(NAMES)})\b\S*")
 FILES = [path for folder in ("pipelines", "stages") for path in (PROJECT / folder).rglob("*.py")]
 OTHER_THINGS = {
-    ("pipelines/graph/resolved_recipes.py", "base"): "the key of a recipe that stands on another one",
+    ("pipelines/graph/recipes.py", "base"): "the key of a recipe that stands on another one",
     ("pipelines/commands/grading.py", "grade"): "the label of the command's progress",
 }
 

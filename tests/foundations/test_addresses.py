@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from stages.foundations.addresses import with_login, without_password
+from stages.foundations.legible import with_login, without_password
 
 
 @pytest.mark.parametrize(

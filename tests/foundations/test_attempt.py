@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from stages.foundations.attempt import attempt_at
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5
+from stages.foundations.job import attempt_at
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from stages.foundations.environment_variables import variables_set
+from stages.foundations.machine import variables_set
 
 
 def test_children_see_the_variables_and_nobody_after_the_block(monkeypatch):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from stages.foundations.funnel import Funnel
+from stages.foundations.tables import Funnel
 
 
 def test_drops_are_counted_by_reason_and_kept():

@@ -8,8 +8,7 @@ import torch.distributed as dist
 
 from stages.engines.devices import pick_device
 from stages.engines.trainers.shards import require_written_by
-from stages.foundations.errors import UserError
-from stages.foundations.gpu_failures import gpu_failure
+from stages.foundations.errors import UserError, gpu_failure
 
 FULL = (
     "CUDA out of memory. Tried to allocate 1.95 GiB. GPU 0 has a total capacity of 14.57 GiB of which 1.58 GiB is "

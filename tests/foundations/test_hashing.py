@@ -2,7 +2,7 @@
 
 from dvc.repo import Repo
 
-from stages.foundations.hashing import dvc_md5, stable_hash
+from stages.foundations.files import dvc_md5, stable_hash
 
 
 def test_hashes_equal_dvcs(tmp_path, monkeypatch):

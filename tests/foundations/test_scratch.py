@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.foundations.scratch import state_folder
+from stages.foundations.machine import state_folder
 
 
 def test_a_new_state_folder_is_for_this_user_alone(tmp_path, monkeypatch):

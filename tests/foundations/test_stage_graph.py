@@ -11,10 +11,10 @@ import sys
 import pytest
 import yaml
 
-from pipelines.graph.resolved_recipes import recipe_text
+from pipelines.graph.recipes import recipe_text
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.foundations.stage_graph import make_shared_folders, read_definitions, shared_folders, stages_of
 from stages.foundations.yaml_text import load_yaml
 

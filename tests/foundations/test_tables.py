@@ -7,11 +7,16 @@ import pandas
 import pytest
 
 from stages.foundations import tables
+from stages.foundations import tables as table
 from stages.foundations.errors import UserError
-from stages.foundations.tables import table
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import parquet_errors_told, read_table, require_rows, write_table
+from stages.foundations.tables import (
+    BENCHMARK,
+    PROBLEM,
+    parquet_errors_told,
+    read_table,
+    require_rows,
+    write_table,
+)
 
 ROW = {"problem_id": "a", "source": "s", "problem": "1+1?", "answer": "2", "solution": None, "licence": "MIT"}
 

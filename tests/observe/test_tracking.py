@@ -17,11 +17,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.runtime.process_group import end_groups, supervised
-from stages.foundations.attempt import attempt_at
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
-from stages.observe.stage_timings import latest_runs
-from stages.observe.tracking import final_numbers, recipe_name, track
+from stages.foundations.files import dvc_md5
+from stages.foundations.job import attempt_at
+from stages.observe.tracking import final_numbers, latest_runs, recipe_name, track
 from tests.fakes.processes import wait_until
 from tests.fakes.running_ui import unused_port
 
@@ -133,7 +132,7 @@ def test_an_exception_fails_the_run_and_the_next_attempt_goes_on_with_it(state):
 
 STAGE = """
 import sys, time
-from stages.foundations.attempt import attempt_at
+from stages.foundations.job import attempt_at
 from stages.observe.tracking import track
 with track(attempt_at("rl_round", {}, {}, policy=sys.argv[4], round="rl_1")) as run:
     for step in range(int(sys.argv[1]), int(sys.argv[2])):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stages.__main__ import main
+from stages.foundations.files import dvc_md5
 from stages.foundations.fingerprints import ALL, Project, stage_roots
-from stages.foundations.hashing import dvc_md5
 from stages.foundations.params import read_yaml
 from tests.fakes.taught_policy import rl_flags, sft_flags, write_params
 

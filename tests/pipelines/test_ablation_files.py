@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipelines.ablating.definition import ablation_names, read_ablation
-from pipelines.ablating.plan import in_order, next_run, plan_runs
+from pipelines.ablating.plan import check_ablation, in_order, next_run, params_of, plan_runs, targets_of
 from pipelines.ablating.session import list_ablations
-from pipelines.ablating.settings import check_ablation, params_of, targets_of
 from stages.foundations.errors import UserError
 from tests.fakes.mini_ablation import mini_ablation, write_ablation
 

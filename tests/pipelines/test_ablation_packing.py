@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.ablating.packing import Machine, jobs_that_fit, wants_one_gpu
-from pipelines.graph.overrides import with_changes
-from pipelines.graph.resolved_recipes import read_recipe
-from stages.foundations.scratch import PROJECT
+from pipelines.ablating.session import Machine, jobs_that_fit, wants_one_gpu
+from pipelines.graph.recipes import read_recipe, with_changes
+from stages.foundations.machine import PROJECT
 
 DIGITS = read_recipe(PROJECT, "digits")
 CARD = {"0": 80e9}

@@ -3,25 +3,31 @@
 import pandas
 import pytest
 
-from pipelines.ablating.claims import claims_by_world
 from pipelines.ablating.definition import Ablation, Comparison
-from pipelines.ablating.measuring import measure
-from pipelines.ablating.page import dot_plot, round_values
+from pipelines.ablating.page import (
+    dot_plot,
+    metric_table,
+    number,
+    round_values,
+    spread,
+    told_difference,
+    told_missing,
+)
 from pipelines.ablating.plan import PlannedRun
-from pipelines.ablating.records import is_one_code
 from pipelines.ablating.results import (
     Difference,
     Measured,
     difference,
+    is_one_code,
     judge_claims,
+    measure,
     rows_of,
     spent_to_reach,
     verdict,
 )
-from pipelines.ablating.wording import metric_table, number, spread, told_difference, told_missing
+from pipelines.ablating.writing import claims_by_world
 from pipelines.runtime.checkouts import Code, code_hashes, needed_stages
-from stages.algorithms.comparisons import compare_paired
-from stages.algorithms.estimators import Interval
+from stages.algorithms.estimators import Interval, compare_paired
 from stages.foundations.params import read_yaml
 from tests.fakes.mini_ablation import mini_ablation
 from tests.fakes.miniature import PROJECT

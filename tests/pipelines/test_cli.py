@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from pipelines.cli import app
 from pipelines.commands import grading
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 
 def invoke(*arguments):
@@ -47,7 +47,7 @@ def test_what_any_command_may_meet(monkeypatch, error, code, told):
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr("pipelines.doctor.command.examine", fail)
+    monkeypatch.setattr("pipelines.commands.doctor.examine", fail)
     done = invoke("doctor")
     assert (done.exit_code, done.output.startswith(told)) == (code, True), done.output
 
@@ -78,7 +78,7 @@ def test_a_retrace_of_another_clone_is_an_error(tmp_path, monkeypatch):
 
 
 def test_a_torn_lock_is_told_by_verify(tmp_path):
-    from pipelines.verifying.reference import Reference
+    from pipelines.commands.verifying import Reference
 
     for text in (b"stages: [", b"- 1", b"stages: {base: {}}"):
         with pytest.raises(UserError, match=r"is not readable .*: take it from git, or run `dvc repro`"):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pipelines.graph.project_lock import project_lock
-from pipelines.runtime.usage import watched
+from pipelines.runtime.machine import watched
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.observe.kept_logs import end_ms, kept_logs, read_log
-from stages.observe.stage_timings import latest_runs
+from stages.observe.mlflow_uploader import end_ms, kept_logs, read_log
+from stages.observe.tracking import latest_runs
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOURS = 5
@@ -33,7 +33,7 @@ STAGE = """
 import os, pathlib, signal, sys, time
 from pipelines.graph.project_lock import project_lock
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.foundations.attempt import attempt_at
+from stages.foundations.job import attempt_at
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import track
 

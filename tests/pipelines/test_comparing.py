@@ -7,11 +7,10 @@ from dataclasses import replace
 import pandas
 import pytest
 
-from pipelines.comparing.results import compare
-from pipelines.comparing.scoring import FAMILIES, problem_scores, shared_benchmarks
+from pipelines.comparing.page import as_json, cells, notes, text_table, told_seeds
+from pipelines.comparing.results import FAMILIES, compare, problem_scores, shared_benchmarks
 from pipelines.comparing.sides import Answers, Side, read_sides
-from pipelines.comparing.wording import as_json, cells, notes, text_table, told_seeds
-from stages.algorithms.comparisons import compare_paired
+from stages.algorithms.estimators import compare_paired
 from stages.foundations.errors import UserError
 from stages.grade.params import GradeParams
 from stages.grade.scores import score_benchmarks

@@ -8,9 +8,8 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-from pipelines.comparing.examples import CHARACTERS, examples
 from pipelines.comparing.page import render_page
-from pipelines.comparing.results import compare
+from pipelines.comparing.results import CHARACTERS, compare, examples
 from pipelines.comparing.sides import read_sides
 from pipelines.records.places import cached_object
 from tests.fakes.graded_project import answers, commit_all, write_answers, write_lock, write_project

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.graph.console import Console
-from pipelines.graph.forecast import (
+from pipelines.graph.console import (
     MEASURED,
+    Console,
     Forecast,
     forecast_lines,
     graph_stages,
@@ -20,11 +20,10 @@ from pipelines.graph.forecast import (
     make_forecast,
     remember_seconds,
 )
-from pipelines.graph.resolved_recipes import recipe_text
+from pipelines.graph.recipes import recipe_text
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.scratch import PROJECT
+from stages.foundations.files import dvc_md5, sha256_of
+from stages.foundations.machine import PROJECT
 from stages.foundations.stage import about
 from stages.foundations.stage_graph import read_definitions, stages_of
 from stages.foundations.yaml_text import load_yaml
@@ -313,9 +312,7 @@ def test_the_kept_figures_are_of_the_stages_that_the_recipes_have() -> None:
     for name, measured in kept.items():
         params = load_yaml(recipe_text(PROJECT, name))
         stages = {stage.address for stage in stages_of(read_definitions(PROJECT / "dvc.yaml"), params)}
-        assert measured["stages"].keys() == stages - {"code"}, (
-            f"{name}: run it, then pipelines.graph.forecast"
-        )
+        assert measured["stages"].keys() == stages - {"code"}, f"{name}: run it, then pipelines.graph.console"
 
 
 def test_every_stage_with_numbers_has_a_headline() -> None:

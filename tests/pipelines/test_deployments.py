@@ -9,13 +9,13 @@ import pytest
 import yaml
 
 from pipelines.ablating.definition import ablation_names
-from pipelines.flows.choices import policy_names
+from pipelines.flows.whole_graph import policy_names
 from pipelines.graph.graph import DvcStage, stages_in_order
-from pipelines.launching.resources import stage_gpus, stage_hours
-from pipelines.runtime.gpu_slots import gpu_slots, lock_folder, visible_gpus
+from pipelines.launching.params import stage_gpus, stage_hours
+from pipelines.runtime.machine import gpu_slots, lock_folder, visible_gpus
 from pipelines.ui.servers import server_settings
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from tests.fakes.processes import wait_until
 
 ENDED = "ERROR: failed to reproduce 'sft': failed to run: python -m stages.sft, exited with 1"
@@ -63,7 +63,7 @@ def test_gpus_are_those_of_the_environment(monkeypatch):
 
 def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def third():
@@ -88,7 +88,7 @@ def test_two_tasks_get_different_gpus_and_the_third_waits_and_says_so(tmp_path, 
 def test_clones_of_one_user_share_the_locks_and_say_which_clone_holds_one(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("RETRACE_GPUS", "0,MIG-GPU-5/1/0")
-    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
     lines, got = [], []
 
     def other_clone():
@@ -117,7 +117,7 @@ def test_a_lock_folder_that_somebody_else_made_is_refused(tmp_path, monkeypatch)
 def test_all_or_nothing(tmp_path, monkeypatch):
     """A task that wants two does not sit on one while it waits."""
     monkeypatch.setenv("RETRACE_GPUS", "0,1")
-    monkeypatch.setattr("pipelines.runtime.gpu_slots.SECONDS_BETWEEN_TRIES", 0.02)
+    monkeypatch.setattr("pipelines.runtime.machine.SECONDS_BETWEEN_TRIES", 0.02)
     got = []
 
     def both():
@@ -239,7 +239,7 @@ def test_progress_is_read_from_the_lines():
 
 
 def test_the_link_to_mlflow_is_the_servers_address_or_none(monkeypatch):
-    from pipelines.flows.stage_page import mlflow_search
+    from pipelines.flows.pages import mlflow_search
 
     for name in ("RETRACE_MLFLOW_URL", "RETRACE_MLFLOW_EXPERIMENT", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
@@ -271,7 +271,7 @@ def test_links_lead_to_the_server_that_flows_track_to(tmp_path, monkeypatch):
 
 
 def test_scores_come_first_with_their_intervals(tmp_path):
-    from pipelines.flows.stage_page import best_scores, metric_tables
+    from pipelines.flows.pages import best_scores, metric_tables
 
     path, headlines = "data/metrics/grade/sft.json", tmp_path / "data/headline/grade/sft"
     values = {"b/always": 0.25, "b/problems": 12, "rows/in": 3}
@@ -300,7 +300,7 @@ def test_scores_come_first_with_their_intervals(tmp_path):
 
 
 def test_only_stages_with_metrics_have_a_page_in_mlflow():
-    from pipelines.flows.stage_page import has_mlflow_run
+    from pipelines.flows.pages import has_mlflow_run
 
     with_metrics, without = DvcStage("sft", ("data/metrics/sft.json",), 0), DvcStage("code", (), 0)
     assert has_mlflow_run(with_metrics, {}) and not has_mlflow_run(without, {})

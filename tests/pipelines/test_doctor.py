@@ -12,8 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.doctor import command, machine, project
-from pipelines.doctor.finding import Finding, Level
+from pipelines.commands import doctor as command
+from pipelines.commands import doctor as machine
+from pipelines.commands import doctor as project
+from pipelines.commands.doctor import Finding, Level
 from tests.fakes.running_ui import unused_port
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -8,21 +8,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from pipelines.explaining.chain import find_chain
-from pipelines.explaining.command import explain
-from pipelines.explaining.picture import draw
-from pipelines.explaining.spending import Spent, spent_by
-from pipelines.explaining.wording import as_json, as_text, told_time
+from pipelines.commands.explaining import as_text, draw, explain, told_time
+from pipelines.commands.explaining import content_of as as_json
+from pipelines.records.chain import Spent, find_chain, spent_by
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json, write_text_atomically
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5, write_json, write_text_atomically
 from tests.fakes.graded_project import commit_all, write_lock, write_project
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     root = write_project(tmp_path / "project")
-    monkeypatch.setattr("pipelines.explaining.command.PROJECT", root)
+    monkeypatch.setattr("pipelines.commands.explaining.PROJECT", root)
     monkeypatch.setenv("RETRACE_STATE", str(root / "state"))
     return root
 

@@ -20,7 +20,7 @@ STAGE = """
 import os, sys, time
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.command import run_stage
-from stages.foundations.attempt import attempt_at
+from stages.foundations.job import attempt_at
 from stages.foundations.files import replace_folder
 from stages.observe.tracking import track
 

@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands.grading_agreement import compare_verdicts
+from pipelines.commands.grading import compare_verdicts
 from tests.fakes.tiny_policy import write_tiny_policy
 
 ROWS = [

@@ -7,8 +7,8 @@ import subprocess
 import pytest
 import yaml
 
-from pipelines.graph import killed_dvc
-from pipelines.graph.killed_dvc import repair_dvc_state
+from pipelines.graph import project_lock as killed_dvc
+from pipelines.graph.project_lock import repair_dvc_state
 from pipelines.runtime.process_group import dvc, environment
 from stages.foundations.stage_graph import make_shared_folders
 

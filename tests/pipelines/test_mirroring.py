@@ -13,20 +13,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from pipelines.commands.mirroring import rebuild as mirror
 from pipelines.comparing.results import compare
 from pipelines.comparing.sides import read_sides
 from pipelines.comparing.tracking import run_finder, track_comparison
-from pipelines.mirroring.mirror import mirror
 from pipelines.records.graph_run import VIEW_KEY, record_graph_run
 from pipelines.records.places import places_in_git
-from pipelines.records.replaying import log_what_fits
-from stages.foundations.attempt import attempt_at
+from pipelines.records.stage_runs import log_what_fits
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, write_json, write_text_atomically
-from stages.foundations.hashing import dvc_md5
-from stages.observe.kept_logs import kept_logs
-from stages.observe.stage_timings import latest_runs
-from stages.observe.tracking import track
+from stages.foundations.files import dvc_md5, sha256_of, write_json, write_text_atomically
+from stages.foundations.job import attempt_at
+from stages.observe.mlflow_uploader import kept_logs
+from stages.observe.tracking import latest_runs, track
 from tests.fakes.graded_project import commit_all, git, write_lock, write_project
 
 STAGES = ["base", "grade@rl_1", "grade@sft", "respond@rl_1", "respond@sft", "rl_round@rl_1", "sft"]
@@ -246,7 +244,7 @@ def test_a_comparison_is_a_run_of_its_own_kind_and_comes_back(project, database)
 
 
 KILLED = """
-from stages.foundations.attempt import attempt_at
+from stages.foundations.job import attempt_at
 from stages.observe.tracking import track
 import os, signal, time
 with track(attempt_at("sft", {}, {}, seed=1)) as run:

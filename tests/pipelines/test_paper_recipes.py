@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas
 import pytest
 
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
 from pipelines.planning.plan import Question, make_plan
 from tests.fakes.graph_in_process import run_graph

@@ -10,18 +10,16 @@ from pydantic import TypeAdapter
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.recipes import read_recipe
 from pipelines.planning import probe as probing
-from pipelines.planning.devices import GPUS
-from pipelines.planning.gpu_time import BANDWIDTH_SHARE, MFU, GpuSpeed
+from pipelines.planning.command import PUBLISHED_RUNS, compare
 from pipelines.planning.memory import training_memory
 from pipelines.planning.plan import Question, make_plan
 from pipelines.planning.probe import CpuProbe, ProbeSettings, probe_cpu
-from pipelines.planning.published import PUBLISHED_RUNS, compare
-from pipelines.planning.shapes import PUBLISHED, Shape, named_shape, read_config
-from pipelines.planning.work import training_flops
+from pipelines.planning.sizes import GPUS, PUBLISHED, Shape, named_shape, read_config
+from pipelines.planning.timing import BANDWIDTH_SHARE, MFU, GpuSpeed, training_flops
 from stages.base.params import BaseParams
-from stages.base.sources import make_base_policy
+from stages.base.run import make_base_policy
 from stages.engines.policies.policy_folders import count_policy
 from stages.engines.trainers.params import DeepspeedTrainerParams
 from stages.foundations.errors import UserError

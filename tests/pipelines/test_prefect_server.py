@@ -9,11 +9,19 @@ import sys
 import pytest
 
 from pipelines.runtime.process_group import environment
-from pipelines.ui.guard import guarded, refusal
-from pipelines.ui.login import basic, draw_login, forget_login, keep_login, kept_login, login_settings
+from pipelines.ui.guard import (
+    basic,
+    draw_login,
+    forget_login,
+    guarded,
+    keep_login,
+    kept_login,
+    login_settings,
+    refusal,
+)
 from pipelines.ui.prefect_server import CACHE_BYTES
 from pipelines.ui.servers import prefect_command
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 READS = """
 import sqlite3, sys

@@ -10,14 +10,20 @@ from typer.testing import CliRunner
 
 from pipelines.cli import app
 from pipelines.graph import recipes
-from pipelines.graph.params_lock import recipe_in_use
-from pipelines.graph.recipes import clear_strays, is_in_use, parameters_changed, use_recipe
-from pipelines.graph.resolved_recipes import read_recipe, recipe_text
+from pipelines.graph.recipes import (
+    clear_strays,
+    is_in_use,
+    parameters_changed,
+    read_recipe,
+    recipe_in_use,
+    recipe_text,
+    use_recipe,
+)
 from pipelines.retraining.flow import _recipe
-from pipelines.runtime.git import commit_all, git
+from pipelines.runtime.checkouts import commit_all, git
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import recipe_name
 from tests.fakes.processes import wait_until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.mirroring.mirror import Report
+from pipelines.commands.mirroring import Report
 from pipelines.runtime.process_group import dvc, run_in_group
 from tests.fakes.processes import assert_all_end, assert_becomes, wait_until
 from tests.fakes.running_ui import unused_port
@@ -145,7 +145,7 @@ def test_tasks_of_a_run_that_has_ended_are_closed_and_others_go_on(prefect_serve
     from prefect.client.schemas.filters import TaskRunFilter
     from prefect.states import Crashed, Running
 
-    from pipelines.ui.lost_runs import LOST, close_lost_tasks
+    from pipelines.ui.deployments import LOST, close_lost_tasks
 
     @flow
     def some_flow():

@@ -11,7 +11,7 @@ import pytest
 from pipelines.graph.result import changes_from_recipe, read_result, summarize
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 SCORE = {"benchmark": "sums", "metric": "avg@8", "problems": 400}
 RESULT = {

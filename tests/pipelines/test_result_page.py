@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.flows.result_page import Done, result_message, result_page, run_name
-from pipelines.flows.stage_page import RAN, UNCHANGED
+from pipelines.flows.pages import RAN, UNCHANGED, Done, result_message, result_page, run_name
 from stages.foundations.files import sha256_of
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 
 SCORE = {"metric": "avg@8", "problems": 400}
 RESULT = {

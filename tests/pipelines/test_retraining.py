@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from pipelines.retraining import champion as champions
 from pipelines.retraining.champion import Champion, current, promote, promotions, roll_back, update_registry
+from pipelines.retraining.measuring import Measurement, pair_up
 from pipelines.retraining.new_data import Snapshot, carried_over, copy_files, look
-from pipelines.retraining.tables import Measurement, pair_up
 from stages.algorithms.problem_text import normalise_problem
 from stages.foundations.errors import UserError
 from tests.fakes.mini_retraining import write_rows
@@ -190,7 +190,7 @@ def repository(tmp_path, monkeypatch, tracking):
     """A git repository with two commits."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    monkeypatch.setattr("pipelines.retraining.rollback.PROJECT", folder)
+    monkeypatch.setattr("pipelines.retraining.champion.PROJECT", folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking)
     monkeypatch.delenv("RETRACE_TRACKING")
     for command in (["init", "-q"], *(["commit", "-q", "--allow-empty", "-m", name] for name in "ab")):

@@ -20,12 +20,20 @@ from websockets.sync.client import connect
 
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.runtime.process_group import end_groups
-from pipelines.ui.ended_runs import MESSAGE, going_runs, tell_ended
-from pipelines.ui.guard import ENTER
-from pipelines.ui.login import basic
-from pipelines.ui.servers import READY, is_ready, main, port, shorten_logs, start
+from pipelines.ui.guard import ENTER, basic
+from pipelines.ui.servers import (
+    MESSAGE,
+    READY,
+    going_runs,
+    is_ready,
+    main,
+    port,
+    shorten_logs,
+    start,
+    tell_ended,
+)
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import state_folder
+from stages.foundations.machine import state_folder
 from tests.fakes.mini_retraining import held_out, make_project, write_rows
 from tests.fakes.processes import assert_all_end, assert_becomes, those_with, wait_until
 from tests.fakes.running_ui import RunningUi, unused_port
@@ -631,7 +639,7 @@ def git(folder, *arguments):
 
 def roll_back(project, ui):
     """`retrace rollback` as it runs in a copy of the program whose project is `project`."""
-    script = f"import sys; sys.path[0] = {str(ROOT)!r}; import stages.foundations.scratch as s; "
+    script = f"import sys; sys.path[0] = {str(ROOT)!r}; import stages.foundations.machine as s; "
     script += f"from pathlib import Path; s.PROJECT = Path({str(project)!r}); "
     script += "from pipelines.cli import app; app()"
     environment = {**os.environ, "RETRACE_STATE": str(ui.state), "RETRACE_TRACKING": "on"}

@@ -14,7 +14,7 @@ import pytest
 from pipelines.graph.sharing import default_remote, pull_before_run, push_after_run, remote_fault
 from pipelines.runtime.checkouts import share_dvc
 from pipelines.runtime.process_group import dvc, run_in_group
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5
 
 SOURCES = Path(__file__).resolve().parents[2]
 DVC_YAML = """

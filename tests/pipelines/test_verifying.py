@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
+from pipelines.commands.verifying import Order, as_markdown, subject_of, write_certificate
+from pipelines.commands.verifying import run as verify
 from pipelines.runtime.process_group import dvc, run_in_group
-from pipelines.verifying.certificate import Order, as_markdown, verify, write_certificate
-from pipelines.verifying.comparing import Tolerance, Verdict, compare_files, compare_folders
-from pipelines.verifying.rerun import subject_of
 from stages.foundations.errors import UserError
 
 TOLERANCE = Tolerance(relative=1e-3, absolute=1e-9, weights=1e-6)
@@ -248,7 +248,7 @@ def test_a_clone_that_failed_or_was_interrupted_leaves_nothing(finished, tmp_pat
     def interrupted(*arguments):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("pipelines.verifying.certificate.run_again", interrupted)
+    monkeypatch.setattr("pipelines.commands.verifying.run_again", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(finished, tmp_path)
     assert not (tmp_path / "state" / "verify" / "clone").exists()

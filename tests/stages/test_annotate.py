@@ -9,19 +9,19 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.annotate.annotation_files import json_rows, ranking_annotations, vote_annotations
-from stages.annotate.annotations import Known, checked_tables
-from stages.annotate.label_studio import export_annotations
-from stages.annotate.labelling import labelling_task
+from stages.annotate.annotations import (
+    Known,
+    checked_tables,
+    json_rows,
+    ranking_annotations,
+    vote_annotations,
+)
+from stages.annotate.label_studio import export_annotations, labelling_task
 from stages.engines.images.shards import image_row, read_image_rows, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, prompt_id, read_table, write_table
 from stages.preferences.annotators import agreement_measures
-from stages.preferences.pairs import count_ties, pairs_of, vote_measures
+from stages.preferences.run import count_ties, pairs_of, vote_measures
 from tests.fakes.hostile_images import GRADIENT
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"

@@ -6,11 +6,10 @@ from collections import Counter
 import pandas
 import pytest
 
-from stages.annotate.annotations import Known, checked_tables
+from stages.annotate.annotations import Known, checked_tables, set_tasks
 from stages.annotate.panel import Seen, annotate_tasks, gold_tasks, seat_panel, slots_of
 from stages.annotate.params import PanelAnnotations
-from stages.annotate.tasks import set_tasks
-from stages.foundations.tables.ranking import RANKING
+from stages.foundations.tables import RANKING
 from stages.preferences.annotators import agreement_measures, judge_annotators, ratings_of
 from stages.preferences.params import AnnotatorRules
 

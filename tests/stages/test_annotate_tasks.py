@@ -10,17 +10,18 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from stages.annotate.annotation_files import json_rows
-from stages.annotate.annotations import Known, checked_tables
-from stages.annotate.label_studio import export_annotations, slimmed
-from stages.annotate.labelling import labelling_configuration, labelling_task
-from stages.annotate.task_files import export_annotated, export_tasks
+from stages.annotate.annotations import Known, checked_tables, json_rows
+from stages.annotate.label_studio import (
+    export_annotated,
+    export_annotations,
+    export_tasks,
+    labelling_configuration,
+    labelling_task,
+    slimmed,
+)
 from stages.engines.images.shards import image_id, image_row, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import ISSUES, RATING
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import ISSUES, PROMPT, RANKING, RATING, prompt_id, read_table, write_table
 from tests.fakes.hostile_images import GRADIENT, saved
 
 HOSTILE = """<img src=x onerror="alert(1)"> </script><script>alert(2)</script> {{7*7}} ' " & $image_1"""

@@ -9,8 +9,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5, sha256_of
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RANDOM = {

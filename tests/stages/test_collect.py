@@ -18,9 +18,7 @@ from stages.collect.params import SourceParams
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE, mirror_folder
 from stages.foundations.params import validate_section
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import DROPPED, PROBLEM, read_table
 from tests.fakes.file_server import serving
 
 ROWS = [

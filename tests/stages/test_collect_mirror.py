@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages.collect.params import SourceParams
-from stages.collect.rows import collect_source
+from stages.collect.run import collect_source
 from stages.foundations.machine import MIRROR_VARIABLE
 
 MIRROR = Path(__file__).parents[2].parent / "shared" / "data" / "mirror"

@@ -15,15 +15,13 @@ import yaml
 from stages.__main__ import main
 from stages.algorithms.arithmetic_tasks import generate_problems
 from stages.algorithms.digit_tasks import read_problem
-from stages.collect_web.arithmetic_pages import render_pages
-from stages.collect_web.page_layouts import STYLES
+from stages.collect_web.generated_pages import STYLES
+from stages.collect_web.generated_pages import arithmetic_pages as render_pages
 from stages.collect_web.params import ArithmeticPages
 from stages.collect_web.sources import decode
 from stages.foundations.errors import UserError
 from stages.foundations.machine import MIRROR_VARIABLE
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import DROPPED, PAGE, read_table
 from tests.fakes.file_server import serving
 
 ARITHMETIC = {

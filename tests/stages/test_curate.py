@@ -2,10 +2,10 @@
 
 import pytest
 
-from stages.curate.answers import AnswerKind, answer_kind
-from stages.curate.text import normalise_text
+from stages.curate.curation import normalise_text
+from stages.curate.params import AnswerKind, answer_kind
 from stages.foundations.errors import UserError
-from stages.foundations.tables.problem import PROBLEM
+from stages.foundations.tables import PROBLEM
 from tests.fakes.curate_stage import HELD_OUT, curate, reasons
 
 

@@ -11,14 +11,12 @@ import pytest
 from stages.algorithms.answers.decisions import Outcome, decide
 from stages.algorithms.answers.extraction import extract_answer
 from stages.algorithms.answers.verdicts import Verdict
-from stages.curate.difficulty import band, read_pass_rates
+from stages.curate.curation import band, read_pass_rates
 from stages.curate.gradability import boxed, perturbed_answer
 from stages.curate.params import PassRates
-from stages.engines.verifier.judgement import Judgement
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import write_table
+from stages.foundations.tables import PROBLEM, write_table
 from tests.fakes.curate_stage import curate, reasons, run_curate
 
 ROLLOUTS = (

@@ -7,15 +7,12 @@ import torch
 import yaml
 
 from stages.__main__ import main
-from stages.demonstrate.responses import as_response
+from stages.demonstrate.demonstrations import as_response
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import PlainPrompt
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.params import PlainPrompt
+from stages.foundations.tables import DEMONSTRATION, DROPPED, PROBLEM, read_table, write_table
 from tests.fakes.tiny_policy import write_tiny_policy
 
 PROMPT = {"kind": "plain", "template": "Q: {problem}\nA: "}

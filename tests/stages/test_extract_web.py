@@ -11,14 +11,12 @@ import yaml
 from lxml import etree
 
 from stages.__main__ import main
-from stages.extract_web.labels.blocks import Block
-from stages.extract_web.labels.labels import Part, find_label
-from stages.extract_web.pairing.short_answer import short_answer
+from stages.extract_web.blocks import Block
+from stages.extract_web.candidates import short_answer
+from stages.extract_web.extraction import extract_page
+from stages.extract_web.labels import Part, find_label
 from stages.extract_web.readers.mathml import mathml_to_latex
-from stages.extract_web.running.extraction import extract_page
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import CANDIDATE, PAGE, read_table, write_table
 
 REAL_PAGES = Path(__file__).parents[2].parent / "shared" / "data" / "pages"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from stages.extract_web.labels.furniture import is_placeholder
-from stages.extract_web.running.extraction import extract_page
+from stages.extract_web.extraction import extract_page
+from stages.extract_web.labels import is_placeholder
 
 SUMS = (
     (1, "Find the sum of 11 and 12.", "It is 23, as 1+2=3."),

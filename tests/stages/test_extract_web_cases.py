@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.extract_web.running.extraction import extract_page
+from stages.extract_web.extraction import extract_page
 
 CASES = Path(__file__).parents[2].parent / "shared" / "data" / "extraction_cases"
 FORMS = {".html": "html", ".md": "markdown", ".tex": "latex"}

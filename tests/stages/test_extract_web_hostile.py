@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.extract_web.running.extraction import MAX_CHARACTERS, MAX_TAGS, extract_page
+from stages.extract_web.extraction import MAX_CHARACTERS, MAX_TAGS, extract_page
 
 ENTITIES = '<!ENTITY a "aaaaaaaaaa">' + "".join(
     f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 40}">' for i in range(9)

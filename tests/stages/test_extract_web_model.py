@@ -11,14 +11,12 @@ import yaml
 
 from stages.__main__ import main
 from stages.engines.policies.tokenizers import load_tokenizer
-from stages.extract_web.asking import address, policy
+from stages.extract_web import policy
+from stages.extract_web import second_reading as address
 from stages.extract_web.params import AddressModel, ExtractWebParams
 from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
 from tests.engines.test_pieces import flip
 from tests.fakes.taught_extractor import COPIED, INVENTED, PROMPT, SAID, write_taught_extractor
 

@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from stages.extract_web.running.extraction import extract_page
-from stages.extract_web.running.page_readers import PageLimits, read_pages
+from stages.extract_web.extraction import PageLimits, extract_page, read_pages
 from stages.foundations.errors import UserError
 from tests.fakes.processes import PATIENCE_SECONDS, descendants
 

@@ -3,7 +3,7 @@
 import pandas
 
 from stages.extract_web.params import ExtractWebParams
-from stages.extract_web.running.page_table import extract
+from stages.extract_web.shards import extract
 
 PARAMS = ExtractWebParams(
     method={"kind": "rules"},

@@ -12,10 +12,8 @@ import yaml
 
 from stages.__main__ import main
 from stages.extract_web.params import ExtractWebParams
-from stages.extract_web.running.shards import extract_shards, find_shards
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table, write_table
+from stages.extract_web.shards import extract_shards, find_shards
+from stages.foundations.tables import DROPPED, PAGE, read_table, write_table
 from tests.fakes.processes import assert_all_end, those_with
 
 PARAMS = {

@@ -16,14 +16,10 @@ import yaml
 
 from stages.__main__ import main
 from stages.extract_web.params import ExtractWebParams, LocalEngine
-from stages.extract_web.running.shard_processes import ShardLimits
-from stages.extract_web.running.shards import extract_shards, find_shards, rows_of
+from stages.extract_web.shards import ShardLimits, extract_shards, find_shards, rows_of
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_text_atomically
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import CANDIDATE, DROPPED, PAGE, read_table, write_table
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.processes import PATIENCE_SECONDS
 
@@ -96,7 +92,7 @@ def test_a_damaged_file_of_a_shard_is_made_again(damage, name, folder, tmp_path)
 def test_other_code_reads_every_shard_again(folder, tmp_path, monkeypatch):
     """Also code outside this package, as a table's schema: the stage's fingerprint has it."""
     monkeypatch.chdir(tmp_path)
-    for text in ("{}", '{"stages/foundations/tables/candidate.py": "other"}'):
+    for text in ("{}", '{"stages/foundations/tables.py": "other"}'):
         write_text_atomically(Path("data/code/extract_web.json"), text)
         results = extract_shards(find_shards(folder), tmp_path / "work", PARAMS)
         assert not any(result.is_reused for result in results)
@@ -178,7 +174,9 @@ def test_a_shard_over_its_limits_is_an_error_when_the_others_are_finished(
     folder, tmp_path, write, limits, told, monkeypatch
 ):
     """A table without it would be cached as the whole one."""
-    monkeypatch.setattr("stages.engines.workers.pool.PATIENCE", 60_000.0)  # of a millisecond, on a loaded machine
+    monkeypatch.setattr(
+        "stages.engines.workers.pool.PATIENCE", 60_000.0
+    )  # of a millisecond, on a loaded machine
     work, before = tmp_path / "work", psutil.Process().children()
     extract_shards(find_shards(folder)[:1], work, PARAMS)
     write(folder / "1.parquet")

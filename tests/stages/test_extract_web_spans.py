@@ -5,9 +5,7 @@ import time
 
 import pytest
 
-from stages.extract_web.asking.candidates import model_candidates
-from stages.extract_web.asking.spans import read_answer
-from stages.extract_web.asking.windows import page_windows, request
+from stages.extract_web.second_reading import model_candidates, page_windows, read_answer, request
 
 WINDOW = """Sums and roots
 What is the sum of the first

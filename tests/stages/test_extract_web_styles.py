@@ -1,6 +1,6 @@
 """extract_web on label styles, answers, answer keys and shared instructions; no rule may need more than the page."""
 
-from stages.extract_web.running.extraction import extract_page
+from stages.extract_web.extraction import extract_page
 
 SOLVED = {
     "Compute the sum of 12 and 30.": "We add the tens and the ones. The sum is 42.",

@@ -10,17 +10,26 @@ import yaml
 from stages.__main__ import main
 from stages.engines.policies.policy_folders import load_policy, save_policy
 from stages.engines.policies.tokenizers import encode_prompt, encode_response
-from stages.filter_web.filtering import _first_objection, filter_candidates, tidy_functions
+from stages.filter_web.filtering import (
+    RULES,
+    Candidate,
+    _first_objection,
+    filter_candidates,
+    tidy_functions,
+    too_long,
+)
 from stages.filter_web.params import FilterRules, LengthLimits
-from stages.filter_web.rules import RULES, Candidate, too_long
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import PlainPrompt
-from stages.foundations.tables.benchmark import BENCHMARK
-from stages.foundations.tables.candidate import CANDIDATE
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.params import PlainPrompt
+from stages.foundations.tables import (
+    BENCHMARK,
+    CANDIDATE,
+    CONTAMINATION,
+    DROPPED,
+    PROBLEM,
+    read_table,
+    write_table,
+)
 from tests.fakes.tiny_policy import write_tiny_policy
 
 RULE_NAMES = [*RULES, "conflicting_answers", "exact_duplicate"]

@@ -8,13 +8,12 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.algorithms.shape_world.truth import true_score
-from stages.engines.generators.generator_folders import new_generator, save_generator
+from stages.algorithms.shape_world import true_score
+from stages.engines.generators.generator import new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.images.shards import pixels_of, read_image_rows, read_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import PROMPT, read_table, write_table
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 
 

@@ -5,9 +5,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table, write_table
-from stages.foundations.tables.verdict import VERDICT
+from stages.foundations.tables import RESPONSE, VERDICT, read_table, write_table
 from tests.fakes import worker_functions
 
 PARAMS = {

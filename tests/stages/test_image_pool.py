@@ -10,9 +10,7 @@ import yaml
 from stages.__main__ import main
 from stages.engines.images.shards import image_id, image_row, pixels_of, read_shards, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table, write_table
 from tests.fakes.hostile_images import GRADIENT, REFUSED, TAKEN, png
 
 LIMITS = {

@@ -14,13 +14,10 @@ from diffusers import DDIMScheduler
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.engines.generators.generator_folders import load_generator
+from stages.engines.generators.generator import load_generator
 from stages.engines.images.shards import pixels_of, read_shards
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.files import dvc_md5
+from stages.foundations.tables import PAIR, PROMPT, RATING, read_table, write_table
 from tests.fakes.forks import changes_of, killed_at, on_ranks
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 from tests.fakes.stable_diffusion import write_stable_diffusion

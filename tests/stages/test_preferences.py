@@ -10,14 +10,17 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables.annotator import ANNOTATOR
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.ranking import RANKING
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, write_table
-from stages.preferences.pairs import count_ties, drawn_down, pairs_of, splits_of, vote_measures
+from stages.foundations.tables import (
+    ANNOTATOR,
+    DROPPED,
+    PAIR,
+    PROMPT,
+    RANKING,
+    RATING,
+    read_table,
+    write_table,
+)
+from stages.preferences.run import count_ties, drawn_down, pairs_of, splits_of, vote_measures
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "image_prefs"
 needs_real_rows = pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the files of {REAL}")

@@ -10,22 +10,16 @@ import yaml
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.algorithms.shape_world.renderer import render
-from stages.algorithms.shape_world.scenes import scene_of
-from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
+from stages.algorithms.shape_world import render, scene_of
+from stages.engines.generators.generator import load_generator, new_generator, save_generator
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.image_scorers.config import EncoderSizes, RewardHeadSizes, ScorerConfig
-from stages.engines.image_scorers.new_scorer import caption_tokenizer, new_scorer
-from stages.engines.image_scorers.scorer_folders import save_scorer
+from stages.engines.image_scorers.scorer import caption_tokenizer, new_scorer, save_scorer
 from stages.engines.images.shards import image_row, pixels_of, write_shards
 from stages.foundations.errors import UserError
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import FEEDBACK_IMAGE, PAIR, PROMPT, prompt_id, read_table, write_table
 from stages.refl.climbing import chosen_update
-from stages.refl.comparison import shown_for
-from stages.refl.measurement import diversity, gains, saturation, without
+from stages.refl.measurement import diversity, gains, saturation, shown_for, without
 from stages.refl.params import ReflParams, ReflRound
 from stages.refl.stage import ABOUT
 from stages.refl_control.stage import ABOUT as CONTROL_ABOUT

@@ -18,19 +18,15 @@ import pytest
 import yaml
 
 from stages.__main__ import main
-from stages.algorithms.comparisons import compare_paired
-from stages.algorithms.estimators import clustered_bootstrap
+from stages.algorithms.estimators import clustered_bootstrap, compare_paired
 from stages.foundations.errors import UserError
 from stages.foundations.legible import legible
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import write_table
-from stages.foundations.tables.verdict import VERDICT
+from stages.foundations.tables import RESPONSE, VERDICT, write_table
 from stages.pages.page import graph_lanes
-from stages.report.benchmarks import verdict_sentence
+from stages.report.benchmarks import Comparison, compare, verdict_sentence
 from stages.report.charts import join_rounds
 from stages.report.inputs import read_inputs
-from stages.report.scores import Comparison, compare
 
 PROJECT = Path(__file__).resolve().parents[2]
 HOSTILE = (

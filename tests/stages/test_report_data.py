@@ -8,18 +8,12 @@ import numpy
 import pytest
 
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5
 from stages.foundations.metrics import write_metrics
 from stages.foundations.stage_graph import read_definitions, stages_of
-from stages.foundations.tables.contamination import CONTAMINATION
-from stages.foundations.tables.duplicate import DUPLICATE
-from stages.foundations.tables.page import PAGE
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.table import write_table
-from stages.foundations.tables.transform import TRANSFORM
-from stages.report.cards import describe_tables, length_bins
+from stages.foundations.tables import CONTAMINATION, DUPLICATE, PAGE, PROBLEM, TRANSFORM, write_table
+from stages.report.cards import describe_tables, length_bins, read_tables
 from stages.report.inputs import read_inputs
-from stages.report.tables import read_tables
 from tests.stages.test_report import PARAMS, PROJECT, Reader, flags, make_page, write_params
 
 HOSTILE = "<script>alert('x')</script>\u202e"

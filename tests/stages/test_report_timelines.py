@@ -10,9 +10,7 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves
-from stages.report.timeline_file import read_timeline
-from stages.report.timeline_picture import COLUMNS, picture
-from stages.report.timelines import MOST_ROWS, shown_processes
+from stages.report.timelines import COLUMNS, MOST_ROWS, picture, read_timeline, shown_processes
 from stages.rl_round.asynchronous.staleness import Faults, Repacked, counted_metrics, staleness_metrics
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, PUBLISHED, Timeline
 from tests.stages.test_report import Reader, make_page, run

@@ -5,10 +5,9 @@ import json
 import pytest
 
 from stages.__main__ import main
+from stages.foundations.machine import state_folder
 from stages.foundations.params import read_yaml
-from stages.foundations.scratch import state_folder
-from stages.foundations.tables.response import RESPONSE
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import RESPONSE, read_table
 from stages.respond import run
 from tests.engines.test_pieces import cut, flip, lose
 from tests.fakes.taught_policy import write_params

@@ -8,9 +8,7 @@ import pytest
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables.image_score import IMAGE_SCORE
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.tables import IMAGE_SCORE, PAIR, read_table, write_table
 from stages.reward_evaluation.measures import (
     HeldOut,
     annotator_agreement,

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from stages.__main__ import main
-from stages.engines.image_scorers.pictures import load_pictures
-from stages.engines.image_scorers.reward_training import (
+from stages.engines.image_scorers.scorer import load_pictures, load_scorer
+from stages.engines.image_scorers.training import (
     RewardBatch,
     RewardOutputs,
     add_reward_head,
@@ -17,15 +17,12 @@ from stages.engines.image_scorers.reward_training import (
     reward_loss,
     reward_outputs,
 )
-from stages.engines.image_scorers.reward_training import reward_model as reward_learner
-from stages.engines.image_scorers.scorer_folders import load_scorer
+from stages.engines.image_scorers.training import reward_model as reward_learner
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.rating import RATING
-from stages.foundations.tables.table import read_table, write_table
-from stages.reward_model.groups import groups_of, micro_batches, reward_batch, standardised
+from stages.foundations.tables import PAIR, RATING, read_table, write_table
+from stages.reward_model.learning import groups_of, micro_batches, reward_batch, standardised
 from tests.fakes.ranked_pictures import PARAMS, reward_model_flags, write_params, write_ranked_pictures
 from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
 

@@ -9,14 +9,12 @@ import torch
 import yaml
 
 from stages.__main__ import main
-from stages.algorithms.shape_world.scenes import all_prompts
-from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
+from stages.algorithms.shape_world import all_prompts
+from stages.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.prompt import PROMPT
-from stages.foundations.tables.table import write_table
-from stages.scorer_base.captions import drawn_rows, render_captions
+from stages.foundations.files import dvc_md5, sha256_of
+from stages.foundations.tables import PROMPT, write_table
+from stages.scorer_base.teaching import drawn_rows, render_captions
 from tests.fakes.ranked_pictures import PARAMS
 from tests.fakes.released_blip import WORDS, published_weights
 from tests.fakes.tiny_scorer import tiny_scorer

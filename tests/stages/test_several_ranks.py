@@ -11,18 +11,15 @@ import torch
 from safetensors.torch import load_file
 
 from stages.__main__ import main
+from stages.demonstrate.demonstrations import sample_demonstrations
 from stages.demonstrate.params import RejectionSampledDemonstrations
-from stages.demonstrate.rejection_sampling import sample_demonstrations
-from stages.engines.samplers.shares import DrawingShare
+from stages.engines.samplers.build import DrawingShare
 from stages.engines.trainers.one_rank import launched_ranks
 from stages.engines.verifier import judged_responses
 from stages.filter_web.agreement import keep_agreeing
 from stages.filter_web.params import PolicyAgreement
-from stages.foundations.attempt import attempt_at
-from stages.foundations.funnel import Funnel
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
+from stages.foundations.job import attempt_at
+from stages.foundations.tables import PROBLEM, ROLLOUT, Funnel, read_table
 from stages.rl_round.loop import training_step
 from tests.fakes.forks import on_ranks
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params

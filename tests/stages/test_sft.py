@@ -8,12 +8,10 @@ import pytest
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.demonstration import DEMONSTRATION
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.table import read_table, write_table
-from stages.sft.fine_tuning import schedule_of
+from stages.foundations.files import dvc_md5
+from stages.foundations.tables import DEMONSTRATION, DROPPED, read_table, write_table
 from stages.sft.params import SftParams
+from stages.sft.run import schedule_of
 from tests.fakes.forks import changes_of, killed_at
 from tests.fakes.taught_policy import PARAMS, sft_flags, write_params
 

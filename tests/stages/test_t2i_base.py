@@ -9,7 +9,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
+from stages.foundations.files import dvc_md5
 from stages.t2i_base import training
 from tests.fakes.shape_recipe import mini_shapes, shape_prompts
 

@@ -10,9 +10,7 @@ import yaml
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.tables.dropped import DROPPED
-from stages.foundations.tables.prompt import PROMPT, prompt_id
-from stages.foundations.tables.table import read_table
+from stages.foundations.tables import DROPPED, PROMPT, prompt_id, read_table
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared/data/image_prefs"
 SHAPES = {"kind": "shapes", "max_of_kind": {"relation": 20}, "validation_prompts": 30, "test_prompts": 200}

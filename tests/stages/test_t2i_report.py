@@ -17,13 +17,16 @@ from stages.__main__ import main
 from stages.engines.images.shards import image_row, png_of, write_shards
 from stages.foundations.errors import UserError
 from stages.foundations.metrics import write_curves, write_metrics
-from stages.foundations.tables.annotator import ANNOTATOR
-from stages.foundations.tables.feedback_image import FEEDBACK_IMAGE, QUANTITIES
-from stages.foundations.tables.image_score import IMAGE_SCORE
-from stages.foundations.tables.pair import PAIR
-from stages.foundations.tables.table import read_table, write_table
-from stages.t2i_report.choosing import changes, spread_over_kinds, wins
-from stages.t2i_report.embedding import embed
+from stages.foundations.tables import (
+    ANNOTATOR,
+    FEEDBACK_IMAGE,
+    IMAGE_SCORE,
+    PAIR,
+    QUANTITIES,
+    read_table,
+    write_table,
+)
+from stages.t2i_report.choosing import changes, embed, spread_over_kinds, wins
 from stages.t2i_report.findings import feedback_of, scorer_tables
 
 PROJECT = Path(__file__).resolve().parents[2]

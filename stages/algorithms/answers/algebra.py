@@ -1,13 +1,4 @@
-r"""A canonical form for expressions: quotients of polynomials with rational coefficients, in atoms.
-
-Atoms are variables, pi, e, i, roots of primes, and what has no rule here (`sin` of a form, a root of a sum), which is
-opaque. Two expressions with equal forms are equal. Two forms without opaque atoms that differ are different
-expressions: roots of primes are linearly independent over the rationals (Besicovitch 1940), and variables are free;
-of pi and e it is assumed.
-
-Everything is bounded: terms, exponents, and bits of a coefficient; beyond, UnreadableError. Roots are taken only
-where no sign is in doubt: of positive numbers, of a single variable (x^{1/2}), never sqrt(x^2) = x.
-"""
+"""A canonical form for expressions, and the arithmetic of matrices."""
 
 from __future__ import annotations
 
@@ -16,9 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, comb, factorial, floor, gcd, lcm
 
-from stages.algorithms.answers.latex_tokens import UnreadableError
-from stages.algorithms.answers.latex_tree import Node
-from stages.algorithms.answers.primes import prime_factors
+from stages.algorithms.answers.latex import Node, UnreadableError, signed
 
 MAX_BITS = 4_000
 _MAX_TERMS = 150
@@ -27,8 +16,9 @@ _MAX_COST = 5_000
 _MAX_EXPONENT = 60
 _MAX_FACTORIAL = 500
 _MAX_KEY_CHARACTERS = 200
+Monomial = tuple[tuple[str, Fraction], ...]
+Polynomial = dict[Monomial, Fraction]
 _ONE: Polynomial = {(): Fraction(1)}
-
 _OF_RATIONALS = {
     "floor": floor,
     "ceil": ceil,
@@ -38,9 +28,6 @@ _OF_RATIONALS = {
     "gcd": lambda *values: gcd(*map(int, values)),
     "lcm": lambda *values: lcm(*map(int, values)),
 }
-
-Monomial = tuple[tuple[str, Fraction], ...]
-Polynomial = dict[Monomial, Fraction]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,3 +344,115 @@ def _bounded_terms(polynomial: Polynomial) -> Polynomial:
     if len(polynomial) > _MAX_TERMS:
         raise UnreadableError("many terms")
     return polynomial
+
+
+_LARGEST_DIVISOR = 1_000
+
+
+def prime_factors(value: int) -> dict[int, int]:
+    """How often each prime divides `value`; UnreadableError where two factors above 1,000 may be left."""
+    found: dict[int, int] = {}
+    divisor = 2
+    while divisor * divisor <= value and divisor < _LARGEST_DIVISOR:
+        while value % divisor == 0:
+            found[divisor] = found.get(divisor, 0) + 1
+            value //= divisor
+        divisor += 1 if divisor == 2 else 2
+    if value >= _LARGEST_DIVISOR**2:
+        raise UnreadableError("a root of a large number")
+    if value > 1:
+        found[value] = found.get(value, 0) + 1
+    return found
+
+
+_MAX_ENTRIES = 36
+_LARGEST_DETERMINANT = 3
+_MAX_PARTS = 400
+"""Parts of one entry: products of products, and determinants of determinants, would double it each time."""
+Rows = tuple[tuple[Node, ...], ...]
+
+
+def holds_matrix(node: Node) -> bool:
+    """True where a matrix stands in it."""
+    return node.head == "matrix" or any(holds_matrix(part) for part in node.parts if isinstance(part, Node))
+
+
+def computed(node: Node) -> Node:
+    """The matrix that sums and products of matrices and scalars are; other trees as they are.
+
+    UnreadableError where sizes do not fit, or a matrix is where no rule is known (an exponent, a function).
+    """
+    if node.head == "matrix" or not holds_matrix(node):
+        return node
+    parts = [computed(part) for part in node.parts if isinstance(part, Node)]
+    if node.head not in ("add", "multiply"):
+        raise UnreadableError("a matrix in an expression")
+    join = _matrix_sum if node.head == "add" else _matrix_product
+    total = parts[0]
+    for part in parts[1:]:
+        total = join(total, part)
+    return total
+
+
+def determinant(rows: Rows) -> Node:
+    """The determinant of up to three rows as an expression; UnreadableError for others."""
+    size = len(rows)
+    if size > _LARGEST_DETERMINANT or any(len(row) != size for row in rows):
+        raise UnreadableError("a determinant")
+    if size == 1:
+        return rows[0][0]
+    terms = []
+    for column, entry in enumerate(rows[0]):
+        rest = tuple(row[:column] + row[column + 1 :] for row in rows[1:])
+        terms.append(signed("-" if column % 2 else "+", Node("multiply", (entry, determinant(rest)))))
+    return _bounded_entries(Node("add", tuple(terms)))
+
+
+def transposed(node: Node) -> Node:
+    """The column that a row or what stands in brackets is when transposed; UnreadableError for larger matrices.
+
+    To transpose those is work that a problem may ask for.
+    """
+    row = node.parts[2] if node.head == "sequence" else node.first
+    if node.head == "matrix" and len(node.parts) > 1:
+        raise UnreadableError("a transposed matrix")
+    return Node("matrix", tuple((entry,) for entry in row))
+
+
+def _matrix_sum(left: Node, right: Node) -> Node:
+    if left.head != "matrix" or right.head != "matrix":
+        raise UnreadableError("a matrix and a number added")
+    if len(left.parts) != len(right.parts) or len(left.first) != len(right.first):
+        raise UnreadableError("matrices of different sizes")
+    pairs = (zip(one, other, strict=True) for one, other in zip(left.parts, right.parts, strict=True))
+    return Node("matrix", tuple(tuple(Node("add", pair) for pair in row) for row in pairs))
+
+
+def _matrix_product(left: Node, right: Node) -> Node:
+    if left.head != "matrix" and right.head != "matrix":
+        return Node("multiply", (left, right))
+    if left.head != "matrix" or right.head != "matrix":
+        scalar, matrix = (right, left) if left.head == "matrix" else (left, right)
+        return Node(
+            "matrix", tuple(tuple(Node("multiply", (scalar, entry)) for entry in row) for row in matrix.parts)
+        )
+    columns = tuple(zip(*right.parts, strict=True))
+    if len(left.first) != len(right.parts) or len(left.parts) * len(columns) * len(left.first) > _MAX_ENTRIES:
+        raise UnreadableError("matrices that cannot be multiplied")
+    return Node("matrix", tuple(tuple(_dot(row, column) for column in columns) for row in left.parts))
+
+
+def _dot(row: tuple[Node, ...], column: tuple[Node, ...]) -> Node:
+    return _bounded_entries(
+        Node("add", tuple(Node("multiply", pair) for pair in zip(row, column, strict=True)))
+    )
+
+
+def _bounded_entries(node: Node) -> Node:
+    waiting, count = [node], 0
+    while waiting:
+        count += 1
+        if count > _MAX_PARTS:
+            raise UnreadableError("large entries")
+        waiting += [part for part in waiting.pop().parts if isinstance(part, Node)]
+    return node

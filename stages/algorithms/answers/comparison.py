@@ -1,25 +1,35 @@
-r"""Whether two answers of any kind agree. True and False are certain or, for False, rest on values that differ; None
-means that the rules here cannot tell.
-
-Conventions, where readings differ:
-- Order counts in brackets, `(1, 2)`; it does not in a list without them, nor in braces. A list agrees with a set.
-- One value does not agree with several: who enumerates candidates has not answered.
-- `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
-- `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
-"""
+"""Whether two answers of any kind agree: lists, sets, relations, single values, numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 
-from stages.algorithms.answers.evaluation import symbols_of
-from stages.algorithms.answers.latex_tree import Node
-from stages.algorithms.answers.leniency import STRICT, Leniency
-from stages.algorithms.answers.relations import agree_relations
-from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, as_numbers
-from stages.algorithms.answers.single_values import EXPRESSIONS, agree_values, all_agree
-from stages.algorithms.answers.solution_sets import Interval, endpoint_value
-from stages.algorithms.answers.values import same_value
+from stages.algorithms.answers import algebra
+from stages.algorithms.answers.algebra import computed, holds_matrix
+from stages.algorithms.answers.evaluation import (
+    constant_value,
+    exact_rational,
+    is_explosive,
+    is_partial,
+    same_function,
+    symbols_of,
+)
+from stages.algorithms.answers.latex import Node, UnreadableError, is_whole, number, reciprocal, signed
+from stages.algorithms.answers.normalisation import UNTIL_TWENTY
+from stages.algorithms.answers.shapes import (
+    Interval,
+    Named,
+    Numbers,
+    Relation,
+    Several,
+    as_numbers,
+    endpoint_value,
+    name_of,
+    shape_of,
+)
+from stages.algorithms.answers.verdicts import STRICT, Leniency
 
 _MAX_ITEMS = 40
 
@@ -205,3 +215,289 @@ def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
     if any(value in (float("inf"), float("-inf")) for value in values):
         return values[0] == values[1]
     return same_value(gold, prediction, allowed)
+
+
+def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
+    """Equations agree when they are multiples of each other; inequalities too, turned the same way."""
+    sides = [_rising(relation) for relation in (gold, prediction)]
+    if sides[0].signs == sides[1].signs and len(sides[0].items) == len(sides[1].items):
+        pairs = zip(sides[0].items, sides[1].items, strict=True)
+        if all_agree(agree_values(one, other) for one, other in pairs):
+            return True
+    if len(gold.items) != 2 or len(prediction.items) != 2:
+        return None
+    try:
+        forms = [
+            algebra.canonical_form(Node("add", (relation.items[0], signed("-", relation.items[1]))))
+            for relation in sides
+        ]
+    except UnreadableError:
+        return None
+    factor = algebra.are_proportional(*forms)
+    is_certain = all(form.is_transparent and len(form.bottom) == 1 for form in forms)
+    if sides[0].signs != sides[1].signs:
+        return False if is_certain else None
+    if factor is not None:
+        return True if sides[0].signs in (("eq",), ("ne",)) else factor > 0
+    is_same_degree = algebra.degree(forms[0].top) == algebra.degree(forms[1].top)
+    return False if is_certain and is_same_degree else None
+
+
+def _rising(relation: Relation) -> Relation:
+    """The same with `<` for every `>`."""
+    if relation.signs[0] not in ("gt", "ge"):
+        return relation
+    turned = {"gt": "lt", "ge": "le", "lt": "gt", "le": "ge"}
+    signs = tuple(turned.get(sign, sign) for sign in reversed(relation.signs))
+    return Relation(relation.items[::-1], signs)
+
+
+_BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
+EXPRESSIONS = frozenset(
+    ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
+)
+
+
+def all_agree(decisions: Iterable[bool | None]) -> bool | None:
+    """False where one is False, else None where one is None."""
+    result: bool | None = True
+    for decision in decisions:
+        if decision is False:
+            return False
+        if decision is None:
+            result = None
+    return result
+
+
+def agree_values(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
+    """Whether two single answers agree: expressions, words, numerals, matrices, ratios."""
+    heads = gold.head, prediction.head
+    if gold == prediction and "call" not in heads:
+        return True
+    if holds_matrix(gold) or holds_matrix(prediction):
+        return _agree_matrices(computed(gold), computed(prediction), allowed)
+    if "ratio" in heads:
+        return _agree_ratios(gold, prediction, allowed)
+    if heads == ("text", "text"):
+        return _agree_texts(gold.first, prediction.first, allowed)
+    if "text" in heads:
+        gold, prediction = _as_product(gold), _as_product(prediction)
+        heads = gold.head, prediction.head
+    if "based" in heads:
+        return _agree_numerals(gold, prediction)
+    if not (heads[0] in EXPRESSIONS and heads[1] in EXPRESSIONS):
+        return False if heads == ("number_set", "number_set") else None
+    infinities = [endpoint_value(node) if _is_infinite(node) else None for node in (gold, prediction)]
+    if infinities != [None, None]:
+        return infinities[0] == infinities[1]
+    if ("percent" in heads or "degree" in heads) and heads[0] != heads[1] and not _is_share(gold, prediction):
+        faces = [node.first if node.head in ("percent", "degree") else node for node in (gold, prediction)]
+        if same_value(*faces, allowed):
+            return True
+    is_same = same_value(gold, prediction, allowed)
+    if not is_same and (_calls_log(gold) or _calls_log(prediction)):
+        return same_value(_with_decimal_logs(gold), _with_decimal_logs(prediction), allowed) or is_same
+    return is_same
+
+
+def _is_share(gold: Node, prediction: Node) -> bool:
+    """True for a percentage beside a number below 1: a half is no half percent, but what percent may be 12.5."""
+    bare = prediction if gold.head == "percent" else gold
+    value = endpoint_value(bare) if "percent" in (gold.head, prediction.head) else None
+    return value is not None and abs(value) < 1
+
+
+def _calls_log(node: Node) -> bool:
+    """True where a logarithm without its base is in it, which may be the natural or the decimal one."""
+    if node.head == "call" and node.first == "log":
+        return True
+    return any(_calls_log(part) for part in node.parts if isinstance(part, Node))
+
+
+def _with_decimal_logs(node: Node) -> Node:
+    parts = tuple(_with_decimal_logs(part) if isinstance(part, Node) else part for part in node.parts)
+    return (
+        Node("call", ("lg", *parts[1:]))
+        if node.head == "call" and node.first == "log"
+        else Node(node.head, parts)
+    )
+
+
+def _agree_texts(gold: str, prediction: str, allowed: Leniency) -> bool:
+    """Words in either case; names of one to three letters as they are: a segment AB is no product ab."""
+    if not allowed.ordered:
+        gold, prediction = "".join(sorted(gold)), "".join(sorted(prediction))
+    return gold == prediction or (len(gold) > 3 and gold.lower() == prediction.lower())
+
+
+def _as_product(node: Node) -> Node:
+    """Small letters that stand alone, beside an expression: there `ab` can only be a product."""
+    if node.head != "text" or not (
+        1 < len(node.first) <= 3 and node.first.isascii() and node.first.islower()
+    ):
+        return node
+    return Node("multiply", tuple(Node("symbol", (letter,)) for letter in node.first))
+
+
+def _agree_numerals(gold: Node, prediction: Node) -> bool | None:
+    """Numerals in a base agree with the same digits in the same base; ten need not be named."""
+    if not all(node.head == "based" or is_whole(node) for node in (gold, prediction)):
+        return False if gold.head in EXPRESSIONS or prediction.head in EXPRESSIONS else None
+    sides = [node.parts if node.head == "based" else (str(node.first), "") for node in (gold, prediction)]
+    digits, bases = zip(*sides, strict=True)
+    bases = [str(_BASES.get(base, base)) for base in (base.strip("() ") for base in bases)]
+    return digits[0].lstrip("0") == digits[1].lstrip("0") and bases[0] == bases[1]
+
+
+def _is_infinite(node: Node) -> bool:
+    return node.head == "infinity" or (node.head == "multiply" and node.parts[-1].head == "infinity")
+
+
+def _agree_matrices(gold: Node, prediction: Node, allowed) -> bool | None:
+    if gold.head != prediction.head:
+        return False if gold.head in EXPRESSIONS or prediction.head in EXPRESSIONS else None
+    if len(gold.parts) != len(prediction.parts) or len(gold.first) != len(prediction.first):
+        return False
+    pairs = (
+        (one, other)
+        for rows in zip(gold.parts, prediction.parts, strict=True)
+        for one, other in zip(*rows, strict=True)
+    )
+    return all_agree(agree_values(one, other, allowed) for one, other in pairs)
+
+
+def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
+    sides = [node.parts if node.head == "ratio" else (node, number(1)) for node in (gold, prediction)]
+    if len(sides[0]) != len(sides[1]):
+        return False if gold.head == prediction.head else None
+    quotients = [[Node("multiply", (part, reciprocal(side[-1]))) for part in side[:-1]] for side in sides]
+    return all_agree(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))
+
+
+NOISE = Fraction(1, 10**6)
+LEAST_SIGNIFICANT_DIGITS = 4
+_SAME = 1e-9
+"""Imaginary part of a float, as a share of its size, below which it is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A number as the precision rule sees it."""
+
+    value: Fraction | float
+    places: int | None
+    """Decimal places; None for an exact notation."""
+    is_integer: bool
+
+
+def agree_as_written(gold: Written, prediction: Written, allowed: Leniency) -> bool:
+    """The precision rule for two numbers of which one is a decimal."""
+    difference = abs(gold.value - prediction.value)
+    largest = max(abs(gold.value), abs(prediction.value))
+    if not difference:
+        return True
+    if allowed.tolerance is not None and difference <= allowed.tolerance * (1 + NOISE):
+        return True
+    if gold.places is None and not allowed.decimals:
+        return False
+    if difference <= NOISE and difference <= NOISE * largest:
+        return True
+    return _is_rounding(gold, prediction) or _is_rounding(prediction, gold)
+
+
+def _is_rounding(decimal: Written, exact: Written) -> bool:
+    if decimal.places is None or exact.places is not None or exact.is_integer:
+        return False
+    digits = str(abs(decimal.value.numerator * 10**decimal.places // decimal.value.denominator))
+    if len(digits.lstrip("0")) < LEAST_SIGNIFICANT_DIGITS:
+        return False
+    half = Fraction(1, 2 * 10**decimal.places)
+    return abs(decimal.value - exact.value) <= half
+
+
+def same_value(gold: Node, prediction: Node, allowed: Leniency = STRICT) -> bool | None:
+    """True and False where it is certain (False: or the values at random points differ); None where it is not."""
+    forms = [_form_of(node) for node in (gold, prediction)]
+    is_same = None
+    if forms[0] is not None and forms[1] is not None:
+        try:
+            is_same = algebra.are_equal(forms[0], forms[1])
+        except UnreadableError:
+            is_same = None
+    names = symbols_of(gold) | symbols_of(prediction)
+    if is_same and not (names and (is_partial(gold) or is_partial(prediction))):
+        return True
+    if not names:
+        return _same_constant(gold, prediction, forms, is_same, allowed)
+    if is_same is False:
+        return False
+    found = same_function(gold, prediction)
+    return is_same if found is None else found
+
+
+def _form_of(node: Node) -> algebra.Form | None:
+    try:
+        return algebra.canonical_form(node)
+    except UnreadableError:
+        return None
+
+
+def _same_constant(gold, prediction, forms, is_same: bool | None, allowed: Leniency) -> bool | None:
+    if is_same is None and not (is_explosive(gold) or is_explosive(prediction)):
+        values = exact_rational(gold), exact_rational(prediction)
+        is_same = None if None in values else values[0] == values[1]
+    sides = [_written(node, form) for node, form in zip((gold, prediction), forms, strict=True)]
+    if sides[0] is None or sides[1] is None:
+        return is_same if is_same is not None else same_function(gold, prediction)
+    is_rounded = allowed.tolerance is not None or any(side.places is not None for side in sides)
+    if is_rounded and agree_as_written(sides[0], sides[1], allowed):
+        return True
+    return is_same if is_same is not None else same_function(gold, prediction)
+
+
+def _written(node: Node, form: algebra.Form | None) -> Written | None:
+    """A real constant with its notation; None for others."""
+    if node.head == "percent" and node.first.head == "number" and node.first.parts[1] >= 0:
+        value, places = node.first.parts
+        return Written(value / 100, places + 2, False)
+    rational = algebra.rational_value(form) if form is not None else None
+    if rational is not None:
+        places = node.parts[1] if node.head == "number" and node.parts[1] >= 0 else None
+        return Written(rational, places, rational.denominator == 1 and places is None)
+    value = constant_value(node)
+    if value is None or abs(value.imag) > _SAME * abs(value) or abs(value) > 1e15:
+        return None
+    return Written(Fraction(value.real), None, False)
+
+
+def holds(node: Node) -> bool:
+    r"""False where parts of an equation in a row, `x = 41 = 42`, are not shown to agree; names come first.
+
+    What follows `\approx` agrees when it is no farther from its neighbour than a unit of its last place.
+    """
+    if node.head in ("list", "set"):
+        return all(map(holds, node.parts))
+    if node.head != "relation":
+        return True
+    items, signs = node.parts
+    if any(sign not in ("eq", "approx") for sign in signs):
+        return True
+    named = 0
+    while named < len(signs) and name_of(items[named]) is not None:
+        named += 1
+    if not named and len(items) == 2 and any(map(symbols_of, items)):
+        return True  # an equation
+    return all(
+        _is_near(items[at], items[at + 1])
+        if signs[at] == "approx"
+        else agree(shape_of(items[at]), shape_of(items[at + 1])) is True
+        for at in range(named, len(signs))
+    )
+
+
+def _is_near(node: Node, rounded: Node) -> bool:
+    values = endpoint_value(node), endpoint_value(rounded)
+    if None in values:
+        return False
+    places = rounded.parts[1] if rounded.head == "number" else 0
+    return abs(values[0] - values[1]) < 10.0 ** -max(places, 0)  # type: ignore[operator]

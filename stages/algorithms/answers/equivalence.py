@@ -1,26 +1,14 @@
-r"""Decides whether two final answers agree, exactly and in microseconds, or says that it cannot tell.
-
-It gives an opinion only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers.
-Everything else is None, which means: ask a verifier that knows algebra.
-
-Rules, where readings differ:
-- Decimals: the precision rule of `values`.
-- Percent: `28\%` agrees with 28% and with 0.28; beside a bare integer it agrees with 28 as well, since problems ask
-  "what percent" (the gold answers of MATH leave the sign out).
-- `x = 5` agrees with 5; two assignments must name the same variable.
-- `(1, 2)` is ordered; what stands in braces is not.
-"""
+"""Decides whether two final answers agree from their texts alone, exactly and in microseconds."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from fractions import Fraction
 
-from stages.algorithms.answers.leniency import STRICT, Leniency
-from stages.algorithms.answers.normalisation import clean, compact
-from stages.algorithms.answers.numbers import WrittenNumber, read_number
-from stages.algorithms.answers.values import Written, agree_as_written
-from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.comparison import Written, agree_as_written
+from stages.algorithms.answers.normalisation import WrittenNumber, clean, compact, read_number
+from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 
 _MAX_ELEMENTS = 50
 _ASSIGNMENT = re.compile(
@@ -45,7 +33,6 @@ _NO_SOLUTION = re.compile(
     re.IGNORECASE,
 )
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
-
 Decision = tuple[Verdict, str]
 """A verdict and the rule that gave it."""
 
@@ -250,3 +237,44 @@ def _read_list(text: str) -> tuple[str, list[WrittenNumber]] | None:
 
 def _opinion(is_equal: bool, reason: str) -> Decision:
     return (Verdict.CORRECT if is_equal else Verdict.WRONG), reason
+
+
+_TIME = re.compile(
+    r"([01]?[0-9]|2[0-4])(?:(?::|\.(?=[0-9]{2} ?[ap]))([0-5][0-9])(?::([0-5][0-9]))?| o'clock)?"
+    r" ?(?:([AaPp])(?:\.?\s?[Mm]\.{0,2})?|(noon|in the afternoon|in the evening)|(midnight|in the morning))?"
+)
+_NAMED_TIMES = {"noon": "12 noon", "midnight": "12 midnight"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Time:
+    of_day: tuple[int, int, int]
+    """Hour, minute and second; the hour as on a clock of 24 hours where the half of the day is known."""
+    is_half_known: bool
+
+
+def compare_times(gold: str, prediction: str) -> Decision | None:
+    """The decision for two times. `4:30 p.m.` agrees with 16:30; without its half of the day a time is another, or no,
+    time. None where a side is no time, or both may be ratios."""
+    sides = _read_time(gold), _read_time(prediction)
+    if sides[0] is None or sides[1] is None:
+        return None
+    if sides[0].of_day == sides[1].of_day:
+        return Verdict.CORRECT, "time"
+    may_be_ratios = not sides[0].is_half_known and not sides[1].is_half_known
+    if may_be_ratios and gold.count(":") == 1 and ":00" not in gold + prediction:
+        return None
+    return Verdict.WRONG, "time"
+
+
+def _read_time(answer: str) -> _Time | None:
+    text = clean(answer).lower()
+    found = _TIME.fullmatch(_NAMED_TIMES.get(text, text))
+    if found is None:
+        return None
+    hour, minute, second, letter, is_late, is_early = found.groups()
+    half = letter or ("p" if is_late else "a" if is_early else "")
+    if minute is None and not half and "o'clock" not in text:
+        return None
+    of_day = int(hour) % 12 + 12 * (half == "p") if half else int(hour) % 24
+    return _Time((of_day, int(minute or 0), int(second or 0)), bool(half))

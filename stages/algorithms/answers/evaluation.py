@@ -1,21 +1,18 @@
-"""The value of an expression at a point: in floats, which tell values apart, or to 50 digits and more, which settle
-doubts. A number without roots and functions has an exact value.
-
-Variables are real, and so is every value on the way, unless the imaginary unit stands in one of the two expressions: a
-root of a negative number has no value. Odd roots of negative numbers are real, as in school and in `algebra`.
-"""
+"""The value of an expression at a point, whether two are the same function, and how large their numbers may grow."""
 
 from __future__ import annotations
 
 import cmath
 import math
-from collections.abc import Callable, Mapping
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from stages.algorithms.answers.latex_tree import Node
+from stages.algorithms.answers.latex import Node, number
 
 _MOST_EXACT_BITS = 50_000
 _MOST_BITS_OF_WORK = 1_500_000
@@ -251,3 +248,271 @@ def _call(name: str, values: list[Any], arithmetic: Arithmetic) -> Any:
     if name in ("mod", "max", "min") and not any(map(_is_complex, values)):
         return values[0] % values[1] if name == "mod" else {"max": max, "min": min}[name](values)
     raise KeyError(name)
+
+
+_SAME = 1e-9
+"""Relative distance below which two floats are taken for the same value, until 50 digits are asked."""
+_SPARE_DIGITS = 50
+"""More than the numbers in both expressions have together: then no term of a sum is too small to be seen."""
+_LOST_DIGITS = 20
+"""How many of them the computation may cost."""
+_MOST_BITS = 4_000
+_MOST_DIGITS_IN_DOUBT = 40_000
+"""Of all the values that floats leave in doubt: a bound for texts that are made to leave every point in doubt."""
+_FEWEST_POINTS = 3
+_GENERIC_POINTS = 16
+_WHOLE_POINTS = 4
+_TURNING_PARTS = 10
+_TURNS = 6
+"""Zeros that are looked at of each part and variable, those next to 0 first."""
+_MAGNITUDES = [10 ** (step / 6) for step in range(-12, 37)]
+_GRID = [-size for size in reversed(_MAGNITUDES)] + [0.0] + _MAGNITUDES
+_STEPS = 60
+_OFFSETS = (-0.1, -0.001, 0.001, 0.1)
+"""Of a turn, as a share of its size (of 1 for those below 1)."""
+_PARTIAL = frozenset(["ln", "log", "lg", "arcsin", "arccos"])
+_UNDEFINED = "undefined"
+
+
+def same_function(gold: Node, prediction: Node) -> bool | None:
+    """True, False, or None where too few points have values that can be computed. Constants have one point."""
+    bits = bits_of(gold) + bits_of(prediction)
+    if bits > _MOST_BITS:
+        return None
+    digits = _SPARE_DIGITS + math.ceil(bits * math.log10(2))
+    names = sorted(symbols_of(gold) | symbols_of(prediction))
+    is_real = not (is_written_with_i(gold) or is_written_with_i(prediction))
+    arithmetic = REAL if is_real else COMPLEX
+    draw = random.Random(repr((gold, prediction)))
+    compared: list[Mapping[str, float]] = []
+    doubts = 0
+    for point, is_whole in _points(gold, prediction, names, arithmetic, draw):
+        values = (
+            _value_or_undefined(gold, point, arithmetic),
+            _value_or_undefined(prediction, point, arithmetic),
+        )
+        if None in values or (is_whole and _UNDEFINED in values):
+            continue
+        if _UNDEFINED not in values and _are_close(*values):
+            compared.append(point)
+        elif values != (_UNDEFINED, _UNDEFINED):
+            doubts += 1
+            if doubts * digits > _MOST_DIGITS_IN_DOUBT:
+                return None
+            is_same = _same_exactly(gold, prediction, point, is_real, digits)
+            if is_same is False:
+                return False
+            compared += [point] * (is_same is True)
+    if len(compared) < (_FEWEST_POINTS if names else 1):
+        return None
+    settled = [_same_exactly(gold, prediction, point, is_real, digits) for point in compared[:2]]
+    return False if False in settled else True if True in settled else None
+
+
+def is_partial(node: Node) -> bool:
+    """True for an expression that may be undefined on more than single points: with a root or a logarithm in it."""
+    if node.head == "call" and node.first in _PARTIAL:
+        return True
+    if node.head == "power":
+        exponent = rational(node.parts[1])
+        if exponent is None or exponent.denominator % 2 == 0:
+            return True
+    return any(is_partial(part) for part in node.parts if isinstance(part, Node))
+
+
+def _value_or_undefined(node: Node, point: Mapping[str, float], arithmetic: Arithmetic):
+    try:
+        return value_at(node, point, arithmetic)
+    except UndefinedError:
+        return _UNDEFINED
+
+
+def _are_close(first, second) -> bool:
+    return abs(first - second) <= _SAME * max(abs(first), abs(second))
+
+
+def _same_exactly(
+    gold: Node, prediction: Node, point: Mapping[str, float], is_real: bool, digits: int
+) -> bool | None:
+    arithmetic = exact(is_real, digits)
+    place = {name: arithmetic.number(value) for name, value in point.items()}
+    values = _value_or_undefined(gold, place, arithmetic), _value_or_undefined(prediction, place, arithmetic)
+    if None in values:
+        return None
+    if _UNDEFINED in values:
+        return values[0] is values[1]
+    difference, largest = abs(values[0] - values[1]), max(map(abs, values))
+    noise = arithmetic.number(Fraction(1, 10 ** (digits - _LOST_DIGITS)))
+    return bool(difference <= noise * max(largest, noise))
+
+
+def _points(
+    gold: Node, prediction: Node, names: list[str], arithmetic: Arithmetic, draw: random.Random
+) -> Iterator[tuple[dict[str, float], bool]]:
+    """Points, and whether they are of whole numbers, which may hit a pole or another single point."""
+    if not names:
+        yield {}, False
+        return
+    signs = draw.getrandbits(len(names))
+    generic = []
+    for index in range(_GENERIC_POINTS):
+        sizes = [draw.uniform(0.4, 2.7) if index % 2 else 10 ** draw.uniform(-2, 3) for _ in names]
+        flips = [-1 if (signs ^ (index >> 1)) >> at & 1 else 1 for at in range(len(names))]
+        generic.append({name: size * flip for name, size, flip in zip(names, sizes, flips, strict=True)})
+        yield generic[-1], False
+    for index in range(_WHOLE_POINTS):
+        yield {name: float(draw.randint(1, 4 + index)) for name in names}, True
+    parts = list(dict.fromkeys([*_turning_parts(gold), *_turning_parts(prediction)]))[:_TURNING_PARTS]
+    for part in parts:
+        for base in (generic[1], generic[3])[: len(names)]:
+            for name in sorted(symbols_of(part)):
+                for turn in _turns(part, name, base, arithmetic):
+                    for offset in _OFFSETS:
+                        yield base | {name: turn + offset * max(1.0, abs(turn))}, False
+
+
+def _turning_parts(node: Node) -> Iterator[Node]:
+    """What stands under roots, absolute values, logarithms and in denominators, and what poles and ends come of."""
+    for part in node.parts:
+        if isinstance(part, Node):
+            yield from _turning_parts(part)
+    if node.head == "power":
+        exponent = rational(node.parts[1])
+        if exponent is None or exponent.denominator > 1 or exponent < 0:
+            yield node.first
+    elif node.head == "call" and node.first in ("abs", "ln", "log", "lg"):
+        yield node.parts[1]
+    elif node.head == "call" and node.first in ("arcsin", "arccos"):
+        yield from (Node("add", (node.parts[1], number(end))) for end in (-1, 1))
+    elif node.head == "call" and node.first in ("tan", "sec"):
+        yield Node("call", ("cos", node.parts[1]))
+    elif node.head == "call" and node.first in ("cot", "csc"):
+        yield Node("call", ("sin", node.parts[1]))
+
+
+def _turns(part: Node, name: str, base: Mapping[str, float], arithmetic: Arithmetic) -> list[float]:
+    """Where the size of `part` is least along one variable: zeros, also those that it touches without crossing."""
+    point = dict(base)
+
+    def size(place: float) -> float:
+        point[name] = place
+        value = _value_or_undefined(part, point, arithmetic)
+        return math.inf if value is None or value == _UNDEFINED else abs(value)
+
+    sizes = [size(place) for place in _GRID]
+    least = [
+        at
+        for at in range(1, len(_GRID) - 1)
+        if sizes[at] <= min(sizes[at - 1], sizes[at + 1]) and sizes[at] < math.inf
+    ]
+    found = []
+    for at in sorted(least, key=lambda at: abs(_GRID[at]))[:_TURNS]:
+        low, high = _GRID[at - 1], _GRID[at + 1]
+        for _ in range(_STEPS):
+            third = (high - low) / 3
+            if size(low + third) <= size(high - third):
+                high -= third
+            else:
+                low += third
+        found.append((low + high) / 2)
+    return found
+
+
+_MAX_BITS = 20_000
+_MAX_FACTORS = 300
+_MAX_TERMS = 10_000
+"""Of a sum or product with bounds."""
+_BEYOND = math.inf
+_EXPONENTIAL = frozenset(["exp", "sinh", "cosh", "tanh"])
+_RUN = re.compile(r"([^\w\s.-])\1{15}")
+_EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
+_ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
+
+
+def is_explosive(node: Node) -> bool:
+    """True where working the expression out could take numbers or polynomials of a size that no answer has."""
+    bits, factors = _size(node)
+    return bits > _MAX_BITS or factors > _MAX_FACTORS
+
+
+def bits_of(node: Node) -> float:
+    """Bits that the numbers in an expression may have: so many digits tell what it adds up from what it does not."""
+    return _size(node)[0]
+
+
+def _size(node: Node) -> tuple[float, float]:
+    """Bits that the numbers in it may have, and how many sums with variables are multiplied; infinite beyond reach."""
+    head = node.head
+    if head == "number":
+        return float(node.first.numerator.bit_length() + node.first.denominator.bit_length() - 1), 0.0
+    if head == "symbol":
+        return 2.0, 0.0
+    sizes = [_size(part) for part in _parts(node)]
+    if not sizes:
+        return 2.0, 0.0
+    if head == "power":
+        return _power_size(sizes[0], node.parts[1], sizes[1])
+    if head == "call" and node.first in ("factorial", "binom"):
+        return _times_size(_largest_of(sizes[0][0]), sizes[0][0] + 1), sizes[0][1]
+    if head == "call" and node.first in _EXPONENTIAL and not symbols_of(node):
+        value = constant_value(node.parts[1])
+        return 3 * (_largest_of(sizes[0][0]) if value is None else abs(value)) + sizes[0][0], 0.0
+    if head == "call" and node.first.startswith(("sum over", "prod over")):
+        terms = _largest_of(max(sizes[0][0], sizes[1][0]))
+        if terms > _MAX_TERMS:
+            return _BEYOND, 0.0
+        bits, factors = _size(_with_value(node.parts[3], node.first[len("sum over ") :], node.parts[2]))
+        return _times_size(bits, terms), _times_size(factors, terms)
+    if head == "multiply":
+        return sum(bits for bits, _ in sizes), sum(factors for _, factors in sizes)
+    factors = max(factors for _, factors in sizes)
+    if head == "add" and symbols_of(node):
+        factors = max(factors, 1.0)
+    return max(bits for bits, _ in sizes) + len(sizes), factors
+
+
+def _with_value(node: Node, name: str, value: Node) -> Node:
+    """The tree with `value`, the last of a series, for its index."""
+    if node.head == "symbol":
+        return value if node.first == name else node
+    return Node(
+        node.head,
+        tuple(_with_value(part, name, value) if isinstance(part, Node) else part for part in node.parts),
+    )
+
+
+def _power_size(base: tuple[float, float], exponent: Node, size: tuple[float, float]) -> tuple[float, float]:
+    value = rational(exponent)
+    if value is not None:
+        factor = float(min(abs(value.numerator), 10**30))
+        return _times_size(base[0], factor), _times_size(base[1], factor / value.denominator)
+    if symbols_of(exponent):
+        return base[0] + size[0], base[1] + size[1]
+    number = constant_value(exponent)
+    factor = _largest_of(size[0]) if number is None else abs(number)
+    return _times_size(base[0], factor), _times_size(base[1], factor)
+
+
+def _largest_of(bits: float) -> float:
+    """The largest number of so many bits."""
+    return 2.0**bits if bits < 1_000 else _BEYOND
+
+
+def _times_size(first: float, second: float) -> float:
+    return first * second if first and second else 0.0
+
+
+def _parts(node: Node) -> list[Node]:
+    flat = [part for entry in node.parts for part in (entry if isinstance(entry, tuple) else (entry,))]
+    return [part for part in flat if isinstance(part, Node)]
+
+
+def is_debris(text: str) -> bool:
+    """True for what no reader takes for mathematics: control characters, no letter or digit, open brackets, a long run
+    of one sign. Round and square brackets may close each other, as in [0, 1)."""
+    if _EMPTY_SET.fullmatch(text):
+        return False
+    if not "".join(text.split()).isprintable() or not any(map(str.isalnum, text)) or _RUN.search(text):
+        return True
+    plain = _ESCAPE.sub("", text)
+    return plain.count("{") != plain.count("}") or sum(map(plain.count, "([")) != sum(map(plain.count, ")]"))

@@ -1,14 +1,26 @@
-r"""Reads a whole answer into a tree: lists, relations, unions, ratios of expressions.
-
-`(a, b)` stays a sequence with its brackets: whether it is a tuple or an open interval, what it is compared with
-decides. `{a, b}` without backslashes is a list.
-"""
+"""Reads an answer, LaTeX or plain, into a tree: lists and relations, then expressions, then commands."""
 
 from __future__ import annotations
 
-from stages.algorithms.answers.latex_expressions import MAX_DEPTH, ExpressionReader
-from stages.algorithms.answers.latex_tokens import TokenStream, UnreadableError, tokenise
-from stages.algorithms.answers.latex_tree import Node
+from collections.abc import Callable
+from fractions import Fraction
+
+from stages.algorithms.answers.algebra import determinant, transposed
+from stages.algorithms.answers.latex import (
+    FUNCTIONS,
+    NAME_SIGNS,
+    Node,
+    Token,
+    TokenStream,
+    UnreadableError,
+    is_whole,
+    mixed,
+    number,
+    proper_fraction,
+    reciprocal,
+    signed,
+    tokenise,
+)
 
 _RELATIONS = {
     "=": "eq",
@@ -103,3 +115,438 @@ def _set_expression(reader: ExpressionReader, depth: int) -> Node:
     if any(item.head == "text" for item in items):
         raise UnreadableError("a colon after words")
     return Node("ratio", tuple(items))
+
+
+MAX_DEPTH = 24
+_MAX_NUMBER_CHARACTERS = 400
+_MATRICES = frozenset(["pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "vmatrix"])
+_CALLED = frozenset("fghFGH")
+_TRANSPOSED = frozenset(["T", "top", "intercal"])
+
+
+class ExpressionReader:
+    """Reads expressions from where `tokens` stands; `read_listing` reads what brackets hold, which may be several."""
+
+    def __init__(
+        self, tokens: TokenStream, read_listing: Callable[[ExpressionReader, int, bool], Node]
+    ) -> None:
+        self.tokens = tokens
+        self._read_listing = read_listing
+        self._open_bars = 0
+
+    def sum(self, depth: int) -> Node:
+        """Terms with signs before them."""
+        terms = []
+        sign = self._sign() or "+"
+        while True:
+            terms.append(signed(sign, self.product(depth)))
+            following = self._sign()
+            if following is None:
+                return terms[0] if len(terms) == 1 else Node("add", tuple(terms))
+            sign = following
+
+    def _sign(self) -> str | None:
+        """The sign before a term, several multiplied; None where there is none."""
+        found = None
+        while self.tokens.at("symbol", "+", "-") or self.tokens.at("command", "pm", "mp"):
+            value = self.tokens.next().value
+            if "pm" in (found, value) or "mp" in (found, value):
+                if found not in (None, "+"):
+                    raise UnreadableError("signs")
+                found = value
+            elif found == value == "-":
+                raise UnreadableError("two minus signs")
+            else:
+                found = "-" if "-" in (found, value) else "+"
+        return found
+
+    def product(self, depth: int) -> Node:
+        factors = [self.factor(depth)]
+        while True:
+            if self.tokens.take("symbol", "*") or self.tokens.take("command", "cdot", "times", "ast"):
+                factors.append(self.signed_factor(depth))
+            elif self.tokens.take("symbol", "/") or self.tokens.take("command", "div"):
+                factors.append(reciprocal(self.signed_factor(depth)))
+            elif self.starts_factor():
+                self._adjoin(factors, depth)
+            else:
+                return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))
+
+    def signed_factor(self, depth: int) -> Node:
+        sign = "-" if self.tokens.take("symbol", "-") else "+"
+        return signed(sign, self.factor(depth))
+
+    def _adjoin(self, factors: list[Node], depth: int) -> None:
+        """The next factor where no sign stands between: a product, or the fraction of a mixed number."""
+        may_be_mixed = len(factors) == 1 and is_whole(factors[0])
+        if self.tokens.at("number") and _is_count(factors[-1]) and self.tokens.peek(1).value in ("^", "!"):
+            factors.append(self.factor(depth))
+            return
+        if self.tokens.at("number"):
+            if not may_be_mixed or not self._is_plain_fraction():
+                raise UnreadableError("numbers side by side")
+            top, _, bottom = self.tokens.next(), self.tokens.next(), self.tokens.next()
+            factors[0] = mixed(factors[0], Fraction(int(top.value), int(bottom.value)))
+            return
+        is_fraction = self.tokens.at("command", "frac")
+        factor = self.factor(depth)
+        inner = factor.first if factor.head in ("percent", "degree") else factor
+        fraction = proper_fraction(inner) if is_fraction and may_be_mixed else None
+        if fraction is not None:
+            whole = mixed(factors[0], fraction)
+            factors[0] = whole if inner is factor else Node(factor.head, (whole,))
+        else:
+            factors.append(factor)
+
+    def _is_plain_fraction(self) -> bool:
+        """True before `1/2` of a mixed number such as `2 1/2`."""
+        top, slash, bottom = self.tokens.peek(), self.tokens.peek(1), self.tokens.peek(2)
+        if not (top.follows_space and slash.value == "/" and bottom.kind == "number"):
+            return False
+        return all(side.value.isdigit() and len(side.value) < 10 for side in (top, bottom)) and (
+            int(top.value) < int(bottom.value)
+        )
+
+    def starts_factor(self) -> bool:
+        token = self.tokens.peek()
+        if token.kind == "symbol":
+            return token.value in ("(", "{", "[") or (token.value == "|" and not self._open_bars)
+        if token.kind == "command":
+            return token.value in OPENING_COMMANDS
+        return token.kind in ("number", "letter", "begin")
+
+    def factor(self, depth: int) -> Node:
+        node = self.base(depth + 1)
+        while True:
+            if node.head in ("sequence", "matrix") and self._takes_transposition():
+                node = transposed(node)
+            elif self.tokens.take("symbol", "^"):
+                node = self._raised(node, depth + 1)
+                if node.head == "power" and self.tokens.at("symbol", "^"):
+                    raise UnreadableError("a power of a power without brackets")
+            elif node.head == "power" and node.first.head == "symbol" and self.tokens.take("symbol", "_"):
+                name = f"{node.first.first}_{self.subscript()}"
+                node = Node("power", (Node("symbol", (name,)), node.parts[1]))
+            elif is_whole(node) and self.tokens.take("symbol", "_"):
+                node = Node("based", (str(node.first), self.subscript()))
+            elif self.tokens.take("symbol", "!"):
+                node = Node("call", ("factorial", node))
+            elif self.tokens.take("symbol", "%") or self.tokens.take("command", "%"):
+                node = Node("percent", (node,))
+            else:
+                return node
+
+    def _takes_transposition(self) -> bool:
+        """Takes the mark of a transposed row: `^T`, `^{\\top}`."""
+        has_brace = self.tokens.peek(1).value == "{"
+        if not self.tokens.at("symbol", "^") or self.tokens.peek(1 + has_brace).value not in _TRANSPOSED:
+            return False
+        self.tokens.skip(2 + has_brace)
+        if has_brace:
+            self.tokens.close("}")
+        return True
+
+    def _raised(self, node: Node, depth: int) -> Node:
+        if self.tokens.take("command", "circ"):
+            return Node("degree", (node,))
+        if not self.tokens.take("symbol", "{"):
+            sign = "-" if self.tokens.take("symbol", "-") else "+"
+            # v^2_0 is v_0^2, no numeral in base 0
+            is_digit = self.tokens.at("number") and self.tokens.peek(1).value == "_"
+            token = self.tokens.peek()
+            if token.value.isdigit() and len(token.value) == 2 and self.tokens.peek(1).value == "^":
+                # 2^63^2 is 2^6 3^2: without braces an exponent is one digit, where a second exponent follows
+                self.tokens.skip(1)
+                self.tokens.put_back(Token("number", token.value[1], False))
+                return Node("power", (node, signed(sign, number(int(token.value[0])))))
+            exponent = number(Fraction(self.tokens.next().value)) if is_digit else self.base(depth)
+            return Node("power", (node, signed(sign, exponent)))
+        if self.tokens.take("command", "circ"):
+            node = Node("degree", (node,))
+        else:
+            node = Node("power", (node, self.sum(depth)))
+        self.tokens.close("}")
+        return node
+
+    def base(self, depth: int) -> Node:
+        if depth > MAX_DEPTH:
+            raise UnreadableError("too deep")
+        token = self.tokens.next()
+        if token.kind == "number":
+            return self._number(token)
+        if token.kind == "letter":
+            return self._letter(token.value, depth)
+        if token.kind == "command":
+            return read_command(self, token.value, depth)
+        if token.kind == "text":
+            return Node("text", (token.value,))
+        if token.kind == "begin" and token.value in _MATRICES:
+            return self._matrix(token.value, depth)
+        if token.kind == "symbol":
+            node = self.bracket(token.value, depth)
+            return self.symbol(node.first) if node.head == "symbol" and token.value == "{" else node
+        raise UnreadableError(f"unexpected {token.value[:40]!r}")
+
+    def _number(self, token: Token) -> Node:
+        text = token.value.replace(",", "")
+        if len(text) > _MAX_NUMBER_CHARACTERS:
+            raise UnreadableError("long number")
+        if self.tokens.take("symbol", "_"):
+            return Node("based", (text, self.subscript()))
+        _, point, decimals = text.partition(".")
+        return number(Fraction(text), len(decimals) if point else -1)
+
+    def _letter(self, letter: str, depth: int) -> Node:
+        if letter in _CALLED and self.tokens.take("symbol", "("):
+            argument = self._read_listing(self, depth, True)
+            self.tokens.close(")")
+            return Node("call", ("unknown " + letter, argument))
+        return self.symbol(letter)
+
+    def symbol(self, name: str) -> Node:
+        """A name with its primes and subscript."""
+        while True:
+            if self.tokens.take("symbol", "'"):
+                name += "'"
+            elif self.tokens.take("symbol", "_"):
+                name += "_" + self.subscript()
+            elif self.tokens.at("symbol", "^") and self._prime_length():
+                self.tokens.skip(self._prime_length())
+                name += "'"
+            else:
+                return Node("symbol", (name,))
+
+    def _prime_length(self) -> int:
+        following = [self.tokens.peek(ahead).value for ahead in (1, 2, 3)]
+        return 2 if following[0] == "prime" else 4 if following == ["{", "prime", "}"] else 0
+
+    def subscript(self) -> str:
+        if not self.tokens.take("symbol", "{"):
+            return self.tokens.next().value
+        name, level = [], 1
+        while level:
+            token = self.tokens.next()
+            if token.kind == "end_of_text":
+                raise UnreadableError("unclosed subscript")
+            level += {"{": 1, "}": -1}.get(token.value, 0)
+            name.append(token.value)
+        return "".join(value for value in name if value not in "{}")
+
+    def argument(self, depth: int) -> Node:
+        r"""`{...}`, or one token: of `\frac13` the digits are two arguments."""
+        if self.tokens.take("symbol", "{"):
+            node = self.sum(depth + 1)
+            self.tokens.close("}")
+            return node
+        token = self.tokens.peek()
+        if token.kind == "number" and len(token.value) > 1 and token.value.isdigit():
+            self.tokens.skip(1)
+            self.tokens.put_back(Token("number", token.value[1:], False))
+            return number(int(token.value[0]))
+        return self.base(depth + 1)
+
+    def bracket(self, opening: str, depth: int) -> Node:
+        r"""What stands between `opening` and its partner; half-open intervals may mix `(` and `[`."""
+        if opening == "|":
+            self._open_bars += 1
+            inner = self.sum(depth + 1)
+            self._open_bars -= 1
+            self.tokens.close("|")
+            return Node("call", ("abs", inner))
+        if opening in (r"\{", r"\langle"):
+            closing = {r"\{": "}", r"\langle": "rangle"}[opening]
+            if opening == r"\{" and self.tokens.take("command", "}"):
+                return Node("set", ())
+            inner = self._read_listing(self, depth + 1, True)
+            self.tokens.close(closing)
+            items = inner.parts if inner.head == "list" else (inner,)
+            return Node("set", items) if opening == r"\{" else Node("sequence", ("(", ")", items))
+        if opening not in ("(", "[", "{"):
+            raise UnreadableError(f"unexpected {opening[:40]!r}")
+        if opening != "{" and self.tokens.peek(1).value in (")", "]") and _are_groups(self.tokens.peek()):
+            items = tuple(number(int(group)) for group in self.tokens.next().value.split(","))
+            return Node("sequence", (opening, self.tokens.next().value, items))
+        bars, self._open_bars = self._open_bars, 0
+        inner = self._read_listing(self, depth + 1, True)
+        self._open_bars = bars
+        closing = self.tokens.close("}") if opening == "{" else self.tokens.close(")", "]")
+        if inner.head == "list" and opening != "{":
+            return Node("sequence", (opening, closing, inner.parts))
+        if {"(": ")", "[": "]", "{": "}"}[opening] != closing:
+            raise UnreadableError("brackets")
+        return inner
+
+    def _matrix(self, environment: str, depth: int) -> Node:
+        rows: list[list[Node]] = [[]]
+        while not self.tokens.take("end", environment):
+            rows[-1].append(self.sum(depth + 1))
+            if self.tokens.take("newline"):
+                rows.append([])
+            elif not self.tokens.take("symbol", "&") and not self.tokens.at("end", environment):
+                raise UnreadableError("matrix")
+        rows = [row for row in rows if row]
+        if not rows or len({len(row) for row in rows}) != 1:
+            raise UnreadableError("matrix")
+        entries = tuple(tuple(row) for row in rows)
+        return determinant(entries) if environment == "vmatrix" else Node("matrix", entries)
+
+
+def _are_groups(token: Token) -> bool:
+    """True for digits that brackets make several numbers: (20,100) is a point, (1,000) a number."""
+    return (
+        token.kind == "number" and "," in token.value and "." not in token.value and ",0" not in token.value
+    )
+
+
+def _is_count(node: Node) -> bool:
+    """True for a power and a factorial: a number with an exponent or a factorial may stand beside it, as a factor."""
+    return node.head == "power" or (node.head == "call" and node.first == "factorial")
+
+
+_SYMBOL_NAMES = (
+    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho "
+    "varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega "
+    "hbar ell zzz odot imath partial nabla aleph angle triangle"
+)
+_SYMBOLS = frozenset(_SYMBOL_NAMES.split())
+_CONSTANTS = {"pi": "pi", "infty": "infinity"}
+_FROM_BOTH_ENDS = {"angle": 3, "overline": 2, "widehat": 2, "overleftrightarrow": 2}
+"""Figures that are the same when read from the other end, with so many letters: an angle with its vertex in the middle,
+a segment, an arc, a line. Not a ray, not a triangle, whose vertices correspond to another one's."""
+_SAME_SIGNS = {"measuredangle": "angle"}
+_CHOICES_OF_NUMBERS = frozenset(["max", "min", "gcd", "lcm"])
+_STRUCTURES = frozenset(["frac", "sqrt", "binom", "boxed", "sum", "prod", "int", "lim", "lfloor", "lceil"])
+OPENING_COMMANDS = FUNCTIONS.union(_SYMBOLS, _CONSTANTS, _STRUCTURES, _CHOICES_OF_NUMBERS, NAME_SIGNS)
+"""What a factor may begin with."""
+
+
+def read_command(reader, name: str, depth: int) -> Node:
+    """What the command that was taken opens; UnreadableError for one that is not known here."""
+    if name in _CONSTANTS:
+        return Node(_CONSTANTS[name], ())
+    if name in FUNCTIONS:
+        return _function(reader, name, depth)
+    if name in NAME_SIGNS and (_starts_name(reader) or name not in _SYMBOLS):
+        return _figure(reader, name)
+    if name in _SYMBOLS:
+        return reader.symbol(name)
+    return _structure(reader, name, depth)
+
+
+def _structure(reader, name: str, depth: int) -> Node:
+    if name in _CHOICES_OF_NUMBERS:
+        return _choice_of_numbers(reader, name, depth)
+    if name in ("int", "lim"):
+        return _operator(reader, name, depth)
+    if name in ("lfloor", "lceil"):
+        inner = reader.sum(depth + 1)
+        reader.tokens.close(f"r{name[1:]}")
+        return Node("call", (name[1:], inner))
+    if name == "frac":
+        return Node("multiply", (reader.argument(depth), reciprocal(reader.argument(depth))))
+    if name == "binom":
+        return Node("call", ("binom", reader.argument(depth), reader.argument(depth)))
+    if name == "sqrt":
+        return _root(reader, depth)
+    if name == "boxed":
+        return reader.argument(depth)
+    if name in ("sum", "prod"):
+        return _series(reader, name, depth)
+    if name in ("{", "langle"):
+        return reader.bracket("\\" + name, depth)
+    if name in ("emptyset", "varnothing"):
+        return Node("set", ())
+    if name == "mathbb":
+        return Node("number_set", (reader.subscript(),))
+    raise UnreadableError(f"unknown command {name[:40]!r}")
+
+
+def _root(reader, depth: int) -> Node:
+    degree = number(2)
+    if reader.tokens.take("symbol", "["):
+        degree = reader.sum(depth + 1)
+        reader.tokens.close("]")
+    return Node("power", (reader.argument(depth), reciprocal(degree)))
+
+
+def _series(reader, name: str, depth: int) -> Node:
+    r"""`\sum_{k=0}^{n} ...`: a function of its bounds and terms of which only its own notation is known."""
+    tokens = reader.tokens
+    if not (tokens.take("symbol", "_") and tokens.take("symbol", "{") and tokens.at("letter")):
+        raise UnreadableError("a series without bounds")
+    index = tokens.next().value
+    if not tokens.take("symbol", "="):
+        raise UnreadableError("a series without a start")
+    low = reader.sum(depth + 1)
+    tokens.close("}")
+    if not tokens.take("symbol", "^"):
+        raise UnreadableError("a series without an end")
+    return Node("call", (f"{name} over {index}", low, reader.argument(depth), reader.product(depth + 1)))
+
+
+def _starts_name(reader) -> bool:
+    """True before letters, or before a brace and letters."""
+    return reader.tokens.peek(reader.tokens.at("symbol", "{")).kind in ("text", "letter")
+
+
+def _figure(reader, sign: str) -> Node:
+    r"""`\angle ABC`, `\overline{AB}`: a name, in which order counts, but for what is the same from both ends."""
+    if not reader.tokens.take("symbol", "{"):
+        if not _starts_name(reader):
+            raise UnreadableError("a figure without a name")
+        name = reader.symbol(reader.tokens.next().value).first
+    else:
+        name = ""
+        while reader.tokens.at("letter") or reader.tokens.at("text"):
+            name += reader.tokens.next().value
+        reader.tokens.close("}")
+    sign = _SAME_SIGNS.get(sign, sign)
+    if len(name) == _FROM_BOTH_ENDS.get(sign) and name.isalpha():
+        name = min(name, name[::-1])
+    return Node("text", (f"{sign} {name}",))
+
+
+def _operator(reader, name: str, depth: int) -> Node:
+    """An integral or limit: a function of its bounds and of what follows, of which only the notation is known."""
+    bounds = []
+    for _ in range(2):
+        if reader.tokens.take("symbol", "_"):
+            bounds.append(Node("text", (f"from {reader.subscript()}",)))
+        elif reader.tokens.take("symbol", "^"):
+            bounds.append(Node("text", (f"to {reader.subscript()}",)))
+    return Node("operator", (name, *bounds, reader.sum(depth + 1)))
+
+
+def _choice_of_numbers(reader, name: str, depth: int) -> Node:
+    bracket = reader.base(depth + 1)
+    if bracket.head not in ("sequence", "set"):
+        raise UnreadableError(f"{name} of no list")
+    return Node("call", (name, *(bracket.parts if bracket.head == "set" else bracket.parts[2])))
+
+
+def _function(reader, name: str, depth: int) -> Node:
+    exponent = base = None
+    for _ in range(2):
+        if reader.tokens.take("symbol", "^"):
+            exponent = reader.argument(depth)
+        elif reader.tokens.take("symbol", "_"):
+            base = reader.argument(depth)
+    if exponent == number(-1) and name in ("sin", "cos", "tan"):
+        name, exponent = "arc" + name, None
+    if base is not None and name != "log":
+        raise UnreadableError(f"a subscript of {name}")
+    node = Node("call", (name if base is None else "ln", _function_argument(reader, depth)))
+    if base is not None:
+        node = Node("multiply", (node, reciprocal(Node("call", ("ln", base)))))
+    return node if exponent is None else Node("power", (node, exponent))
+
+
+def _function_argument(reader, depth: int) -> Node:
+    if reader.tokens.at("symbol", "(", "{", "|"):
+        return reader.base(depth + 1)
+    factors = [reader.signed_factor(depth + 1)]
+    while reader.starts_factor() and not (
+        reader.tokens.at("symbol") or reader.tokens.at("number") or reader.tokens.at("command", *FUNCTIONS)
+    ):
+        factors.append(reader.factor(depth + 1))
+    return factors[0] if len(factors) == 1 else Node("multiply", tuple(factors))

@@ -14,8 +14,8 @@ from __future__ import annotations
 import re
 
 from stages.algorithms.answers.extraction import OTHER_SCRIPT, Extraction, is_prose
+from stages.algorithms.answers.latex import UnreadableError
 from stages.algorithms.answers.latex_parser import parse_answer
-from stages.algorithms.answers.latex_tokens import UnreadableError
 from stages.algorithms.answers.quantities import OPERATIVE_WORD, is_unit
 
 _MAX_CHARACTERS = 1_000

@@ -1,8 +1,10 @@
-"""The verdicts of a verifier. Only two of them are opinions; the rest say why there is none."""
+"""What a verifier may say of an answer, and what a row may allow beyond the rules for everyone."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 
 
 class Verdict(StrEnum):
@@ -30,3 +32,20 @@ class Verdict(StrEnum):
     def is_failure(self) -> bool:
         """True where the verifier failed, not the response: these count towards the abort threshold."""
         return self in (Verdict.TIMED_OUT, Verdict.CRASHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """Allowances of one row; none of them is for rewards."""
+
+    tolerance: Fraction | None = None
+    """How far apart two numbers may be and agree, absolutely; None for the precision rule of `values`."""
+    decimals: bool = False
+    """A decimal agrees with an exact answer (a fraction, a root) of which it is the rounding."""
+    expressions: bool = False
+    """An expression that is not worked out, `2+2` or an integral, agrees with its value."""
+    ordered: bool = True
+    """False where the order of letters (`ABD` for `DBA`) and in brackets does not count."""
+
+
+STRICT = Leniency()

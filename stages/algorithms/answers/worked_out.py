@@ -19,10 +19,9 @@ from fractions import Fraction
 from functools import partial
 
 from stages.algorithms.answers import algebra
+from stages.algorithms.answers.algebra import holds_matrix
 from stages.algorithms.answers.evaluation import is_written_with_i, rational, symbols_of
-from stages.algorithms.answers.latex_tokens import UnreadableError
-from stages.algorithms.answers.latex_tree import Node, number
-from stages.algorithms.answers.matrices import holds_matrix
+from stages.algorithms.answers.latex import Node, UnreadableError, number
 from stages.algorithms.answers.shapes import Named, Numbers, Relation, Several, name_of
 
 _OPERATIONS = frozenset(["floor", "ceil", "mod", "max", "min", "gcd", "lcm"])

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
 from typing import Any
-
-from stages.engines.distributed.patient_clock import PatientClock
 
 
 class RanksLost(RuntimeError):
@@ -124,3 +123,21 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+LONGEST_STEP = 1.0
+"""Seconds. More than this between two looks is our own delay (a suspended machine), and no sign of the other side's."""
+
+
+class PatientClock:
+    """Seconds that pass while somebody looks: where nobody does for long, only `LONGEST_STEP` of them passes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._looked = time.monotonic()
+
+    def look(self) -> None:
+        """Moves on."""
+        looked = time.monotonic()
+        self.now += min(looked - self._looked, LONGEST_STEP)
+        self._looked = looked

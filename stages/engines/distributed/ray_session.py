@@ -16,16 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stages.engines.relays.folder_guard import remove_abandoned
 from stages.foundations.code_guard import guard_environment
-from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT, state_folder
+from stages.foundations.machine import PROJECT, state_folder, variables_set
 from stages.observe.progress import say
 
 OBJECT_STORE_BYTES = 100 << 20
@@ -254,3 +253,23 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+Row = dict[str, Any]
+
+
+def map_with_ray(function: Callable[[Row], Row], rows: Sequence[Row], processes: int) -> Iterator[Row]:
+    """The function's rows in the order in which they end, `processes` at once.
+
+    Ray runs for as long as the caller reads. Values are numbers and text. A row whose task raises, or loses its worker,
+    is left out and logged. The function is a module's own: workers import it.
+    """
+    with ray_session(processes):
+        import ray.data
+
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = False
+        context.max_errored_blocks = -1
+        table = ray.data.from_items(list(rows), override_num_blocks=len(rows))
+        yield from table.map(function, num_cpus=1, concurrency=processes).iter_rows()

@@ -15,7 +15,7 @@ from diffusers import AutoencoderKL, UNet2DConditionModel
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from stages.engines.generators.generator_folders import new_generator
+from stages.engines.generators.generator import new_generator
 from stages.engines.generators.params import GeneratorSizes
 
 STABLE_DIFFUSION = {

@@ -13,10 +13,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from stages.engines.generators.generator import Generator
-from stages.engines.generators.generator_folders import NETWORKS, save_generator
-from stages.engines.trainers.model import TrainedModel
-from stages.engines.trainers.protocol import LossFunction
+from stages.engines.generators.generator import NETWORKS, Generator, save_generator
+from stages.engines.trainers.protocol import LossFunction, TrainedModel
 
 
 @dataclass(frozen=True)

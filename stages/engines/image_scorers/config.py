@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -59,3 +62,59 @@ class ScorerConfig(StrictParams):
     reward_mean: float
     """Mean of the raw reward on validation images, taken off."""
     reward_std: float = Field(gt=0)
+
+
+BLIP_LARGE_VISION = EncoderSizes(hidden_size=1024, layers=24, heads=16, feed_forward_size=4096)
+BERT_BASE = EncoderSizes(hidden_size=768, layers=12, heads=12, feed_forward_size=3072)
+BERT_VOCABULARY = 30_524
+
+
+@dataclass(frozen=True)
+class ScorerCosts:
+    """Parameters of the two encoders, and FLOPs of one picture and of one prompt beside a picture."""
+
+    parameters: int
+    picture_flops: int
+    prompt_flops: int
+
+    @property
+    def score_flops(self) -> int:
+        """One score: picture encoded, prompt read with it."""
+        return self.picture_flops + self.prompt_flops
+
+
+def scorer_costs(
+    vision: EncoderSizes, text: EncoderSizes, image_size: int, patch_size: int, tokens: int, vocabulary: int
+) -> ScorerCosts:
+    """2 FLOPs a weight and place, and 4 a pair of places and number for attention; heads and norms are not counted."""
+    places = (image_size // patch_size) ** 2 + 1
+    wide, narrow = vision.hidden_size, text.hidden_size
+    patches = 3 * patch_size**2 * wide
+    vision_layer = 4 * wide**2 + 2 * wide * vision.feed_forward_size
+    own, keys = 6 * narrow**2 + 2 * narrow * text.feed_forward_size, 2 * wide * narrow
+    picture = 2 * places * patches + vision.layers * (2 * places * vision_layer + 4 * places**2 * wide)
+    attention = 4 * tokens * (tokens + places) * narrow
+    prompt = text.layers * (2 * tokens * own + 2 * places * keys + attention)
+    parameters = patches + places * wide + vision.layers * vision_layer + text.layers * (own + keys)
+    return ScorerCosts(parameters + vocabulary * narrow, picture, prompt)
+
+
+def blip_large_costs() -> ScorerCosts:
+    """BLIP-large as it was released: 224 pixels, patches of 16, 35 tokens."""
+    return scorer_costs(BLIP_LARGE_VISION, BERT_BASE, 224, 16, 35, BERT_VOCABULARY)
+
+
+def base_scorer_costs(base: Any) -> ScorerCosts:
+    """Of a validated section `scorer_base`: its sizes, BLIP-large for released weights, or what its folder says.
+
+    A vocabulary of the shape world is too small to count.
+    """
+    if base.kind == "train":
+        return scorer_costs(base.vision, base.text, base.image_size, base.patch_size, base.max_text_tokens, 0)
+    config = Path(base.path) / "scorer.json"
+    if base.kind == "released" or not config.is_file():
+        return blip_large_costs()
+    own = ScorerConfig.model_validate(json.loads(config.read_text(encoding="utf-8")))
+    return scorer_costs(
+        own.vision, own.text, own.image_size, own.patch_size, own.max_text_tokens, own.vocabulary
+    )

@@ -18,8 +18,7 @@ from tokenizers import Tokenizer, implementations
 from torch import Tensor
 
 from stages.engines.image_scorers.config import ScorerConfig
-from stages.engines.image_scorers.scorer import ImageScorer
-from stages.engines.image_scorers.scorer_folders import fill
+from stages.engines.image_scorers.scorer import ImageScorer, fill
 from stages.foundations.errors import UserError
 
 RENAMED = (

@@ -13,16 +13,27 @@ Deviations from ImageReward's code:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy
+import pandas
 import torch
-from tokenizers import Tokenizer
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, processors
 from torch import Tensor, nn
 from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
 from stages.engines.image_scorers.config import RewardHeadSizes, ScorerConfig, Variant
+from stages.engines.images.shards import pixels_of, read_shards
+from stages.engines.new_tokenizers import UNKNOWN, word_tokenizer
 from stages.foundations.errors import UserError
+from stages.foundations.files import write_json, write_text_atomically
 
 FIRST_TEMPERATURE = 0.07
 PAD = "[PAD]"
@@ -188,3 +199,134 @@ def _text_config(config: ScorerConfig, initializer_range: float) -> BlipTextConf
         sep_token_id=None,
         is_decoder=True,  # gives the layers their cross-attention; the call decides whether attention is causal
     )
+
+
+CLS, SEP = "[CLS]", "[SEP]"
+
+
+def caption_tokenizer(captions: Iterable[str]) -> Tokenizer:
+    """One token for each word in `captions`, without case, between BERT's [CLS] and [SEP]; other words are unknown."""
+    tokenizer = word_tokenizer(captions, [PAD, UNKNOWN, CLS, SEP])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}", special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in (CLS, SEP)]
+    )
+    return tokenizer
+
+
+def new_scorer(
+    config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float, position_range: float, seed: int
+) -> ImageScorer:
+    """A scorer with random weights, of `position_range` for the patches' positions; equal arguments, equal weights."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        scorer = ImageScorer(config, tokenizer, initializer_range)
+        torch.nn.init.normal_(scorer.vision.embeddings.position_embedding, std=position_range)
+        return scorer
+
+
+WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "scorer.json", "tokenizer.json"
+
+
+def load_scorer(folder: Path, device: torch.device | str) -> ImageScorer:
+    """The scorer of a folder on `device`, ready to score: in evaluation mode, its own weights without gradient.
+
+    UserError when the folder is not a scorer, or lacks a weight, or has one too many.
+    """
+    scorer = load_trainable_scorer(folder)
+    return scorer.eval().requires_grad_(False).to(device)
+
+
+def load_trainable_scorer(folder: Path) -> ImageScorer:
+    """The scorer of a folder on the CPU in float32, its weights with gradients; raises as `load_scorer` does."""
+    try:
+        config = ScorerConfig.model_validate(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        tokenizer = Tokenizer.from_buffer((folder / TOKENIZER).read_bytes())
+        scorer = ImageScorer(config, tokenizer)
+        fill(scorer, load_file(folder / WEIGHTS))
+    except (OSError, ValueError, ValidationError, SafetensorError, KeyError, RecursionError) as error:
+        raise UserError(
+            f"{folder} is not a scorer ({error}): `dvc repro scorer_base` makes one, docs/reward-models.md says how "
+            "released weights become one"
+        ) from error
+    return scorer
+
+
+def fill(scorer: ImageScorer, weights: Mapping[str, Tensor]) -> None:
+    """Copies the weights into the scorer; ValueError names every one that is missing, left over or of another shape."""
+    own = dict(scorer.named_parameters())
+    problems = [
+        *(f"{name} is missing" for name in own.keys() - weights.keys()),
+        *(f"{name} is left over" for name in weights.keys() - own.keys()),
+        *(
+            f"{name} has shape {list(weights[name].shape)}, not {list(own[name].shape)}"
+            for name in own.keys() & weights.keys()
+            if own[name].shape != weights[name].shape
+        ),
+    ]
+    if problems:
+        raise ValueError(
+            "; ".join(sorted(problems)[:5]) + (f" and {len(problems) - 5} more" * (len(problems) > 5))
+        )
+    with torch.no_grad():
+        for name, weight in own.items():
+            weight.copy_(weights[name])
+
+
+def save_scorer(scorer: ImageScorer, folder: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Writes the scorer into `folder` (which the caller makes appear whole); equal weights give equal bytes.
+
+    `weights`, by parameter name, take the place of its own, which a trainer may have spread over ranks; those that the
+    scorer has no parameter for are left out.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    own = dict(scorer.named_parameters())
+    chosen = own if weights is None else {name: weights[name] for name in own}
+    save_file(
+        {name: weight.detach().float().cpu().contiguous() for name, weight in chosen.items()},
+        folder / WEIGHTS,
+        metadata={"format": "pt"},
+    )
+    write_json(folder / CONFIG, scorer.config.model_dump())
+    write_text_atomically(folder / TOKENIZER, scorer.tokenizer.to_str(pretty=True))
+
+
+class Pictures:
+    """Pictures in memory, fitted to the scorer's square and rounded to bytes as if they had been saved so."""
+
+    def __init__(self, rows: pandas.DataFrame, pixels: dict[str, Tensor]) -> None:
+        self.rows = rows
+        """The pool's rows of these pictures without the column `png`; the index is the image id."""
+        self._pixels = pixels
+
+    def images(self, image_ids: Collection[str]) -> Tensor:
+        """float[N, 3, side, side] in 0..1, in this order."""
+        return torch.stack([self._pixels[one] for one in image_ids]).float() / 255
+
+    def prompts(self, image_ids: Collection[str]) -> list[str]:
+        """The prompt of each."""
+        return self.rows["prompt"].loc[list(image_ids)].tolist()
+
+
+def load_pictures(pools: Sequence[Path], image_ids: Collection[str], side: int) -> Pictures:
+    """The pictures with these ids out of the pools' shards, fitted to `side`; UserError when one is not there."""
+    wanted, pixels, kept = set(image_ids), {}, []
+    for frame in chain.from_iterable(map(read_shards, pools)):
+        frame = frame[frame["image_id"].isin(wanted)]
+        for name, png in zip(frame["image_id"], frame["png"], strict=True):
+            pixels[name] = _fitted(pixels_of(png), side)
+        kept.append(frame.drop(columns="png"))
+    missing = sorted(wanted - pixels.keys())
+    if missing:
+        raise UserError(
+            f"{' and '.join(map(str, pools))} lack {len(missing)} of {len(wanted)} images that were "
+            f"ranked, {missing[0]} for one: run `dvc repro`, so that pool and annotations belong together"
+        )
+    rows = pandas.concat(kept, ignore_index=True).drop_duplicates("image_id").set_index("image_id")
+    return Pictures(rows, pixels)
+
+
+def _fitted(pixels: numpy.ndarray, side: int) -> Tensor:
+    image = torch.from_numpy(numpy.array(pixels)).permute(2, 0, 1)
+    if image.shape[-2:] == (side, side):
+        return image.contiguous()
+    return fit_to_square(image[None].float(), side)[0].round().clamp(0, 255).to(torch.uint8)

@@ -16,8 +16,7 @@ from PIL import Image
 
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
-from stages.foundations.tables.image import IMAGE
-from stages.foundations.tables.table import parquet_errors_told, read_table, write_table
+from stages.foundations.tables import IMAGE, parquet_errors_told, read_table, write_table
 
 SHARD = "images-{:06d}.parquet"
 MOST_PIXELS = 1 << 26

@@ -17,8 +17,8 @@ from stages.engines.policies.policy_folders import DTYPES, load_policy, model_wi
 from stages.engines.policies.statistics import PolicyStatistics, policy_statistics
 from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.policies.varlen_attention import use_varlen_attention
-from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import DeepspeedTrainerParams, TorchTrainerParams
+from stages.engines.trainers.protocol import TrainedModel
 
 
 def language_model(
@@ -69,3 +69,27 @@ def _pair_cost(model: PreTrainedModel) -> float:
     config = model.config.get_text_config()
     head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return config.num_hidden_layers * config.num_attention_heads * head_size / model.num_parameters()
+
+
+class ReferencePolicy:
+    """The policy of a folder, as it was when the round began."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        self.device = device
+        self.model = model.to(device).eval().requires_grad_(False)
+
+    @classmethod
+    def from_folder(cls, folder: Path, dtype: str, device: torch.device) -> ReferencePolicy:
+        """The policy in `folder` on `device`, in what a trainer of this `dtype` computes in."""
+        model, _ = load_policy(folder, DTYPES[dtype])
+        use_varlen_attention(model, device, model.dtype)
+        return cls(model, device)
+
+    @torch.no_grad()
+    def logprobs(self, micro_batch: ResponseBatch) -> Tensor:
+        """Log-probs [responses, tokens] on the CPU, at the batch's temperature; 0 where its mask is 0."""
+        return policy_statistics(self.model, micro_batch.to(self.device)).logprobs.cpu()
+
+    def close(self) -> None:
+        """Frees the model."""
+        del self.model

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from stages.algorithms.policy_losses import exact_divergences
 from stages.algorithms.token_statistics import TokenStatistics, token_statistics
-from stages.algorithms.trust_region_masking import exact_divergences
 from stages.engines.policies.packing import ResponseBatch
 from stages.engines.policies.varlen_attention import uses_varlen_attention
 

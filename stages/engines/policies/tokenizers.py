@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import ChatPrompt, PlainPrompt, format_problem
+from stages.foundations.params import ChatPrompt, PlainPrompt, format_problem
 
 KNOWN_CLASSES: dict[tuple[str, str], type[PreTrainedTokenizerBase]] = {
     ("llama", "TokenizersBackend"): PreTrainedTokenizerFast,

@@ -7,15 +7,24 @@ Ray in here: `fleet.py` puts it into an actor.
 
 from __future__ import annotations
 
+import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Literal, Protocol
 
 from stages.engines.relays.published_weights import PublishedWeights, VersionGone
-from stages.engines.replicas.messages import ACTIVITIES, IDLE, Name, Orders, Report
-from stages.engines.replicas.probe import Probe, ProbeCheck, ProbeError
-from stages.engines.samplers.protocol import Decoding, Sampler, SamplingSettings
-from stages.engines.samplers.samples import Begun, Sample
+from stages.engines.samplers.protocol import (
+    Begun,
+    Decoding,
+    Load,
+    Sample,
+    Sampler,
+    SamplingSettings,
+    Trajectory,
+)
 
 
 class Replica:
@@ -171,3 +180,162 @@ class _Clock:
         """Seconds by activity, from zero again."""
         seconds, self._seconds = self._seconds, dict.fromkeys(ACTIVITIES, 0.0)
         return seconds
+
+
+class ReplicaActor:
+    """Becomes a Ray actor in `fleet.py`. The constructor only keeps its arguments: what fails in one has no class."""
+
+    def __init__(self, build: Callable[[], Sampler], run: str | None, version: int | None) -> None:
+        self._build, self._run, self._version = build, run, version
+
+    def start(self) -> tuple[str, int]:
+        """Builds the replica; the node's id and the process's."""
+        import ray
+
+        from stages.engines.relays.published_weights import weights_folder
+        from stages.observe.quick_imports import quick_imports
+
+        node = ray.get_runtime_context().get_node_id()
+        folder = None if self._run is None else weights_folder(self._run, node)
+        with quick_imports():  # torch and transformers, which every sampler loads
+            import stages.engines.policies.policy_folders  # noqa: F401
+
+        self._replica = Replica(self._build, folder, self._version)
+        return node, os.getpid()
+
+    def advance(self, orders: Orders) -> Report:
+        """See `Replica`."""
+        return self._replica.advance(orders)
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """See `Replica`."""
+        return self._replica.logprobs(prompts, responses)
+
+
+Name = Hashable
+"""Of a trajectory, the caller's own."""
+IDLE = Load(running=0, waiting=0, kv_tokens=0)
+ACTIVITIES = ("pull", "prefill", "decode", "orders", "idle")
+"""What a replica's time goes into. `prefill` is every step that begins a trajectory, with the token that it draws;
+`orders` is what lies between two calls while trajectories are in flight; `idle` is all without any."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What a replica is to do, in the order of the fields, before it goes on decoding."""
+
+    withdraw: tuple[Name, ...] = ()
+    """Trajectories to end before their time; names of ended ones are passed over."""
+    pull: int | Literal["newest"] | None = None
+    """Version of the weights to take. Only with nothing in flight: withdraw the rest first."""
+    under: int | None = None
+    """Version that what is begun must be drawn under, because part of it was; None begins under any."""
+    settings: SamplingSettings | None = None
+    """How to draw from now on; None leaves it. Changes only with nothing in flight."""
+    begin: Mapping[Name, Trajectory] = field(default_factory=dict)
+    """Equal prompts side by side."""
+    report_seconds: float = 1.0
+    """Longest time until the report."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What has happened in a replica since it last reported."""
+
+    version: int | None
+    """Of the weights in use; None until the first pull that its probe agreed with, and after one that it did not."""
+    ended: dict[Name, Sample] = field(default_factory=dict)
+    new_tokens: dict[Name, Begun] = field(default_factory=dict)
+    """Of what is in flight."""
+    withdrawn: dict[Name, Begun] = field(default_factory=dict)
+    """All tokens of what was withdrawn, and of what it was asked to begin and could not."""
+    load: Load = IDLE
+    decode_steps: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By activity; they add up to the time since the last report."""
+    pulled: int | None = None
+    """Version that was taken in by this call."""
+    pull_failed: str | None = None
+    """Why the version asked for was not taken."""
+    probe_gap: float | None = None
+    """Largest gap of a log-prob after a pull, between what the trainer published and what the replica computes."""
+    lateness: float | None = None
+    """Of a virtual sampler so far: seconds slept beyond plan over planned seconds. Others have none."""
+    started_at: float = 0.0
+    """Time of day (seconds since 1970) when this call began; `seconds` reach back to the end of the one before."""
+    ended_at: float = 0.0
+
+
+KEY = "probe"
+"""In the manifest's metadata."""
+SMALLEST_CHANGE = 1e-6
+"""Change of the published log-probs below which a replica that did not change at all is not suspicious."""
+
+
+class AnswersLogprobs(Protocol):
+    """The part of a sampler that the probe asks."""
+
+    def logprobs(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
+    ) -> list[list[float]]:
+        """See `stages.engines.samplers.protocol.Sampler`."""
+
+
+class ProbeError(RuntimeError):
+    """The replica does not hold the weights that were published."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fixed batch of responses and what the trainer says of them under one version."""
+
+    prompts: list[list[int]]
+    responses: list[list[int]]
+    logprobs: list[float]
+    """Of every response token, one response after another; JSON keeps floats exactly."""
+    max_logprob_gap: float | None
+    """Largest gap allowed; None only measures."""
+
+    def to_metadata(self) -> dict[str, Any]:
+        """For `PublishedWeights.publish`."""
+        return {KEY: asdict(self)}
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Probe | None:
+        """What `to_metadata` gave; None where the writer put no probe."""
+        return cls(**metadata[KEY]) if KEY in metadata else None
+
+
+class ProbeCheck:
+    """Asks the sampler after each pull and remembers what both sides said last."""
+
+    def __init__(self) -> None:
+        self._published: list[float] = []
+        self._answered: list[float] = []
+
+    def gap(self, probe: Probe, sampler: AnswersLogprobs) -> float:
+        """The largest gap of a token's log-prob; ProbeError when it is too large or the sampler stood still."""
+        answered = [value for row in sampler.logprobs(probe.prompts, probe.responses) for value in row]
+        gap = largest_gap(answered, probe.logprobs)
+        stood_still = bool(self._answered) and answered == self._answered
+        moved = largest_gap(probe.logprobs, self._published) if self._published else 0.0
+        if probe.max_logprob_gap is not None:
+            if not gap <= probe.max_logprob_gap:  # NaN is no agreement
+                raise ProbeError(
+                    f"a token's log-prob differs by {gap:.2e} between replica and trainer (allowed: "
+                    f"rl.weight_sync_check.max_logprob_gap {probe.max_logprob_gap:.0e})"
+                )
+            if stood_still and moved > SMALLEST_CHANGE:
+                raise ProbeError(f"the trainer's log-probs moved by {moved:.2e} and the replica's not at all")
+        self._published, self._answered = probe.logprobs, answered
+        return gap
+
+
+def largest_gap(first: Sequence[float], second: Sequence[float]) -> float:
+    """The largest absolute difference; NaN when there is one, infinity when there are not as many on both sides."""
+    if len(first) != len(second):
+        return math.inf
+    gaps = [abs(a - b) for a, b in zip(first, second, strict=True)]
+    return math.nan if any(map(math.isnan, gaps)) else max(gaps, default=0.0)

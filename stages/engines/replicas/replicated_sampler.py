@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
-from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.replicas.fleet import Died, Fleet, Reported, Started
-from stages.engines.replicas.messages import Name, Orders, Report
-from stages.engines.replicas.placement import gpus_each, spec_of
+from stages.engines.relays.relay import RelayChain
+from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, gpus_each, spec_of
+from stages.engines.replicas.replica import Name, Orders, Report
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import Decoding, SamplingSettings
-from stages.engines.samplers.samples import Sample, Trajectory
+from stages.engines.samplers.protocol import Decoding, Sample, SamplingSettings, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor

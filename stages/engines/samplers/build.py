@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from stages.engines.samplers.params import (
     Mismatch,
+    RayReplicas,
+    SamplerParams,
     TorchSamplerParams,
     VirtualSamplerParams,
     VllmSamplerParams,
@@ -14,6 +19,9 @@ from stages.engines.samplers.protocol import Sampler
 from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
 from stages.observe.quick_imports import quick_imports
+
+if TYPE_CHECKING:
+    from stages.engines.trainers.protocol import Ranks
 
 
 def build_sampler(
@@ -53,3 +61,62 @@ def build_sampler(
 def _refuse_mismatch(mismatch: Mismatch | None) -> None:
     if mismatch:
         raise ValueError("a mismatch is simulated in the built-in sampler: take sampler.kind torch")
+
+
+Item = TypeVar("Item")
+Drawn = TypeVar("Drawn")
+
+
+@dataclass(frozen=True)
+class DrawingShare:
+    """The part of the prompts that this rank draws. Who draws a response changes nothing about it: see `Trajectory`."""
+
+    ranks: Ranks
+    width: int = 1
+    """Ranks of one engine: neighbours, which all draw the same."""
+
+    @property
+    def is_told(self) -> bool:
+        """True on the first rank of each engine, whose part of `assemble` counts."""
+        return self.ranks.rank % self.width == 0
+
+    def of(self, items: Sequence[Item]) -> Sequence[Item]:
+        """This rank's part of them."""
+        return items[self.ranks.rank // self.width :: self.ranks.world_size // self.width]
+
+    def assemble(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
+        """What all ranks have drawn for their parts of so many prompts, in order; empty except on rank 0; collective.
+
+        One picklable thing for each prompt.
+        """
+        if self.ranks.world_size == 1:
+            return list(drawn)
+        parts = self.ranks.gather_to_first(drawn if self.is_told else None)[:: self.width]
+        return interleaved(parts, of_prompts) if parts else []
+
+    def everywhere(self, drawn: Sequence[Drawn], of_prompts: int) -> list[Drawn]:
+        """`assemble`, on every rank."""
+        return self.ranks.broadcast(self.assemble(drawn, of_prompts))
+
+
+def interleaved(parts: Sequence[Sequence[Drawn]], count: int) -> list[Drawn]:
+    """Element i of part p stands at i x parts + p."""
+    return [parts[place % len(parts)][place // len(parts)] for place in range(count)]
+
+
+def drawing_share(params: SamplerParams, ranks: Ranks) -> DrawingShare:
+    """The share of this rank; UserError where the ranks do not make whole engines, or engines are elsewhere."""
+    if ranks.world_size == 1:
+        return DrawingShare(ranks)
+    if isinstance(params.replicas, RayReplicas) and params.replicas.count > 1:
+        raise UserError(
+            f"{ranks.world_size} ranks draw with an engine each, and sampler.replicas.kind ray asks for others beside "
+            "them: leave sampler.replicas out, or start the stage as one process"
+        )
+    width = params.tensor_parallel if isinstance(params, VllmSamplerParams) else 1
+    if ranks.world_size % width:
+        raise UserError(
+            f"sampler.tensor_parallel {width} does not divide the {ranks.world_size} ranks: each engine is spread over "
+            "so many neighbouring ranks"
+        )
+    return DrawingShare(ranks, width)

@@ -11,7 +11,7 @@ query and a key as it is.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -157,3 +157,344 @@ def _fuse(layer: nn.Module, heads: int, kv_heads: int, head_size: int, epsilon: 
         query_norm=_Norm(attention.q_norm.weight[pairs], epsilon) if has_norms else None,
         key_norm=_Norm(attention.k_norm.weight[pairs], epsilon) if has_norms else None,
     )
+
+
+class PromptReading:
+    """Attention within prompts [prompts, width], padded on the right; keeps their keys and values by layer."""
+
+    def __init__(self, decoder: Decoder, prompts: int, width: int) -> None:
+        self.decoder, self.shape = decoder, (prompts, width)
+        self.turns = [factors[:width] for factors in decoder.turns(width)]
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `decoder.Attention`. Padding comes last, so nothing real looks at it."""
+        decoder = self.decoder
+        by_head = heads.view(*self.shape, *heads.shape[1:]).transpose(1, 2)
+        query, key, value = by_head.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
+        query, key = (_turned(part, factors) for part, factors in zip((query, key), self.turns, strict=True))
+        self.keys.append(key)
+        self.values.append(value.contiguous())
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=1.0, enable_gqa=decoder.heads != decoder.kv_heads
+        )
+        return mixed.transpose(1, 2).reshape(len(heads), -1)
+
+
+def _turned(part: Tensor, factors: Tensor) -> Tensor:
+    target = torch.empty(part.shape, device=part.device)
+    turn(part, factors, target)
+    return target
+
+
+def turn(part: Tensor, factors: Tensor, target: Tensor) -> None:
+    """Turns the pairs of `part` [..., head size] by the complex `factors` [..., head size / 2] into `target`."""
+    torch.mul(_as_complex(part), factors, out=_as_complex(target))
+
+
+def _as_complex(part: Tensor) -> Tensor:
+    return torch.view_as_complex(part.unflatten(-1, (-1, 2)))
+
+
+FIRST_COLUMNS = 16
+"""Columns of a response's cache at first; they double when they are full."""
+SMALL_PRODUCT = 400
+"""Below this many multiplications a matrix, torch's batched product takes a loop that is three times as slow."""
+OPEN_SHARE = 0.75
+"""Share of open places below which the cache is compacted."""
+SPARE_PLACES = 1.2
+"""Places for each open response that a compaction may leave, to keep groups wide."""
+
+
+class Layout:
+    """Where responses stand: as many as `counts` says of each prompt, in groups of one prompt and one width."""
+
+    def __init__(self, counts: Tensor) -> None:
+        self.width, groups_of_prompt = _narrowed(counts)
+        first_group = groups_of_prompt.cumsum(0) - groups_of_prompt
+        first_row = counts.cumsum(0) - counts
+        rank = torch.arange(int(counts.sum()), device=counts.device) - first_row.repeat_interleave(counts)
+        self.places = first_group.repeat_interleave(counts) * self.width + rank
+        """Of the responses, prompt by prompt."""
+        self.prompts = torch.arange(len(counts), device=counts.device).repeat_interleave(groups_of_prompt)
+        """The prompt of each group."""
+
+
+class KeyValueCache:
+    """Prompts and their responses' tokens so far, which end at one column. Row i of a step is place `places[i]`.
+
+    A response that is younger than the oldest one begins at a later column; the columns before it are masked.
+    """
+
+    def __init__(
+        self, decoder: Decoder, layout: Layout, lengths: Tensor, columns: int, first: Tensor
+    ) -> None:
+        """`lengths` are those of the prompts; `first` is the first column of each response, 0 to `columns`.
+
+        The caller sets keys and values: `prompt_keys` and `prompt_values` by layer [groups * key-value heads, prompt
+        columns, head size], `keys` and `values` [groups * key-value heads * width, `capacity`, head size].
+        """
+        self.decoder, device = decoder, decoder.device
+        self.queries_of_one = decoder.heads // decoder.kv_heads
+        products = decoder.head_size * self.queries_of_one
+        self.columns_at_least = min(-(-SMALL_PRODUCT // products), FIRST_COLUMNS)
+        self.groups, self.width, self.columns = len(layout.prompts), layout.width, columns
+        self.capacity = max(FIRST_COLUMNS, 2 * columns)
+        self.prompts, self.lengths = layout.prompts, lengths[layout.prompts]
+        self.longest = int(lengths.max())
+        is_padding = torch.arange(self.longest, device=device) >= self.lengths[:, None]
+        self.bias = _mask(is_padding).repeat_interleave(decoder.kv_heads, 0)[:, None]
+        self.first = torch.zeros(self.groups * self.width, dtype=torch.long, device=device)
+        self.first[layout.places] = first
+        self.is_ragged = bool((first > 0).any())
+        self._mask_columns()
+        self.prompt_keys: list[Tensor] = []
+        self.prompt_values: list[Tensor] = []
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self._stand(layout.places)
+
+    @classmethod
+    def of_reading(
+        cls,
+        reading: PromptReading,
+        lengths: Sequence[int],
+        read: Sequence[int],
+        counts: Sequence[int],
+        begun: Sequence[tuple[int, int]],
+    ) -> KeyValueCache:
+        """The cache of what was read.
+
+        By prompt: length, the row of the reading to take it from, and the number of its responses. By response: how
+        many tokens behind its prompt are its own, and the row of the reading that has them.
+        """
+        decoder, device = reading.decoder, reading.decoder.device
+        layout = Layout(torch.tensor(counts, device=device))
+        own, rows = torch.tensor(begun, device=device).unbind(1)
+        columns = max(tokens for tokens, _ in begun)
+        cache = cls(decoder, layout, torch.tensor(lengths, device=device), columns, columns - own)
+        source = torch.tensor(read, device=device)[layout.prompts]
+        is_same = reading.shape == (cache.groups, cache.longest) and source.tolist() == list(
+            range(cache.groups)
+        )
+        # A column of the cache in the reading: those before a response's first are masked, whatever they hold.
+        group = layout.places // layout.width
+        at = cache.lengths[group][:, None] + torch.arange(columns, device=device) - (columns - own)[:, None]
+        for prompt_parts, parts, read_parts in (
+            (cache.prompt_keys, cache.keys, reading.keys),
+            (cache.prompt_values, cache.values, reading.values),
+        ):
+            for part in read_parts:
+                prompt_parts.append((part if is_same else part[source, :, : cache.longest]).flatten(0, 1))
+                shape = (cache.groups, layout.width, decoder.kv_heads, cache.capacity, decoder.head_size)
+                whole = torch.zeros(shape[0], shape[2], shape[1], *shape[3:], device=device)
+                if columns:
+                    taken = part[rows].gather(
+                        2, at.clamp(0)[:, None, :, None].expand(-1, part.shape[1], -1, part.shape[3])
+                    )
+                    whole.transpose(1, 2)[group, layout.places % layout.width, :, :columns] = taken
+                parts.append(whole.flatten(0, 2))
+        return cache
+
+    @classmethod
+    def joined(cls, caches: Sequence[KeyValueCache]) -> KeyValueCache:
+        """One cache of the open responses of all, in order; takes the others' memory.
+
+        Groups are as wide as they can be without many empty places, and columns that nothing open needs are left out.
+        """
+        kept = [_Kept(cache) for cache in caches]
+        counts = torch.cat([one.counts for one in kept])
+        layout, columns = Layout(counts), max(one.columns for one in kept)
+        first = torch.cat([one.first + (columns - one.columns) for one in kept])
+        joined = cls(caches[0].decoder, layout, torch.cat([one.lengths for one in kept]), columns, first)
+        kv_heads, size, device = joined.decoder.kv_heads, joined.decoder.head_size, counts.device
+        head = torch.arange(kv_heads, device=device)
+        pieces: list[tuple[Tensor, Tensor, slice, slice]] = []
+        prompt = row = 0
+        for one in kept:
+            groups = (layout.prompts >= prompt) & (layout.prompts < prompt + len(one.counts))
+            first_group, own = int(groups.int().argmax()), int(groups.sum())
+            group = one.groups[layout.prompts[groups] - prompt]
+            of_prompts = (group[:, None] * kv_heads + head).flatten()
+            heads = slice(first_group * kv_heads, (first_group + own) * kv_heads)
+            places = layout.places[row : row + len(one.first)] - first_group * layout.width
+            of_rows = torch.zeros(own * kv_heads * layout.width, dtype=torch.long, device=device)
+            of_rows[_heads(places, layout.width, kv_heads)] = _heads(
+                one.cache.places, one.cache.width, kv_heads
+            )
+            pieces.append(
+                (of_prompts, of_rows, heads, slice(heads.start * layout.width, heads.stop * layout.width))
+            )
+            prompt, row = prompt + len(one.counts), row + len(one.first)
+        taken = torch.empty(0, device=device)
+        for name in ("keys", "values"):
+            for layer in range(len(getattr(caches[0], name))):
+                of_prompts = torch.empty(joined.groups * kv_heads, joined.longest, size, device=device)
+                of_rows = torch.empty(len(of_prompts) * joined.width, joined.capacity, size, device=device)
+                # Zeros where a step may read what nobody has written: anything else could be NaN.
+                of_rows[:, columns : joined.columns_at_least] = 0
+                for one, (prompt_source, row_source, heads, rows) in zip(kept, pieces, strict=True):
+                    old_prompts, old_rows = getattr(one.cache, f"prompt_{name}"), getattr(one.cache, name)
+                    longest, start = min(joined.longest, one.cache.longest), columns - one.columns
+                    _take(old_prompts[layer][:, :longest], prompt_source, of_prompts[heads, :longest])
+                    of_prompts[heads, longest:] = 0
+                    _take(
+                        old_rows[layer][:, one.skipped : one.cache.columns],
+                        row_source,
+                        of_rows[rows, start:columns],
+                    )
+                    of_rows[rows, :start] = 0
+                    old_prompts[layer] = old_rows[layer] = taken
+                getattr(joined, f"prompt_{name}").append(of_prompts)
+                getattr(joined, name).append(of_rows)
+        return joined
+
+    def __len__(self) -> int:
+        """Open responses."""
+        return len(self.places)
+
+    @property
+    def cells(self) -> int:
+        """Keys that a step looks at, for each layer and key-value head."""
+        return self.groups * (self.longest + self.width * self.columns)
+
+    @staticmethod
+    def cells_joined(caches: Sequence[KeyValueCache]) -> int:
+        """About the `cells` of these caches if they were one."""
+        longest, columns = (max(getattr(one, name) for one in caches) for name in ("longest", "columns"))
+        return sum(one.groups for one in caches) * longest + sum(map(len, caches)) * columns
+
+    @property
+    def is_sparse(self) -> bool:
+        """True when it is time to close the ranks: `joined([cache])`."""
+        return len(self.places) < OPEN_SHARE * self.groups * self.width
+
+    def _stand(self, places: Tensor) -> None:
+        """The open places, in the order of the rows of a step."""
+        self.places = places
+        self.is_full = len(places) == self.groups * self.width
+        if self.is_full:
+            return
+        self.row_of_place = torch.zeros(self.groups * self.width, dtype=torch.long, device=places.device)
+        self.row_of_place[places] = torch.arange(len(places), device=places.device)
+        self.heads_of_row = _heads(places, self.width, self.decoder.kv_heads)
+
+    def _mask_columns(self) -> None:
+        """Scores are -inf on the columns before a response's first: [places * key-value heads, 1, capacity]."""
+        self.response_bias: Tensor | None = None
+        if self.is_ragged:
+            is_before = torch.arange(self.capacity, device=self.first.device) < self.first[:, None]
+            by_group = _mask(is_before).view(self.groups, 1, self.width, -1)
+            self.response_bias = by_group.expand(-1, self.decoder.kv_heads, -1, -1).reshape(
+                -1, 1, self.capacity
+            )
+
+    def keep(self, rows: Tensor) -> None:
+        """Only these rows of the last step go on, in this order (ascending)."""
+        self._stand(self.places[rows])
+
+    def _grow(self) -> None:
+        self.capacity *= 2
+        self._mask_columns()
+        for parts in (self.keys, self.values):
+            for layer, part in enumerate(parts):
+                parts[layer] = part.new_empty(len(part), self.capacity, part.shape[2])
+                parts[layer][:, : self.columns] = part
+
+    def add_column(self) -> None:
+        """Makes room for one more token of each response."""
+        if self.columns == self.capacity:
+            self._grow()
+        position = (self.lengths + self.columns)[:, None]
+        if self.is_ragged:
+            position = position - self.first.view(self.groups, -1)
+        turns = self.decoder.turns(self.longest + self.columns + 1)
+        self.turn_query, self.turn_key = (factors[position][:, None] for factors in turns)
+        self.columns += 1
+        self.used = max(self.columns, self.columns_at_least)
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `decoder.Attention`; writes keys and values of the rows into the newest column."""
+        decoder, width, newest = self.decoder, self.width, self.columns - 1
+        if not self.is_full:
+            heads = heads.index_select(0, self.row_of_place)
+        by_place = heads.view(self.groups, width, -1, decoder.head_size).transpose(1, 2)
+        query, key, value = by_place.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
+        shape = (self.groups, decoder.kv_heads, width, -1, decoder.head_size)
+        keys, values = self.keys[layer].view(shape), self.values[layer].view(shape)
+        turn(key, self.turn_key, keys[:, :, :, newest])
+        values[:, :, :, newest] = value
+        grouped = torch.empty((*shape[:3], self.queries_of_one, shape[4]), device=heads.device)
+        turn(query.unflatten(1, (decoder.kv_heads, -1)), self.turn_query[:, None], grouped.transpose(2, 3))
+        mixed = self._mix(layer, grouped)
+        if self.is_full:
+            return mixed.transpose(1, 2).reshape(len(self.places), -1)
+        return mixed.view(-1, self.queries_of_one * decoder.head_size)[self.heads_of_row].flatten(1)
+
+    def _mix(self, layer: int, query: Tensor) -> Tensor:
+        """Mixed values of `query` [groups, key-value heads, width, queries of one, head size], in its shape."""
+        groups, kv_heads, width, queries, size = query.shape
+        key, value = self.keys[layer][:, : self.used], self.values[layer][:, : self.used]
+        columns = self.bias.shape[-1]
+        of_prompt = torch.baddbmm(
+            self.bias,
+            query.view(groups * kv_heads, width * queries, size),
+            self.prompt_keys[layer].transpose(1, 2),
+        )
+        of_response = query.view(-1, queries, size)
+        if self.response_bias is None:
+            of_response = torch.bmm(of_response, key.transpose(1, 2))
+        else:
+            bias = self.response_bias[:, :, : self.used]
+            of_response = torch.baddbmm(bias, of_response, key.transpose(1, 2))
+        if self.used > self.columns:
+            of_response[:, :, self.columns :] = -torch.inf
+        scores = torch.cat((of_prompt, of_response.view(groups * kv_heads, width * queries, -1)), dim=-1)
+        weights = scores.softmax(-1)
+        mixed = torch.bmm(weights[:, :, :columns], self.prompt_values[layer]).view(-1, queries, size)
+        mixed.baddbmm_(weights.view(-1, queries, columns + self.used)[:, :, columns:], value)
+        return mixed.view(query.shape)
+
+
+class _Kept:
+    """What is open in a cache, by prompt that is still needed and by row."""
+
+    def __init__(self, cache: KeyValueCache) -> None:
+        self.cache = cache
+        group = cache.places // cache.width
+        _, self.counts = cache.prompts[group].unique_consecutive(return_counts=True)
+        self.groups = group[self.counts.cumsum(0) - self.counts]
+        """One that holds the prompt, by prompt."""
+        self.lengths = cache.lengths[self.groups]
+        first = cache.first[cache.places]
+        self.skipped = int(first.min())
+        """Columns that nothing open needs."""
+        self.first, self.columns = first - self.skipped, cache.columns - self.skipped
+
+
+def _take(source: Tensor, rows: Tensor, target: Tensor) -> None:
+    """`target` becomes `source[rows]`, without a copy in between: half the time."""
+    torch.index_select(source, 0, rows, out=target)
+
+
+def _mask(is_masked: Tensor) -> Tensor:
+    """0, and -inf where it is True."""
+    return torch.zeros(is_masked.shape, device=is_masked.device).masked_fill_(is_masked, -torch.inf)
+
+
+def _heads(places: Tensor, width: int, kv_heads: int) -> Tensor:
+    """Index [places, key-value heads] into what is laid out as [groups, key-value heads, width]."""
+    group, slot = places // width, places % width
+    heads = torch.arange(kv_heads, device=places.device)
+    return (group[:, None] * kv_heads + heads) * width + slot[:, None]
+
+
+def _narrowed(counts: Tensor) -> tuple[int, Tensor]:
+    """Width of groups for prompts with so many open responses each, and the number of groups of each prompt."""
+    width, total = int(counts.max()), int(counts.sum())
+    while True:
+        groups = -(-counts // width)
+        if width == 1 or width * int(groups.sum()) <= SPARE_PLACES * total:
+            return width, groups
+        width = -(-width // 2)

@@ -6,10 +6,14 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from stages.engines.samplers.samples import Begun, Sample, Trajectory
-
-if TYPE_CHECKING:  # the hub of the asynchronous loop knows samplers, and has no torch
+if TYPE_CHECKING:
     from torch import Tensor
+from enum import StrEnum
+
+import numpy
+
+from stages.foundations.seeds import derive_seed
+from stages.observe.progress import progress
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,33 @@ class SamplingSettings:
     log(p / largest p) >= this, at most 0, are kept; None keeps all. Greedy responses are not pruned."""
     keeps_distributions: bool = False
     """True gives `FullSample`s: vocabulary times 4 bytes for each token."""
+
+
+class StopReason(StrEnum):
+    """Why a response ended."""
+
+    END_OF_SEQUENCE = "end_of_sequence"
+    """The policy sampled its end-of-sequence token, which is the last of `token_ids`."""
+    MAX_TOKENS = "max_tokens"
+    """The limit on response tokens cut it off: the response is truncated."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sampled response."""
+
+    token_ids: list[int]
+    """The response's tokens, the end-of-sequence token included when it was sampled."""
+    logprobs: list[float]
+    """Log-probability of each token under the distribution that it was sampled from."""
+    stop_reason: StopReason
+    policy_version: int
+    """Version of the weights that drew it."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """True when the token limit ended the response."""
+        return self.stop_reason is StopReason.MAX_TOKENS
 
 
 @dataclass(frozen=True)
@@ -140,3 +171,74 @@ class Sampler(Protocol):
 
     def close(self) -> None:
         """Frees memory and ends every process that the sampler started."""
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The tokens that a trajectory has so far; `token_ids` and `logprobs` are as in `Sample`."""
+
+    token_ids: Sequence[int] = ()
+    logprobs: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A response that is still to be drawn: its prompt, and where its random numbers come from.
+
+    The random number at a position is a function of the seed and the position alone, so the same trajectory is drawn
+    whatever is drawn beside it, and wherever and whenever that happens.
+    """
+
+    prompt: Sequence[int]
+    """Token ids, at least one."""
+    seed: int
+    """63 bits, from `derive_seed` of all that tells this trajectory from others."""
+    begun: Begun = Begun()
+    """What another sampler with the same weights has drawn of it: sampling goes on behind it, under the same limit."""
+
+
+def sample_trajectories(
+    sampler: Sampler, trajectories: Sequence[Trajectory], settings: SamplingSettings, label: str = ""
+) -> list[Sample]:
+    """The sample of each trajectory, in their order. A non-empty `label` shows progress."""
+    ended = sampler.stream(trajectories, settings)
+    if label:
+        ended = progress(ended, len(trajectories), label, "responses")
+    samples = dict(ended)
+    return [samples[index] for index in range(len(trajectories))]
+
+
+def sample_prompts(
+    sampler: Sampler,
+    prompts: Sequence[Sequence[int]],
+    names: Sequence[str],
+    count: int,
+    settings: SamplingSettings,
+    *seed_parts: int | str,
+    label: str = "",
+) -> list[list[Sample]]:
+    """`count` samples of each prompt, by prompt.
+
+    A sample's random numbers come from `seed_parts`, the prompt's name and the sample's number: not from what else is
+    asked for in the same call.
+    """
+    trajectories = [
+        Trajectory(prompt, derive_seed(*seed_parts, name, number))
+        for prompt, name in zip(prompts, names, strict=True)
+        for number in range(count)
+    ]
+    samples = sample_trajectories(sampler, trajectories, settings, label)
+    return [samples[start : start + count] for start in range(0, len(samples), count)]
+
+
+GOLDEN_GAMMA = numpy.uint64(0x9E3779B97F4A7C15)
+FIRST_FACTOR, SECOND_FACTOR = numpy.uint64(0xBF58476D1CE4E5B9), numpy.uint64(0x94D049BB133111EB)
+
+
+def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
+    """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast."""
+    bits = seeds + (positions.astype(numpy.uint64) + numpy.uint64(1)) * GOLDEN_GAMMA
+    bits = (bits ^ (bits >> numpy.uint64(30))) * FIRST_FACTOR
+    bits = (bits ^ (bits >> numpy.uint64(27))) * SECOND_FACTOR
+    bits ^= bits >> numpy.uint64(31)
+    return (bits >> numpy.uint64(11)).astype(numpy.float64) * 2.0**-53

@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
+import numpy
 import torch
 from torch import Tensor
 
-from stages.engines.samplers.decoder import Decoder
-from stages.engines.samplers.kv_cache import KeyValueCache
-from stages.engines.samplers.prompt_reading import PromptReading
-from stages.engines.samplers.protocol import FullSample, Load, SamplingSettings, check_begun
-from stages.engines.samplers.random_numbers import RandomNumbers
-from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
-from stages.engines.samplers.token_sampling import distribution, draw
+from stages.algorithms.token_statistics import safe_vocabulary
+from stages.engines.samplers.decoder import Decoder, KeyValueCache, PromptReading
+from stages.engines.samplers.protocol import (
+    Begun,
+    FullSample,
+    Load,
+    Sample,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    check_begun,
+    uniform,
+)
 
 REFILL_SHARE = {"cpu": 0.5, "cuda": 0.125}
 """Share of the places that is free before those who wait are let in, if more wait than there is room for. Each time
@@ -305,3 +312,98 @@ def _similar(runs: Sequence[_Run]) -> list[list[_Run]]:
             padding = 0
         pieces[-1].append(run)
     return pieces
+
+
+def draw(logits: Tensor, settings: SamplingSettings, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """One token per row of `logits` [sequences, vocab] and its log-prob in the distribution drawn from.
+
+    `uniform` [sequences, 1] are float64 numbers in [0, 1), one a row: drawing inverts the distribution function, summed
+    in float64 over the vocabulary, and a token of probability 0 is never drawn. Greedy (temperature 0) needs none and
+    reports the log-prob at temperature 1. Logits that are not finite numbers give log-probs that are not.
+    """
+    if settings.temperature == 0:
+        logprobs = torch.log_softmax(logits, dim=-1)
+        token = logprobs.argmax(dim=-1)
+        return token, logprobs.gather(-1, token[:, None])[:, 0]
+    cut, highest, mass = _cut_and_mass(logits, settings)
+    total = mass[:, -1:]
+    # The first token whose sum exceeds the target: below `total` there is one, and its own mass is not zero.
+    target = torch.minimum(uniform * total, total.nextafter(torch.zeros_like(total)))
+    token = torch.searchsorted(mass, target, right=True).clamp_(
+        max=logits.shape[-1] - 1
+    )  # NaN is in no order
+    logprob = cut.gather(-1, token) - highest - total.log().float()
+    return token[:, 0], logprob[:, 0]
+
+
+def distribution(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """Log-probs [sequences, vocab] of the distribution that `draw` draws from; -inf outside its cuts.
+
+    To the bit what `draw` reports of the token it drew.
+    """
+    if settings.temperature == 0:
+        return torch.log_softmax(logits, dim=-1)
+    cut, highest, mass = _cut_and_mass(logits, settings)
+    return cut - highest - mass[:, -1:].log().float()
+
+
+def _cut_and_mass(logits: Tensor, settings: SamplingSettings) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits after temperature and cuts, the highest of each row, and the sums of exp(cut - highest) in float64."""
+    cut = _cut(logits / settings.temperature if settings.temperature != 1 else logits, settings)
+    highest = cut.amax(dim=-1, keepdim=True)
+    return cut, highest, (cut - highest).exp_().cumsum(dim=-1, dtype=torch.float64)
+
+
+def _cut(logits: Tensor, settings: SamplingSettings) -> Tensor:
+    """-inf on tokens outside the safe vocabulary, the `top_k` most probable, and the smallest set with `top_p` mass.
+
+    In this order, each over what the one before has kept.
+    """
+    if settings.log_threshold is not None:
+        logits = logits.masked_fill(~safe_vocabulary(logits, settings.log_threshold), -torch.inf)
+    if settings.top_k and settings.top_k < logits.shape[-1]:
+        smallest = logits.topk(settings.top_k, dim=-1).values[:, -1:]
+        logits = logits.masked_fill(logits < smallest, -torch.inf)
+    if settings.top_p < 1:
+        ordered, places = logits.sort(dim=-1, descending=True)
+        mass_before = ordered.softmax(dim=-1).cumsum(dim=-1) - ordered.softmax(dim=-1)
+        outside = (mass_before >= settings.top_p).scatter(-1, places, mass_before >= settings.top_p)
+        logits = logits.masked_fill(outside, -torch.inf)
+    return logits
+
+
+POSITIONS_AT_ONCE = 64
+"""Positions computed together: one copy to the device for as many steps, and 512 bytes a row."""
+
+
+class RandomNumbers:
+    """Uniform numbers in [0, 1) for places; each place has a seed and a position of its own."""
+
+    def __init__(self, places: int, device: torch.device) -> None:
+        self._device = device
+        self._seeds = numpy.zeros(places, dtype=numpy.uint64)
+        self._ahead = numpy.zeros(places, dtype=numpy.int64)
+        """Position of a place minus the steps taken: all places go on together."""
+        self._steps = self._first = 0
+        self._block = torch.zeros(places, POSITIONS_AT_ONCE, dtype=torch.float64, device=device)
+
+    def begin(self, places: Sequence[int], seeds: Sequence[int], positions: Sequence[int]) -> None:
+        """From the next step on these places draw for these seeds, from these positions on."""
+        places = numpy.array(places)
+        self._seeds[places] = numpy.array(seeds, dtype=numpy.uint64)
+        self._ahead[places] = numpy.array(positions) - self._steps
+        self._block[torch.from_numpy(places).to(self._device)] = self._numbers(places)
+
+    def step(self, places: Tensor) -> Tensor:
+        """The numbers of `places` (indices) at their positions: (places, 1), float64; every place goes on by one."""
+        if self._steps == self._first + POSITIONS_AT_ONCE:
+            self._first = self._steps
+            self._block = self._numbers(numpy.arange(len(self._seeds)))
+        numbers = self._block[places, self._steps - self._first, None]
+        self._steps += 1
+        return numbers
+
+    def _numbers(self, places: numpy.ndarray) -> Tensor:
+        """Of the steps of the block; those before a place was begun are not asked for."""
+        positions = self._ahead[places, None] + self._first + numpy.arange(POSITIONS_AT_ONCE)
+        return torch.from_numpy(uniform(self._seeds[places, None], positions)).to(self._device)

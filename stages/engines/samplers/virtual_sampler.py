@@ -24,9 +24,16 @@ from typing import TYPE_CHECKING
 import numpy
 
 from stages.engines.samplers.params import VirtualLengths, VirtualSamplerParams
-from stages.engines.samplers.protocol import Load, SamplingSettings, check_begun
-from stages.engines.samplers.samples import Begun, Sample, StopReason, Trajectory
-from stages.engines.samplers.uniform_numbers import uniform
+from stages.engines.samplers.protocol import (
+    Begun,
+    Load,
+    Sample,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    check_begun,
+    uniform,
+)
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
 

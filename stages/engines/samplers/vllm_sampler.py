@@ -35,22 +35,28 @@ from torch import Tensor
 from stages.engines.devices import pick_device
 from stages.engines.policies.forward_probe import Reference, check_engine_forward
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Sample, Trajectory
-from stages.engines.samplers.vllm_decoding import VllmDecoding, first_logprobs
-from stages.engines.samplers.vllm_policies import (
-    check_policy,
-    position_limit,
-    transformers_reference,
-    vocabulary_size,
-    weight_names,
-)
+from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
-from stages.foundations.environment_variables import variables_set
 from stages.foundations.errors import UserError
+from stages.foundations.machine import variables_set
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from stages.engines.samplers.protocol import Begun, FullSample, Load, StopReason, check_begun
+from stages.foundations.seeds import derive_seed
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, SamplingParams
+import psutil
+
+from stages.engines.policies.forward_probe import reference_of
+from stages.engines.policies.policy_folders import load_model
+from stages.engines.policies.tokenizers import load_tokenizer
+from stages.observe.progress import say
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would pin the trainer's threads too
@@ -361,3 +367,235 @@ def _write_shard(save_file: Any, shard: dict[str, Tensor], folder: Path, number:
     path = folder / f"{number:05d}.safetensors"
     save_file(shard, path)
     return path
+
+
+@dataclass
+class _Request:
+    """A trajectory in the engine."""
+
+    name: Hashable
+    trajectory: Trajectory
+    output: CompletionOutput | None = None
+    """All that was drawn here, as of the last step."""
+    told: int = 0
+    """Tokens drawn here that `new_tokens` has told of."""
+
+    def drawn(self) -> Begun:
+        """What was drawn here."""
+        if self.output is None:
+            return Begun()
+        return Begun(list(self.output.token_ids), first_logprobs(self.output.logprobs))
+
+    def whole(self) -> Begun:
+        """What was begun elsewhere, then what was drawn here."""
+        begun, drawn = self.trajectory.begun, self.drawn()
+        return Begun([*begun.token_ids, *drawn.token_ids], [*begun.logprobs, *drawn.logprobs])
+
+
+class VllmDecoding:
+    """See `stages.engines.samplers.protocol.Decoding`.
+
+    A trajectory that was begun elsewhere goes on with a seed of its own, derived from its seed and the position: vLLM's
+    generators cannot be put at a position. So its tokens are reproducible, but not those of an unbroken drawing.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        numbers: Iterator[int],
+        settings: SamplingSettings,
+        end_token: int,
+        vocabulary: int,
+        policy_version: int,
+        check_lengths: Callable[[Sequence[Sequence[int]], int], None],
+        tells: bool,
+    ) -> None:
+        """`numbers` name requests; without `tells` only ended samples can be asked for, which costs less a step."""
+        self._engine, self._numbers, self._settings = engine, numbers, settings
+        self._end_token, self._vocabulary, self._policy_version = end_token, vocabulary, policy_version
+        self._check_lengths, self._tells = check_lengths, tells
+        self._requests: dict[str, _Request] = {}
+        self._ids: dict[Hashable, str] = {}
+
+    def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
+        """See the protocol."""
+        check_begun(trajectories, self._ids, self._settings)
+        limit = self._settings.max_response_tokens
+        self._check_lengths([one.prompt for one in trajectories.values()], limit)
+        for name, one in trajectories.items():
+            request_id = str(next(self._numbers))
+            begun = one.begun.token_ids
+            seed = derive_seed(one.seed, len(begun)) if begun else one.seed
+            asked = self._sampling_params(seed, limit - len(begun))
+            self._engine.add_request(request_id, {"prompt_token_ids": [*one.prompt, *begun]}, asked)
+            self._requests[request_id] = _Request(name, one)
+            self._ids[name] = request_id
+
+    def _sampling_params(self, seed: int, max_tokens: int) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.exceptions import VLLMValidationError
+        from vllm.sampling_params import RequestOutputKind
+
+        settings = self._settings
+        try:
+            return SamplingParams(
+                temperature=settings.temperature,
+                top_p=settings.top_p,
+                top_k=settings.top_k,
+                # The safe vocabulary is the min-p rule: p >= e^log_threshold times the largest p.
+                min_p=0.0 if settings.log_threshold is None else math.exp(settings.log_threshold),
+                max_tokens=max_tokens,
+                seed=seed,
+                stop_token_ids=[self._end_token],
+                ignore_eos=True,
+                logprobs=self._vocabulary if settings.keeps_distributions else 0,
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.CUMULATIVE if self._tells else RequestOutputKind.FINAL_ONLY,
+            )
+        except (ValueError, VLLMValidationError) as error:
+            raise UserError(f"vLLM refuses the sampling settings: {error}") from error
+
+    @property
+    def is_idle(self) -> bool:
+        """See the protocol."""
+        return not self._requests
+
+    @property
+    def load(self) -> Load:
+        """See the protocol; a sequence counts as running from its first token on."""
+        running = [one for one in self._requests.values() if one.output is not None]
+        tokens = sum(
+            len(one.trajectory.prompt) + len(one.trajectory.begun.token_ids) + len(one.output.token_ids)
+            for one in running
+        )
+        return Load(len(running), len(self._requests) - len(running), tokens)
+
+    def step(self) -> dict[Hashable, Sample]:
+        """See the protocol. A sequence may get no token where memory is short: vLLM then lets it wait."""
+        ended: dict[Hashable, Sample] = {}
+        if self.is_idle:
+            return ended
+        for output in self._engine.step():
+            request = self._requests.get(output.request_id)
+            if request is None:  # withdrawn while its step was on its way
+                continue
+            (request.output,) = output.outputs
+            if output.finished:
+                del self._requests[output.request_id], self._ids[request.name]
+                ended[request.name] = self._sample(request)
+        return ended
+
+    def _sample(self, request: _Request) -> Sample:
+        whole = request.whole()
+        is_ended = whole.token_ids[-1] == self._end_token
+        reason = StopReason.END_OF_SEQUENCE if is_ended else StopReason.MAX_TOKENS
+        sample = Sample(whole.token_ids, whole.logprobs, reason, self._policy_version)
+        if not self._settings.keeps_distributions:
+            return sample
+        rows = _all_logprobs(request.output.logprobs, self._vocabulary)
+        return FullSample(**vars(sample), distributions=rows)
+
+    def new_tokens(self) -> dict[Hashable, Begun]:
+        """See the protocol; those that have got none are left out."""
+        found: dict[Hashable, Begun] = {}
+        for request in self._requests.values():
+            drawn, told = request.drawn(), request.told
+            request.told = len(drawn.token_ids)
+            if told < request.told:
+                found[request.name] = Begun(drawn.token_ids[told:], drawn.logprobs[told:])
+        return found
+
+    def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
+        """See the protocol."""
+        ids = [self._ids.pop(name) for name in names if name in self._ids]
+        self._engine.abort_request(ids)
+        gone = [self._requests.pop(request_id) for request_id in ids]
+        return {request.name: request.whole() for request in gone}
+
+    def close(self) -> None:
+        """See the protocol."""
+        self.withdraw(list(self._ids))
+
+
+def first_logprobs(flat: Any) -> list[float]:
+    """The log-prob of the token itself at each position; the most probable one may stand behind it."""
+    places = zip(flat.start_indices, flat.end_indices, strict=True)
+    return [flat.logprobs[start] for start, end in places if end > start]
+
+
+def _all_logprobs(flat: Any, vocabulary: int) -> Tensor:
+    """Log-probs [positions, vocabulary]; the sampled token, which stands first, stands there twice with one value."""
+    rows = torch.full((len(flat.start_indices), vocabulary), -torch.inf)
+    for row, start, end in zip(rows, flat.start_indices, flat.end_indices, strict=True):
+        row[torch.tensor(flat.token_ids[start:end])] = torch.tensor(flat.logprobs[start:end])
+    return rows
+
+
+def _config(policy_folder: Path) -> Any:
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(policy_folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{policy_folder} is not a policy ({error}): run `dvc repro base` to make one"
+        ) from error
+    return config.get_text_config()
+
+
+def position_limit(policy_folder: Path) -> int:
+    """Positions that the policy's config allows."""
+    return _config(policy_folder).max_position_embeddings
+
+
+def vocabulary_size(policy_folder: Path) -> int:
+    """Tokens that the policy gives a probability to."""
+    return _config(policy_folder).vocab_size
+
+
+def check_policy(policy_folder: Path, max_model_tokens: int) -> int:
+    """The end-of-sequence token; UserError when tokenizer, config and `sampler.max_model_tokens` do not fit."""
+    config, tokenizer = _config(policy_folder), load_tokenizer(policy_folder)
+    if len(tokenizer) > config.vocab_size:
+        raise UserError(
+            f"the tokenizer of {policy_folder} has {len(tokenizer)} tokens but the model embeds "
+            f"{config.vocab_size}: take the tokenizer that belongs to the model, or resize the embeddings"
+        )
+    if max_model_tokens > config.max_position_embeddings:
+        raise UserError(
+            f"sampler.max_model_tokens = {max_model_tokens}, but the policy {policy_folder} has "
+            f"{config.max_position_embeddings} positions: lower it to that"
+        )
+    if not weight_names(policy_folder):
+        raise UserError(
+            f"{policy_folder} holds no safetensors weights: run `dvc repro base` to make a policy"
+        )
+    return tokenizer.eos_token_id
+
+
+def transformers_reference(policy_folder: Path, device: torch.device, most_tokens: int) -> Reference | None:
+    """What vLLM's log-probs are compared with. UserError for weights that do not fit the architecture, or are not
+    finite.
+
+    None, and a line, where the weights in float32 would fill more than half of the free memory.
+    """
+    stored = sum(path.stat().st_size for path in policy_folder.glob("*.safetensors"))
+    if 2 * stored > psutil.virtual_memory().available / 2:  # stored with at least two bytes a number
+        say(
+            f"{policy_folder} is too large for this machine's memory to compare vLLM's log-probs with transformers'"
+        )
+        return None
+    model = load_model(policy_folder, torch.float32)
+    return reference_of(model, policy_folder, device, "vLLM", most_tokens)
+
+
+def weight_names(policy_folder: Path) -> set[str]:
+    """Names of the weights in the policy's files."""
+    from safetensors import safe_open
+
+    names: set[str] = set()
+    for path in sorted(policy_folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as tensors:
+            names.update(tensors.keys())
+    return names

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from stages.engines.trainers.model import TrainedModel
 from stages.engines.trainers.params import AdamwParams, DeepspeedTrainerParams, MuonParams, TorchTrainerParams
-from stages.engines.trainers.protocol import Trainer
+from stages.engines.trainers.protocol import TrainedModel, Trainer
 from stages.foundations.params import chosen
 from stages.observe.quick_imports import quick_imports
 

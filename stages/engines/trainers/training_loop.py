@@ -7,6 +7,7 @@ keeps besides, such as its best weights, lies inside the checkpoint: no crash ca
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,7 +17,6 @@ from typing import Protocol
 
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import Trainer, replace_folder_together
-from stages.engines.trainers.schedules import warmup_then_cosine
 from stages.foundations.files import write_json
 from stages.observe.progress import progress, say
 from stages.observe.tracking import Run
@@ -159,3 +159,11 @@ def _resume(
     if kept is not None:
         kept.load(folder)
     return step, json.loads((folder / "curve.json").read_text(encoding="utf-8")), folder
+
+
+def warmup_then_cosine(step: int, steps: int, warmup_steps: int, final_fraction: float) -> float:
+    """Share of the peak learning rate at `step` (from 0): linear warm-up, then a cosine to the final fraction."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progressed = (step - warmup_steps) / max(1, steps - 1 - warmup_steps)
+    return final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * min(1.0, progressed)))

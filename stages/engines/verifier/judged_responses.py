@@ -14,20 +14,16 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.pieces import are_whole, seal
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.replicas.build import build_sampler
+from stages.engines.samplers.build import drawing_share
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.sampling import sample_prompts
-from stages.engines.samplers.shares import drawing_share
+from stages.engines.samplers.protocol import SamplingSettings, sample_prompts
 from stages.engines.trainers.protocol import Ranks
-from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.params import VerifierParams
-from stages.engines.verifier.verifier import Verifier
-from stages.foundations.attempt import Attempt
+from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.files import write_json
-from stages.foundations.hashing import stable_hash
-from stages.foundations.params import load_section
-from stages.foundations.prompts import ChatPrompt, PlainPrompt, PromptParams
+from stages.foundations.files import stable_hash, write_json
+from stages.foundations.job import Attempt
+from stages.foundations.params import ChatPrompt, PlainPrompt, PromptParams, load_section
 
 RESPONSES_AT_ONCE = 16384
 """Of a piece: two thousand for each of eight GPUs, so that waiting for the longest ones of each costs little."""

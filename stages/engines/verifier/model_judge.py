@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerBase
 
 from stages.algorithms.answers.extraction import extract_answer
-from stages.algorithms.answers.leniency import Leniency
-from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.verdicts import Leniency, Verdict
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, encode_response
-from stages.engines.samplers.protocol import Sampler, SamplingSettings
-from stages.engines.samplers.sampling import sample_prompts
-from stages.engines.verifier.judgement import Judgement
-from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.engines.samplers.protocol import Sampler, SamplingSettings, sample_prompts
+from stages.engines.verifier.verifier import Judgement
+from stages.foundations.params import ChatPrompt, PlainPrompt
 
 RESPONSE_LINES = 20
 _MAX_CHARACTERS = 8_000

@@ -1,4 +1,4 @@
-r"""The verifier: a fast exact path in this process, and math-verify 0.9 in workers that can be killed.
+"""The verifier: a fast exact path in this process, and math-verify 0.9 in workers that can be killed.
 
 Model output is hostile. `9^(9^(9^9))` hangs a computer algebra system inside C code, where no exception reaches it, so
 nothing of it is parsed here: what the exact path cannot settle goes to a pool of workers with limits of time and
@@ -13,12 +13,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from stages.algorithms.answers.decisions import Question, decide
 from stages.algorithms.answers.extraction import Extraction, extract_answer
-from stages.algorithms.answers.leniency import STRICT, Leniency
-from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.verifier.judgement import Judgement
+from stages.algorithms.answers.verdicts import STRICT, Leniency, Verdict
 from stages.engines.verifier.math_verify_worker import compare, prepare
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
@@ -120,3 +119,15 @@ def _found(response: str, is_truncated: bool) -> Extraction:
     if is_truncated and found.text is not None and not found.is_delimited:
         return Extraction(None, "truncated")
     return found
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the verifier says about one response."""
+
+    verdict: Verdict
+    extracted: str | None
+    """The answer as found in the response; None when there is none."""
+    path: str
+    """What decided: `extraction`, `exact` or `math_verify`."""
+    reason: str

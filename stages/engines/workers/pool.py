@@ -36,7 +36,7 @@ import psutil
 
 from stages.foundations.code_guard import guard_environment
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
+from stages.foundations.machine import PROJECT
 from stages.observe.progress import say
 
 WORKER = "stages.engines.workers.worker"

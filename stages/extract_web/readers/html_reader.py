@@ -6,22 +6,18 @@ everywhere put into class, id and role ("sidebar", "share"). No rule names a sit
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
+from lxml import etree
 from lxml.etree import _Element
 
-from stages.extract_web.labels.blocks import Block, Mark, Page, tidy
-from stages.extract_web.labels.labels import HIDES, is_toggle_label
-from stages.extract_web.readers.html_elements import BLOCKS, DROPPED, HEADINGS
-from stages.extract_web.readers.html_source import parse_html
-from stages.extract_web.readers.markup import (
-    EMPHASIS,
-    image_text,
-    is_marked_noise,
-    is_rendering,
-    is_toggle,
-    role,
-)
+from stages.extract_web.blocks import Block, Mark, Page, decoded, tidy
+from stages.extract_web.exercises import Exercise
+from stages.extract_web.labels import HIDES, Label, Part, is_toggle_label
+from stages.extract_web.page_labels import section_text
 from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
 
 KINDS = {"li": "item", "dt": "term", "summary": "toggle", "button": "toggle"}
@@ -197,3 +193,201 @@ def _cell_text(cell: _Element) -> str:
     walk.inline(cell, MAX_DEPTH // 2)
     walk.flush()
     return " ".join(block.text.replace("\n", " ") for block in page.blocks)
+
+
+NOISE_WORDS = re.compile(
+    r"(?:^|[\s_-])(?:nav|navbar|navigation|menu|breadcrumbs?|sidebar|site-?footer|footer|ads?|advert\w*|sponsor\w*"
+    r"|promo\w*|cookies?|share|sharing|social|related|recommended|newsletter|subscribe|comments?|copyright|licen[cs]e"
+    r"|banner|contentinfo|toolbar|vote|votes|upvotes?|pagination|pager|editsection|byline|avatar|signature|timestamp"
+    r"|userinfo|user-?info|user-?card|poster|postauthor|author-?info|tag-?list|tags|post-?menu|tablist)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+EMPHASIS = names("b strong em i u")
+"""What sets off the beginning of a text."""
+_PARTS = {
+    **dict.fromkeys(("question", "problem", "exercise"), "problem"),
+    **dict.fromkeys(("solution", "soln", "sol", "explanation", "generalfeedback"), "solution"),
+    **dict.fromkeys(("answer", "ans", "rightanswer", "correctanswer"), "answer"),
+    **dict.fromkeys(("hint", "hints"), "aside"),
+}
+_WRAPS_OR_NAMES = names(
+    "list container wrapper wrap section count counts title header heading nav link links btn button toggle toggler "
+    "form input meta tags tag actions action controls number num label labels index menu page site set bank sheet "
+    "grid group area more ask new write post-link status icon footer info summary tab tabs type id key block-list "
+    "navigator asker owner author date time stats views choices options option choice"
+)
+_TOKEN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_OPENS = names("onclick aria-controls aria-expanded data-toggle data-bs-toggle data-target data-bs-target")
+
+
+def tokens(value: str) -> list[str]:
+    """Lower-case words of a class or id, parted at hyphens, underscores and camel case."""
+    return [word.lower() for word in _TOKEN.findall(value)]
+
+
+def is_marked_noise(element: _Element) -> bool:
+    """True for site furniture by class, id or role."""
+    return any(
+        (value := element.get(attribute)) and NOISE_WORDS.search(value)
+        for attribute in ("class", "id", "role")
+    )
+
+
+def role(element: _Element) -> str | None:
+    """The part that data-type, class or id name; None for other elements."""
+    given = [element.get("data-type") or "", *(element.get("class") or "").split(), element.get("id") or ""]
+    return next(filter(None, (part_of_words(tokens(name)) for name in given if name)), None)
+
+
+def part_of_words(words: list[str]) -> str | None:
+    joined = _PARTS.get("".join(words))
+    if joined:
+        return joined
+    if not words or not _WRAPS_OR_NAMES.isdisjoint(words) or len(words) > 4:
+        return None
+    parts = {_PARTS[word] for word in words if word in _PARTS}
+    return parts.pop() if len(parts) == 1 else None
+
+
+def is_toggle(element: _Element, name: str) -> bool:
+    """True for a link or button that shows or hides a part of the same page."""
+    return (
+        name == "button"
+        or element.get("role") == "button"
+        or any(element.get(attribute) for attribute in _OPENS)
+    )
+
+
+def image_text(image: _Element) -> str:
+    """A picture as Markdown, so that later rules see that the text leans on one."""
+    source = (image.get("src") or "").strip()
+    alternative = " ".join((image.get("alt") or "").split())
+    return f"![{alternative}]({'' if source.startswith('data:') else source})"
+
+
+def is_rendering(element: _Element) -> bool:
+    """True for what shows a formula to the eye and is hidden from assistive software, beside the same as MathML."""
+    if element.get("aria-hidden") != "true":
+        return False
+    return any(
+        other is not None
+        and not (between or "").strip()
+        and (name_of(other) == "math" or other.find(".//math") is not None)
+        for other, between in ((element.getprevious(), ""), (element.getnext(), element.tail))
+    )
+
+
+HEADINGS = {f"h{level}": level for level in range(1, 7)}
+DROPPED = names(
+    "script style nav footer aside noscript iframe svg select textarea input head template object "
+    "embed canvas audio video map dialog"
+)
+BLOCKS = (
+    names(
+        "address article blockquote body button form caption center dd details div dl dt fieldset figcaption "
+        "figure header hgroup hr html legend li main menu ol p pre section summary table tbody td tfoot th "
+        "thead tr ul"
+    )
+    | HEADINGS.keys()
+)
+
+
+class NotHtml(Exception):
+    """The text has no element that an HTML page is made of."""
+
+
+def parse_html(content: str) -> _Element:
+    """The root of the page's tree, without comments of its source; NotHtml when there is nothing to parse."""
+    try:
+        root = etree.fromstring(decoded(content), etree.HTMLParser(remove_comments=True, remove_pis=True))
+    except (etree.ParserError, etree.XMLSyntaxError, ValueError) as error:
+        raise NotHtml(str(error)) from error
+    if root is None:
+        raise NotHtml("no element")
+    return root
+
+
+MAX_JSON_DEPTH = 20
+_SCRIPTS = etree.XPath("//script[contains(@type, 'ld+json')]")
+_TAG = re.compile(r"</?[a-z][a-z0-9]*(?:\s[^<>]*)?>", re.IGNORECASE)
+
+
+def read_structured_data(content: str) -> list[Exercise]:
+    """The page's questions that have an answer; damaged data has none."""
+    if "QAPage" not in content:
+        return []
+    root = parse_html(content)
+    found = []
+    for script in _SCRIPTS(root):
+        try:
+            data = json.loads(script.text or "")
+        except (ValueError, RecursionError):
+            continue
+        found += [one for page in _of_type(data, "QAPage", 0) for one in _exercises(page)]
+    if not found:
+        item = next((one for one in root.iter() if "schema.org/Question" in one.get("itemtype", "")), None)
+        found = [] if item is None else [*_exercises({"mainEntity": _question(item)})]
+    return found
+
+
+def _question(item: _Element) -> dict[str, Any]:
+    """A question's microdata as JSON-LD would have it."""
+    items: dict[_Element, dict[str, Any]] = {item: {"acceptedAnswer": [], "suggestedAnswer": []}}
+    for one in item.iterdescendants():
+        name = one.get("itemprop")
+        if "schema.org/Answer" in one.get("itemtype", ""):
+            items[one] = {}
+            items[item]["acceptedAnswer" if name == "acceptedAnswer" else "suggestedAnswer"].append(
+                items[one]
+            )
+        elif name in ("text", "name", "upvoteCount"):
+            around = (outer for outer in one.iterancestors() if outer.get("itemscope") is not None)
+            items.get(next(around, item), {}).setdefault(name, one)
+    return items[item]
+
+
+def _of_type(data: Any, kind: str, depth: int) -> Iterator[dict[str, Any]]:
+    if depth > MAX_JSON_DEPTH:
+        return
+    if isinstance(data, dict) and kind in _several(data.get("@type")):
+        yield data
+        return
+    inner = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    for one in inner:
+        yield from _of_type(one, kind, depth + 1)
+
+
+def _exercises(page: dict[str, Any]) -> Iterator[Exercise]:
+    for question in _several(page.get("mainEntity")):
+        if isinstance(question, dict):
+            accepted = [one for one in _several(question.get("acceptedAnswer")) if isinstance(one, dict)]
+            suggested = [one for one in _several(question.get("suggestedAnswer")) if isinstance(one, dict)]
+            best = max(accepted or suggested, key=_votes, default={})
+            problem = _text(question.get("text")) or _text(question.get("name"))
+            solution = _text(best.get("text"))
+            if problem and solution:
+                yield Exercise(problem, solution, None, "")
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _votes(answer: dict[str, Any]) -> int:
+    votes = answer.get("upvoteCount")
+    if isinstance(votes, _Element):
+        votes = votes.get("data-value") or votes.get("content") or (votes.text or "").strip()
+    return int(votes) if re.fullmatch(r"-?[0-9]{1,9}", str(votes)) else 0
+
+
+def _text(value: Any) -> str:
+    """The words of a field, which may be an element or HTML; text without tags keeps its lines, as code needs them."""
+    if isinstance(value, _Element):
+        value = etree.tostring(value, encoding="unicode", method="html", with_tail=False)
+    if not isinstance(value, str) or not _TAG.search(value):
+        return value.strip() if isinstance(value, str) else ""
+    try:
+        page = read_html(value)
+    except NotHtml:
+        return ""
+    return section_text(page, Label(Part.BOUNDARY, "", ""), -1, len(page.blocks))

@@ -13,10 +13,9 @@ from lxml import etree
 from lxml.etree import _Element
 
 from stages.algorithms.latex_macros import definitions, expander
-from stages.extract_web.labels.blocks import decoded, tidy
-from stages.extract_web.labels.instructions import is_instruction
-from stages.extract_web.pairing.exercises import Exercise
-from stages.extract_web.pairing.sections import without_descriptions
+from stages.extract_web.blocks import decoded, tidy
+from stages.extract_web.exercises import Exercise
+from stages.extract_web.page_labels import is_instruction, without_descriptions
 from stages.extract_web.readers.mathml import mathml_to_latex, name_of, names
 
 EXERCISES = names("exercise example question problem task activity investigation exploration project webwork")

@@ -6,22 +6,24 @@ journal's. A hub that was killed goes on from the journal and the trainer's last
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 
-from stages.engines.distributed.patient_clock import PatientClock
+from stages.engines.distributed.ranked_actors import PatientClock
 from stages.engines.pieces import seal
-from stages.engines.relays.chain import Arrived
+from stages.engines.relays.published_weights import PublishedWeights, weights_folder
+from stages.engines.relays.relay import Arrived, RelayChain
 from stages.engines.replicas.fleet import Died, Fleet, Reported, Stalled, Started
-from stages.engines.replicas.messages import Report
+from stages.engines.replicas.replica import Report
+from stages.engines.samplers.protocol import Sample
 from stages.foundations.errors import UserError
 from stages.observe.progress import progress, say
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
-from stages.rl_round.asynchronous.judge import Judge
-from stages.rl_round.asynchronous.messages import Trained
-from stages.rl_round.asynchronous.node_versions import NodeVersions
+from stages.rl_round.asynchronous.journal import Fault, Journal, Stepped, record_to_json
 from stages.rl_round.asynchronous.staleness import (
     Faults,
     Repacked,
@@ -35,10 +37,13 @@ from stages.rl_round.asynchronous.staleness import (
 )
 from stages.rl_round.asynchronous.timeline import BATCH_TAKEN, FAULT, MOVED, PUBLISHED, Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
+from stages.rl_round.asynchronous.trajectory_pool import Name
 from stages.rl_round.loop.round_log import RoundLog
-from stages.rl_round.params.loop import BestFitRepack
-from stages.rl_round.schedule.journal import Journal
-from stages.rl_round.schedule.records import Fault, Stepped, record_to_json
+from stages.rl_round.methods import BestFitRepack
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.group_drawing import RoundVerifier, score_samples
+from stages.rl_round.rollouts.records import Rollout
+from stages.rl_round.task import Trained
 
 POLL_SECONDS = 0.05
 FLUSH_SECONDS = 1.0
@@ -49,6 +54,72 @@ MOST_STILL_SECONDS = 600.0
 """After so long in which nobody has had anything to do either, the round is given up."""
 MOST_FAILED_PROBES = 3
 """Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
+
+
+class Judge:
+    """A thread that asks the verifier; a context manager ends it."""
+
+    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
+        self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
+        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
+
+    def __enter__(self) -> Judge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asked.put(None)
+        self._thread.join()
+
+    def ask(self, answers: Mapping[Name, str], samples: Mapping[Name, Sample]) -> None:
+        """To be judged: samples by name, with the gold answers of their problems."""
+        self._asked.put(_Asked(answers, samples))
+
+    def judged(self) -> dict[Name, Rollout]:
+        """What has been judged since the last call; raises what the verifier raised."""
+        found: dict[Name, Rollout] = {}
+        while not self._judged.empty():
+            one = self._judged.get()
+            if isinstance(one, BaseException):
+                raise one
+            found |= one
+        return found
+
+    def _work(self) -> None:
+        try:
+            while asked := self._asked.get():
+                names = list(asked.samples)
+                answers = [asked.answers[name] for name in names]
+                samples = [asked.samples[name] for name in names]
+                rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
+                self._judged.put(dict(zip(names, rollouts, strict=True)))
+        except BaseException as error:  # handed to the hub, which raises it
+            self._judged.put(error)
+
+
+class NodeVersions:
+    """On the trainer's node, which is the hub's, a version is there once published; elsewhere a relay brings it."""
+
+    def __init__(self, run: str, node: str, chain: RelayChain) -> None:
+        self.folder = weights_folder(run, node)
+        self._published = PublishedWeights(self.folder)
+        self._node, self._chain = node, chain
+        self._here: list[int] = []
+
+    def of(self, node: str) -> list[int]:
+        """Those that a replica on this node can load, oldest first."""
+        return self._here if node == self._node else self._chain.have.get(node, [])
+
+    def look(self, nodes: Iterable[str]) -> list[Arrived]:
+        """Looks again, and lets relays fetch what is new for `nodes`; what has arrived since. Waits for nobody."""
+        here = self._published.versions()
+        self._chain.ensure([self._node, *nodes])
+        if here != self._here:
+            self._here = here
+            self._chain.announce(here[-1])
+        return self._chain.poll()
 
 
 @dataclass
@@ -311,3 +382,9 @@ class Hub:
 
     def _write(self, record) -> None:
         self._parts.journal.append(record_to_json(record))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    answers: Mapping[Name, str]
+    samples: Mapping[Name, Sample]

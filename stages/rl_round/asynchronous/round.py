@@ -14,42 +14,33 @@ from pathlib import Path
 
 from stages.engines.distributed.ray_session import ray_session, this_node, total_gpus
 from stages.engines.pieces import are_whole, remove_piece, seal
-from stages.engines.relays.chain import RelayChain
-from stages.engines.replicas.fleet import Fleet
-from stages.engines.replicas.placement import gpus_each, spec_of
+from stages.engines.relays.relay import RelayChain
+from stages.engines.replicas.fleet import Fleet, gpus_each, spec_of
 from stages.engines.replicas.replicated_sampler import PACKAGES, ReplicatedSampler
+from stages.engines.samplers.build import DrawingShare
 from stages.engines.samplers.params import SamplerParams
-from stages.engines.samplers.shares import DrawingShare
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.one_rank import OneRank
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.files import replace_folder
 from stages.observe.progress import say
 from stages.rl_round.asynchronous.coordinator import Coordinator, StepBatch
-from stages.rl_round.asynchronous.hub import Hub, HubParts
-from stages.rl_round.asynchronous.judge import Judge
-from stages.rl_round.asynchronous.messages import TrainerTask
-from stages.rl_round.asynchronous.node_versions import NodeVersions
+from stages.rl_round.asynchronous.hub import Hub, HubParts, Judge, NodeVersions
+from stages.rl_round.asynchronous.journal import Journal, Record, Stepped, record_from_json, record_to_json
 from stages.rl_round.asynchronous.staleness import round_totals
 from stages.rl_round.asynchronous.timeline import Timeline
 from stages.rl_round.asynchronous.trainers import Trainers
-from stages.rl_round.loop.outputs import write_outputs
-from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.params.drawing import PassRateSelection
-from stages.rl_round.params.loop import AsynchronousLoop
-from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
-from stages.rl_round.rollouts.group_drawing import GroupDrawing
-from stages.rl_round.rollouts.prompt_selection import (
+from stages.rl_round.loop.round_log import RolloutLog, write_outputs
+from stages.rl_round.methods import AsynchronousLoop, PassRateSelection
+from stages.rl_round.rollouts.dynamic_sampling import (
     count_passes,
     forget_passes,
+    problems_in_order,
     select_by_pass_rate,
     selection_metrics,
 )
-from stages.rl_round.rollouts.round_verifier import RoundVerifier
-from stages.rl_round.rollouts.sampling import ProblemDraw
-from stages.rl_round.schedule.journal import Journal
-from stages.rl_round.schedule.records import Record, Stepped, record_from_json, record_to_json
-from stages.rl_round.task import RoundTask
+from stages.rl_round.rollouts.group_drawing import GroupDrawing, ProblemDraw, RoundVerifier
+from stages.rl_round.task import RoundTask, TrainerTask
 
 TIMELINE = "timeline.json"
 

@@ -10,22 +10,19 @@ import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from stages.engines.policies.language_model import language_model
+from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.relays.published_weights import PublishedWeights
-from stages.engines.replicas.probe import Probe
+from stages.engines.replicas.replica import Probe
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.foundations.files import write_json
-from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
-from stages.rl_round.loop.context import RoundContext
 from stages.rl_round.loop.training_step import train_step
-from stages.rl_round.loop.weight_sync_check import PROBE_TOKENS
-from stages.rl_round.params.loop import AsynchronousLoop
-from stages.rl_round.params.update import NoReferenceKl
+from stages.rl_round.loop.weight_sync import PROBE_TOKENS
+from stages.rl_round.methods import AsynchronousLoop, NoReferenceKl
 from stages.rl_round.rollouts.records import Batch
+from stages.rl_round.task import RoundContext, Standing, Trained, TrainerTask
 
 ROUND_FILE = "round.json"
 """In a checkpoint's folder."""

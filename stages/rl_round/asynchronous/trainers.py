@@ -17,8 +17,8 @@ from typing import Any
 from stages.engines.distributed.ranked_actors import RankedActors, RanksLost
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
-from stages.rl_round.asynchronous.messages import Standing, Trained, TrainerTask
 from stages.rl_round.rollouts.records import Batch
+from stages.rl_round.task import Standing, Trained, TrainerTask
 
 START_SECONDS = 900.0
 """A trainer that is not up after so long hangs: loading and compiling a large policy takes minutes."""

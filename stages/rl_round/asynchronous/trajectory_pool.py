@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from stages.algorithms.trajectory_schedule import Replica, repack
-from stages.engines.replicas.messages import Orders, Report
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Begun, Sample, Trajectory
+from stages.algorithms.rollout_schedule import Replica, repack
+from stages.engines.replicas.replica import Orders, Report
+from stages.engines.samplers.protocol import Begun, Sample, SamplingSettings, Trajectory
 from stages.rl_round.asynchronous.staleness import Faults, Repacked
-from stages.rl_round.params.loop import AsynchronousLoop, NoRepack
+from stages.rl_round.methods import AsynchronousLoop, NoRepack
 
 Name = tuple[int, int]
 """Group number and sample number."""

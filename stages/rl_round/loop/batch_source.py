@@ -15,13 +15,11 @@ from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.samplers.protocol import FullSample
 from stages.foundations.errors import UserError
 from stages.foundations.files import write_json
-from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.params.verifier import ModelVerifier
-from stages.rl_round.rollouts.agreement import agreement_metrics
+from stages.rl_round.methods import ModelVerifier
 from stages.rl_round.rollouts.dynamic_sampling import DrawState, draw_batch, problems_in_order
-from stages.rl_round.rollouts.group_drawing import GroupDrawing
+from stages.rl_round.rollouts.group_drawing import GroupDrawing, stop_when_undecided
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout, group_from_json, group_to_json
-from stages.rl_round.rollouts.undecided import stop_when_undecided
+from stages.rl_round.task import RoundContext
 
 
 class BatchSource(Protocol):
@@ -181,3 +179,19 @@ def _with_distributions(groups: Sequence[Group], kept: Mapping[str, Tensor]) -> 
         )
         for number, group in enumerate(groups)
     ]
+
+
+def agreement_metrics(pairs: Sequence[tuple[Verdict, Verdict]]) -> dict[str, float]:
+    """How a judge's verdicts compare with those of the rules; empty when none was asked.
+
+    Agreement is on correct or not, among those that both have decided.
+    """
+    decided = [pair for pair in pairs if not any(verdict.is_failure for verdict in pair)]
+    correct = [tuple(verdict is Verdict.CORRECT for verdict in pair) for pair in decided]
+    if not decided:
+        return {}
+    return {
+        "verdict/rule_agreement_fraction": sum(one == other for one, other in correct) / len(correct),
+        "verdict/false_correct_fraction": sum(one and not other for one, other in correct) / len(correct),
+        "verdict/false_wrong_fraction": sum(other and not one for one, other in correct) / len(correct),
+    }

@@ -5,36 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 
-from stages.engines.policies.language_model import language_model
-from stages.engines.policies.reference import ReferencePolicy
+from stages.engines.policies.language_model import ReferencePolicy, language_model
 from stages.engines.replicas.build import build_sampler
-from stages.engines.samplers.shares import drawing_share
+from stages.engines.samplers.build import drawing_share
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.protocol import replace_folder_together
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.params import chosen
 from stages.rl_round.loop.batch_source import BatchSource, NoBatches, RolloutParts, SampledBatches
-from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.loop.outputs import identity_of, write_outputs
-from stages.rl_round.loop.round_checkpoints import RoundState
-from stages.rl_round.loop.round_log import RolloutLog, RoundLog, SilentLog
+from stages.rl_round.loop.round_log import RolloutLog, RoundLog, SilentLog, identity_of, write_outputs
 from stages.rl_round.loop.synchronous import run_synchronous_round
-from stages.rl_round.loop.weight_sync import SamplerSync
-from stages.rl_round.params.drawing import PassRateSelection
-from stages.rl_round.params.loop import ReplayLoop, SynchronousLoop
-from stages.rl_round.params.update import NoReferenceKl
-from stages.rl_round.params.verifier import ModelVerifier
-from stages.rl_round.rollouts.group_drawing import GroupDrawing
-from stages.rl_round.rollouts.prompt_selection import (
+from stages.rl_round.loop.weight_sync import RoundState, SamplerSync
+from stages.rl_round.methods import (
+    ModelVerifier,
+    NoReferenceKl,
+    PassRateSelection,
+    ReplayLoop,
+    SynchronousLoop,
+)
+from stages.rl_round.rollouts.dynamic_sampling import (
     count_passes,
     forget_passes,
     select_by_pass_rate,
     selection_metrics,
 )
+from stages.rl_round.rollouts.group_drawing import GroupDrawing, RoundVerifier
 from stages.rl_round.rollouts.records import Problem
-from stages.rl_round.rollouts.round_verifier import RoundVerifier
-from stages.rl_round.task import RoundTask
+from stages.rl_round.task import RoundContext, RoundTask
 
 
 def run_in_process(task: RoundTask) -> None:

@@ -13,15 +13,13 @@ from pathlib import Path
 import pandas
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.protocol import Sample, StopReason
 from stages.foundations.errors import UserError
 from stages.foundations.files import sha256_of, write_json
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
-from stages.rl_round.loop.context import RoundContext
+from stages.foundations.tables import ROLLOUT, read_table
+from stages.rl_round.rollouts.group_drawing import make_rollout
 from stages.rl_round.rollouts.records import Batch, Group, Problem, Rollout
-from stages.rl_round.rollouts.scoring import make_rollout
-from stages.rl_round.schedule.schedule import (
+from stages.rl_round.schedule import (
     PlacedGroup,
     RoundIdentity,
     Schedule,
@@ -29,6 +27,7 @@ from stages.rl_round.schedule.schedule import (
     read_schedule,
     refuse_other_round,
 )
+from stages.rl_round.task import RoundContext
 
 
 class ReplayedBatches:

@@ -1,4 +1,8 @@
-"""What a round leaves to be read: every rollout with its fate, the schedule, and the curve."""
+"""What a round leaves to be read: every rollout with its fate, the schedule, the curve and the metrics.
+
+A round also says, while it runs, when its problems teach nothing: all groups right throughout, or wrong throughout.
+Such a round trains on zeros (or, with dynamic sampling, draws in vain) and ends where it began, hours later.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,16 @@ from typing import Any, Protocol
 
 import pandas
 
+from stages.algorithms.answers.verdicts import Verdict
 from stages.foundations.errors import UserError
-from stages.foundations.files import sha256_of, write_json
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table, write_table
-from stages.observe.progress import say
+from stages.foundations.files import replace_folder, sha256_of, write_json
+from stages.foundations.metrics import write_curves, write_metrics
+from stages.foundations.tables import ROLLOUT, read_table, write_table
+from stages.observe.progress import say, say_warnings
 from stages.observe.tracking import Run
-from stages.rl_round.loop.signal_watch import SignalWatch
 from stages.rl_round.rollouts.records import Batch, Group
-from stages.rl_round.schedule.schedule import leftover_fates, step_fates
+from stages.rl_round.schedule import FILE, RoundIdentity, leftover_fates, step_fates, write_schedule
+from stages.rl_round.task import RoundTask
 
 TABLE, FATES = ".parquet", ".json"
 
@@ -168,3 +173,145 @@ def _row(step: int, group: Group, index: int, is_used: bool) -> dict[str, Any]:
         "is_truncated": rollout.sample.is_truncated,
         "is_trained": is_used and rollout.is_decided,
     }
+
+
+STEPS_IN_VAIN = 3
+"""One step may be chance; after as many the round says so, and again each time their number has doubled."""
+SMALLEST_SHARE = 0.05
+"""Of a step's groups that have signal; with fewer the rest decides what the step costs."""
+
+
+class SignalWatch:
+    """Counts steps in a row in which hardly a group had signal."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def see(self, drawn: Sequence[Group]) -> str | None:
+        """Takes down what a step drew; a sentence when it is time to say one. A step that drew nothing is no step."""
+        if not drawn:
+            return None
+        if sum(group.has_signal for group in drawn) >= SMALLEST_SHARE * len(drawn):
+            self._forget()
+            return None
+        self._steps += 1
+        self._groups += drawn
+        if self._steps < self._next:
+            return None
+        self._next *= 2
+        return _told(self._groups, self._steps)
+
+    def _forget(self) -> None:
+        self._groups: list[Group] = []
+        self._steps = 0
+        self._next = STEPS_IN_VAIN
+
+
+def _told(groups: Sequence[Group], steps: int) -> str:
+    """What was seen, and what to change on the side that most groups are on."""
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    right = sum(
+        all(rollout.verdict is Verdict.CORRECT for rollout in group.rollouts) for group in groups
+    ) / len(groups)
+    cut = sum(rollout.sample.is_truncated for rollout in rollouts) / len(rollouts)
+    unparsed = sum(rollout.verdict is Verdict.UNPARSED for rollout in rollouts) / len(rollouts)
+    seen = (
+        f"no signal: for {steps} steps hardly a group had right and wrong responses "
+        f"({len(groups)} groups: {right:.0%} all right; {cut:.0%} of responses cut off, {unparsed:.0%} without an "
+        "answer). There is nothing to learn from them"
+    )
+    if right > 0.5:
+        return (
+            f"{seen}: the problems are too easy for this policy. Give harder ones (`sources`: larger sizes or more "
+            "steps), or leave out what it can do (rl_rounds.<round>.prompt_selection: {kind: pass_rate, ...})"
+        )
+    if cut > 0.5:
+        return (
+            f"{seen}: responses do not end within the limit. Raise rl.max_response_tokens, or teach the policy to "
+            "end (more sft.steps, shorter demonstrations)"
+        )
+    return (
+        f"{seen}: the problems are too hard for this policy. Give easier ones (`sources`: smaller sizes or fewer "
+        "steps), more sft.steps, or a larger rl.group_size, in which a rare right response is found"
+    )
+
+
+def write_outputs(
+    task: RoundTask, log: RolloutLog, curve: list[dict[str, float]], known: dict[str, float], *beside: Path
+) -> None:
+    """Rollouts, schedule (with the files `beside` it), curve and metrics, metrics last; the policy is written already.
+
+    `known` are further metrics of the round. Warns when no step trained.
+    """
+    paths, frame = task.paths, log.frame()
+    metrics = round_metrics(curve) | known
+    metrics |= {"rollouts/drawn": len(frame), "rollouts/trained": int(frame["is_trained"].sum())}
+    write_table(frame, paths.rollouts, ROLLOUT)
+    with replace_folder(paths.schedule) as folder:
+        write_schedule(folder / FILE, identity_of(task), sha256_of(paths.rollouts), log.fates())
+        for file in beside:
+            (folder / file.name).write_bytes(file.read_bytes())
+    write_curves(paths.curves, curve)
+    task.run.summary(metrics)
+    write_metrics(paths.metrics, metrics, {paths.headline: {"accuracy": "accuracy/mean_last"}})
+    say_warnings("rl_round", task.name, metrics)
+
+
+def identity_of(task: RoundTask) -> RoundIdentity:
+    """What decides the weights besides the rollouts. How often it was saved and checked does not, nor how long it was:
+    a replay may end earlier."""
+    settings = {
+        "seed": task.seed,
+        "prompt": task.sections["prompt"].model_dump(mode="json"),
+        "trainer": task.sections["trainer"].model_dump(mode="json"),
+        "rl": task.params.model_dump(
+            mode="json", exclude={"loop", "checkpoint_every_steps", "weight_sync_check"}
+        ),
+        f"rl_rounds.{task.name}": task.round.model_dump(mode="json", exclude={"steps", "reward"}),
+    }
+    return RoundIdentity(
+        task.name, settings, task.attempt.digests["policy"], task.attempt.digests["problems"]
+    )
+
+
+MEAN_DIAGNOSTICS = (
+    "advantage/variance",
+    "importance/effective_sample_fraction",
+    "logprob_gap/k3",
+    "logprob_gap/mean",
+    "mask/fraction_dropped",
+    "optim/gradient_norm",
+    "pruning/outside_fraction",
+    "reference_kl/k3",
+    "repetition/token_fraction",
+    "trust_region/acceptance_rate",
+    "trust_region/error_bound",
+    "verdict/false_correct_fraction",
+    "verdict/false_wrong_fraction",
+    "verdict/rule_agreement_fraction",
+    "variance_proxy/power",
+)
+
+
+def round_metrics(curve: list[dict[str, float]]) -> dict[str, float]:
+    """`<name>_first` and `<name>_last` of what a round should move, means of diagnostics, the worst gap, and totals."""
+    moved = (
+        "accuracy/mean",
+        "reward/mean",
+        "entropy/mean",
+        "length/response_tokens_mean",
+        "length/truncated_fraction",
+    )
+    metrics = {f"{name}_first": curve[0][name] for name in moved if name in curve[0]}
+    metrics |= {f"{name}_last": curve[-1][name] for name in moved if name in curve[-1]}
+    for name in MEAN_DIAGNOSTICS:
+        values = [row[name] for row in curve if name in row]
+        metrics |= {f"{name}_mean": sum(values) / len(values)} if values else {}
+    for worst in ("logprob_gap/token_max", "sync/logprob_gap_max", "verdict/undecided_fraction"):
+        values = [row[worst] for row in curve if worst in row]
+        metrics |= {worst: max(values)} if values else {}
+    for total in ("groups/drawn", "groups/trained", "groups/too_stale", "tokens/sampled", "tokens/trained"):
+        metrics[total] = sum(row[total] for row in curve)
+    metrics["progress/steps"] = len(curve)
+    metrics["progress/steps_without_update"] = sum("loss/policy" not in row for row in curve)
+    return metrics

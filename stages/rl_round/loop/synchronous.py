@@ -14,11 +14,10 @@ import time
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.observe.progress import progress
 from stages.rl_round.loop.batch_source import BatchSource
-from stages.rl_round.loop.context import RoundContext
-from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
 from stages.rl_round.loop.round_log import RoundLog
 from stages.rl_round.loop.training_step import train_step
-from stages.rl_round.loop.weight_sync import WeightSync
+from stages.rl_round.loop.weight_sync import RoundState, WeightSync, load_state, save_state
+from stages.rl_round.task import RoundContext
 
 
 def run_synchronous_round(

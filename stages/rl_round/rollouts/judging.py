@@ -21,7 +21,6 @@ from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.model_judge import (
     DIFFERENT,
     NO_JUDGEMENT,
@@ -30,13 +29,13 @@ from stages.engines.verifier.model_judge import (
     WordJudge,
     same_request,
 )
-from stages.engines.verifier.verifier import Verifier
+from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
 from stages.foundations.files import replace_folder
-from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.foundations.params import ChatPrompt, PlainPrompt
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
-from stages.rl_round.params.verifier import LikelierWord, MadePairs, ModelVerifier, WrittenJudgement
+from stages.rl_round.methods import LikelierWord, MadePairs, ModelVerifier, WrittenJudgement
 
 EVALUATION_PAIRS = 256
 MAX_GRADIENT_NORM = 1.0

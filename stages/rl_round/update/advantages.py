@@ -1,6 +1,6 @@
 """Advantages per token: the outcome stream and the repetition stream, each with its own discount.
 
-Sources: the papers behind `stages.algorithms.group_advantages` and `optimal_token_baseline`; two streams with their own
+Sources: the papers behind `stages.algorithms.advantages` and `optimal_token_baseline`; two streams with their own
 discounts as in Demystifying Long CoT (arXiv 2502.03373, section 4.4), without a critic: each is a reward to go.
 
 Deviations: 1. estimators of whole responses centre the outcome only; the discounted penalty to go is added as it is,
@@ -15,12 +15,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from stages.algorithms.group_advantages import group_normalized, leave_one_out, length_weighted
+from stages.algorithms.advantages import (
+    group_normalized,
+    leave_one_out,
+    length_weighted,
+    logit_gradient_proxy,
+    optimal_token_baseline,
+)
 from stages.algorithms.length_rewards import discounted_to_go, ngram_repetition_penalty
-from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
-from stages.algorithms.rollout_correction import importance_weights
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.params.update import (
+from stages.algorithms.policy_losses import importance_weights
+from stages.rl_round.methods import (
     GroupNormalized,
     ImportanceWeights,
     LeaveOneOut,
@@ -28,6 +32,7 @@ from stages.rl_round.params.update import (
     OptimalTokenBaseline,
     PlainReward,
 )
+from stages.rl_round.params import RlParams
 from stages.rl_round.update.training_samples import TrainingSamples, rows
 
 

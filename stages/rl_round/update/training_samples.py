@@ -2,6 +2,9 @@
 
 Every tensor [responses, tokens] is padded with 0 on the right; `response_mask` says where a token stands. Log-probs
 stay so from the pass that computes them to the loss.
+
+Baselines and divisors are over all responses, so every rank needs their rewards and lengths. Tokens and log-probs are
+nearly all of a batch and go only to the rank that trains on them, which follows from the lengths.
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ import numpy
 import torch
 from torch import Tensor
 
-from stages.engines.policies.balancing import balanced_passes, groups_of_rank
-from stages.engines.policies.packing import ResponseBatch, TokenSequence, pack
-from stages.engines.samplers.protocol import FullSample
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.policies.packing import (
+    ResponseBatch,
+    TokenSequence,
+    balanced_passes,
+    groups_of_rank,
+    pack,
+)
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.protocol import Trainer
 from stages.foundations.seeds import permutation
-from stages.rl_round.params.loop import SynchronousLoop
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.records import Group, Rollout
+from stages.rl_round.methods import OptimalTokenBaseline, SynchronousLoop
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.records import Batch, Group, GroupColumns, Rollout, to_columns, to_groups
 
 NO_RESPONSE = Sample([], [], StopReason.MAX_TOKENS, policy_version=0)
 NO_DISTRIBUTIONS = torch.zeros(0, 0)
@@ -205,3 +212,43 @@ def _with_fields(samples: TrainingSamples, params: RlParams) -> ResponseBatch:
 
 def _distributions(sample: Sample) -> Tensor:
     return sample.distributions if isinstance(sample, FullSample) else NO_DISTRIBUTIONS
+
+
+def own_groups(
+    batch: Batch | None, params: RlParams, micro_batch_tokens: int, trainer: Trainer, *seed_parts: int | str
+) -> tuple[list[Group], int | None]:
+    """The batch's groups as this rank needs them, and the batch's newest version; rank 0 brings the batch; collective.
+
+    Rank 0 has all of every group. `seed_parts` are those of `update_policy`.
+    """
+    if trainer.world_size == 1:
+        return batch.groups, batch.newest_version
+    told: list[tuple[GroupColumns, int | None]] | None = None
+    if trainer.rank == 0:
+        told = [
+            (to_columns(batch.groups, is_held, with_texts=False), batch.newest_version)
+            for is_held in _held_by_rank(batch.groups, params, micro_batch_tokens, trainer, *seed_parts)
+        ]
+    columns, newest_version = trainer.scatter(told)
+    return (to_groups(columns) if batch is None else batch.groups), newest_version
+
+
+def _held_by_rank(
+    groups: Sequence[Group],
+    params: RlParams,
+    micro_batch_tokens: int,
+    trainer: Trainer,
+    *seed_parts: int | str,
+) -> list[list[bool]]:
+    """For each rank, which rollouts it needs."""
+    rollouts = [(group, rollout) for group in groups for rollout in group.rollouts]
+    if isinstance(params.advantage, OptimalTokenBaseline):  # compares the tokens of a group with each other
+        return [[True] * len(rollouts)] * trainer.world_size
+    decided = [place for place, (_, rollout) in enumerate(rollouts) if rollout.is_decided]
+    lengths = [len(rollouts[place][0].prompt) + len(rollouts[place][1].sample.token_ids) for place in decided]
+    held = [[False] * len(rollouts) for _ in range(trainer.world_size)]
+    trained = groups_by_rank(lengths, params.minibatches, micro_batch_tokens, trainer, *seed_parts)
+    for rank, of_rank in enumerate(trained):
+        for index in (index for group in of_rank for index in group):
+            held[rank][decided[index]] = True
+    return held

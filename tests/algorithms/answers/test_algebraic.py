@@ -5,10 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from stages.algorithms.answers.algebraic import algebraic_verdict
+from stages.algorithms.answers.decisions import algebraic_verdict
 from stages.algorithms.answers.equivalence import exact_verdict
-from stages.algorithms.answers.leniency import Leniency
-from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.verdicts import Leniency, Verdict
 
 
 def verdict(gold, prediction):

@@ -3,8 +3,7 @@ from fractions import Fraction
 import pytest
 
 from stages.algorithms.answers.equivalence import exact_verdict
-from stages.algorithms.answers.normalisation import clean, compact
-from stages.algorithms.answers.numbers import read_number
+from stages.algorithms.answers.normalisation import clean, compact, read_number
 from stages.algorithms.answers.verdicts import Verdict
 
 LONG = "7" * 15_000

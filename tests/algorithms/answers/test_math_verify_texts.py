@@ -1,6 +1,6 @@
 import pytest
 
-from stages.algorithms.answers.math_verify_texts import math_verify_texts
+from stages.algorithms.answers.decisions import math_verify_texts
 
 
 @pytest.mark.parametrize(

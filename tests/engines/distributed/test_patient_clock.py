@@ -2,8 +2,8 @@
 
 import pytest
 
-from stages.engines.distributed import patient_clock
-from stages.engines.distributed.patient_clock import LONGEST_STEP, PatientClock
+from stages.engines.distributed import ranked_actors as patient_clock
+from stages.engines.distributed.ranked_actors import LONGEST_STEP, PatientClock
 
 
 def test_a_machine_that_was_suspended_charges_nobody_for_it(monkeypatch):

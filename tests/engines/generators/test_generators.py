@@ -13,8 +13,14 @@ from stages.engines.generators.denoising import (
     denoising_loss,
     trained_denoiser,
 )
-from stages.engines.generators.generator import Generator, images_of, pixels_of
-from stages.engines.generators.generator_folders import load_generator, new_generator, save_generator
+from stages.engines.generators.generator import (
+    Generator,
+    images_of,
+    load_generator,
+    new_generator,
+    pixels_of,
+    save_generator,
+)
 from stages.engines.generators.params import GeneratorSizes
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer

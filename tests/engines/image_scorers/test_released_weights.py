@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from stages.engines.image_scorers.released_weights import released_scorer, renamed
-from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
+from stages.engines.image_scorers.scorer import load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from tests.fakes.released_blip import WORDS, published_reward, published_weights
 

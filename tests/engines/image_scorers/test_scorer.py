@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from stages.engines.image_scorers.scorer import fit_to_square
-from stages.engines.image_scorers.scorer_folders import load_scorer, save_scorer
+from stages.engines.image_scorers.scorer import fit_to_square, load_scorer, save_scorer
 from stages.foundations.errors import UserError
 from tests.fakes.tiny_scorer import PROMPTS, tiny_scorer
 

@@ -21,7 +21,7 @@ from stages.engines.images.shards import (
 )
 from stages.foundations.errors import UserError
 from stages.foundations.seeds import derive_seed
-from stages.foundations.tables.prompt import prompt_id
+from stages.foundations.tables import prompt_id
 
 
 def picture(number):

@@ -5,8 +5,8 @@ from statistics import mean
 
 import pytest
 
-from stages.engines.policies.balancing import balanced_passes
 from stages.engines.policies.language_model import language_model
+from stages.engines.policies.packing import balanced_passes
 from stages.engines.trainers.params import TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy
 

@@ -11,7 +11,7 @@ from stages.engines.policies.policy_folders import (
     model_without_weights,
 )
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import ChatPrompt
+from stages.foundations.params import ChatPrompt
 from tests.fakes.tiny_policy import write_tiny_policy
 
 CHAT = ChatPrompt(kind="chat", system="Be brief.", suffix=" Box it.")

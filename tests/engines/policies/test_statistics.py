@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
+from stages.algorithms.token_statistics import pruned_logprobs
+from stages.engines.policies.language_model import ReferencePolicy
 from stages.engines.policies.packing import TokenSequence, pack
-from stages.engines.policies.reference import ReferencePolicy
 from stages.engines.policies.statistics import policy_statistics
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 

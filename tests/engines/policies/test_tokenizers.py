@@ -15,7 +15,7 @@ from stages.engines.policies.tokenizers import (
     load_tokenizer,
 )
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.foundations.params import ChatPrompt, PlainPrompt
 from tests.fakes.tiny_policy import byte_tokenizer, write_tiny_policy
 
 CHAT = ChatPrompt(kind="chat", system="Be brief.", suffix=" Box it.")
@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
 from stages.engines.samplers import build, params, protocol, samples, sampling
-from stages.foundations.prompts import ChatPrompt, PlainPrompt
+from stages.foundations.params import ChatPrompt, PlainPrompt
 
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 tokenizer.chat_template = "{% for m in messages %}<{{ m.content }}>{% endfor %}"

@@ -13,14 +13,11 @@ import pytest
 import torch
 
 from stages.engines.distributed.ray_session import ray_session, session_token
-from stages.engines.relays.chain import RelayChain
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.relays.relay import Relay
-from stages.engines.replicas.fleet import Fleet, Reported
-from stages.engines.replicas.messages import Orders
-from stages.engines.replicas.placement import ReplicaSpec
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.relays.relay import Relay, RelayChain
+from stages.engines.replicas.fleet import Fleet, ReplicaSpec, Reported
+from stages.engines.replicas.replica import Orders
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.foundations.errors import UserError
 from tests.fakes.faulty_relays import AlwaysDamaging, Damaging, NoRoom, Slow
 from tests.fakes.processes import PATIENCE_SECONDS, assert_all_end, wait_until

@@ -9,12 +9,20 @@ import pytest
 
 from stages.engines.distributed.ray_session import ray_session
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.replicas.fleet import Died, Fleet, FleetError, Reported, Stalled, Started
-from stages.engines.replicas.messages import Orders
-from stages.engines.replicas.placement import ReplicaSpec, check_room, gpus_each
+from stages.engines.replicas.fleet import (
+    Died,
+    Fleet,
+    FleetError,
+    ReplicaSpec,
+    Reported,
+    Stalled,
+    Started,
+    check_room,
+    gpus_each,
+)
+from stages.engines.replicas.replica import Orders
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.foundations.errors import UserError
 from tests.fakes.processes import assert_all_end, wait_until
 from tests.fakes.stepping import stepping_sampler

@@ -9,12 +9,8 @@ import pytest
 import torch
 
 from stages.engines.relays.published_weights import PublishedWeights
-from stages.engines.replicas.messages import ACTIVITIES, Orders
-from stages.engines.replicas.probe import Probe
-from stages.engines.replicas.replica import Replica
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Begun, Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.replicas.replica import ACTIVITIES, Orders, Probe, Replica
+from stages.engines.samplers.protocol import Begun, SamplingSettings, Trajectory, sample_trajectories
 from tests.fakes.stepping import stepping_sampler
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy
 
@@ -205,5 +201,5 @@ def test_what_was_begun_under_another_version_is_given_back(policy, weights):
 
 
 def test_who_only_sends_messages_needs_no_torch():
-    program = "import sys; import stages.engines.replicas.messages; sys.exit('torch' in sys.modules)"
+    program = "import sys; import stages.engines.replicas.replica; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0

@@ -13,13 +13,10 @@ from stages.engines.distributed.ray_session import ray_session, this_node
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.relays.published_weights import PublishedWeights, weights_folder
-from stages.engines.replicas.fleet import Died, Fleet, Reported, Started
-from stages.engines.replicas.messages import Orders
-from stages.engines.replicas.placement import spec_of
-from stages.engines.replicas.probe import Probe
+from stages.engines.replicas.fleet import Died, Fleet, Reported, Started, spec_of
+from stages.engines.replicas.replica import Orders, Probe
 from stages.engines.samplers.params import RayReplicas, VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory
 from stages.engines.trainers.build import build_trainer
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -9,9 +9,7 @@ import torch
 from stages.engines.replicas import replicated_sampler
 from stages.engines.replicas.build import build_sampler
 from stages.engines.samplers.params import Bfloat16Weights, RayReplicas, TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.foundations.errors import UserError
 from tests.fakes.processes import assert_all_end, assert_becomes, descendants
 from tests.fakes.tiny_policy import tiny_model, write_tiny_policy

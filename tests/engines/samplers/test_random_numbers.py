@@ -4,8 +4,8 @@ import numpy
 import pytest
 import torch
 
-from stages.engines.samplers.random_numbers import POSITIONS_AT_ONCE, RandomNumbers
-from stages.engines.samplers.uniform_numbers import uniform
+from stages.engines.samplers.protocol import uniform
+from stages.engines.samplers.torch_decoding import POSITIONS_AT_ONCE, RandomNumbers
 
 CPU = torch.device("cpu")
 MASK = 2**64 - 1

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from stages.engines.samplers.build import DrawingShare, drawing_share, interleaved
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.shares import DrawingShare, drawing_share, interleaved
 from stages.foundations.errors import UserError
 
 VLLM = VllmSamplerParams(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
-from stages.engines.samplers import token_sampling
+from stages.algorithms.token_statistics import pruned_logprobs
+from stages.engines.samplers import torch_decoding as token_sampling
 from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.token_sampling import distribution
+from stages.engines.samplers.torch_decoding import distribution
 
 SETTINGS = SamplingSettings(temperature=1.0, top_p=1.0, top_k=0, max_response_tokens=1, log_threshold=None)
 

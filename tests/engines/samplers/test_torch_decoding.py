@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from stages.engines.samplers import torch_decoding
-from stages.engines.samplers.samples import Begun, Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.protocol import Begun, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from tests.engines.samplers.test_torch_sampler import (
     END,

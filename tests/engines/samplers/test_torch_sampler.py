@@ -15,13 +15,11 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
-from stages.engines.samplers import kv_cache
+from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
+from stages.engines.samplers import decoder as kv_cache
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import TorchSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import StopReason, Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.foundations.errors import UserError
 from tests.fakes.drawing import sample_numbered

@@ -6,8 +6,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from stages.engines.samplers.params import Bfloat16Weights, Int8Weights, StaleWeights, TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.torch_sampler import TorchSampler
-from stages.engines.samplers.weight_mismatch import rounded
+from stages.engines.samplers.torch_sampler import TorchSampler, rounded
 from tests.fakes.drawing import sample_numbered
 
 END = 1

@@ -10,9 +10,7 @@ import pytest
 from stages.engines.samplers import virtual_sampler
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import VirtualSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import StopReason, Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
 from stages.engines.samplers.virtual_sampler import DeviceClock, VirtualSampler, forced_length
 from stages.foundations.errors import UserError
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -9,9 +9,7 @@ import torch
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
+from stages.engines.samplers.protocol import SamplingSettings, Trajectory, sample_trajectories
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -14,22 +14,19 @@ from safetensors.torch import load_file, save_file
 if importlib.util.find_spec("vllm") is None:
     pytest.skip("vLLM is not installed: `make test` installs it", allow_module_level=True)
 
-from stages.algorithms.vocabulary_pruning import pruned_logprobs, safe_vocabulary
+from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
 from stages.engines.policies.forward_probe import check_engine_forward
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.samplers import vllm_sampler, vllm_weights
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import SamplingSettings
-from stages.engines.samplers.samples import StopReason, Trajectory
-from stages.engines.samplers.sampling import sample_trajectories
-from stages.engines.samplers.vllm_policies import transformers_reference
-from stages.engines.samplers.vllm_sampler import VllmSampler
+from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
+from stages.engines.samplers.vllm_sampler import VllmSampler, transformers_reference
 from stages.engines.trainers.params import AdamwParams, TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.foundations.errors import UserError
-from stages.rl_round.loop.weight_sync_check import SyncError, WeightSyncCheck
-from stages.rl_round.params.rl import WeightSyncCheckParams
+from stages.rl_round.loop.weight_sync import SyncError, WeightSyncCheck
+from stages.rl_round.params import WeightSyncCheckParams
 from tests.fakes.drawing import sample_numbered
 from tests.fakes.processes import assert_all_end
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from stages.engines.trainers.muon import Float32Muon
+from stages.engines.trainers.torch_trainer import Float32Muon
 
 SHAPES = [(4, 4), (12, 5), (5, 12)]
 

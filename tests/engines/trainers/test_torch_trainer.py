@@ -8,9 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from stages.engines.policies.language_model import language_model
 from stages.engines.policies.packing import TokenSequence, pack
 from stages.engines.policies.policy_folders import save_policy
-from stages.engines.trainers.optimizers import allocate_state
 from stages.engines.trainers.params import AdamwParams, MuonParams, TorchTrainerParams
-from stages.engines.trainers.torch_trainer import TorchTrainer
+from stages.engines.trainers.torch_trainer import TorchTrainer, allocate_state
 from tests.fakes.tiny_policy import VOCABULARY_TOKENS, byte_tokenizer, write_tiny_policy
 
 PARAMS = TorchTrainerParams(

@@ -1,5 +1,5 @@
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.verifier.model_judge import (
     RESPONSE_LINES,
     ModelJudge,
@@ -8,7 +8,7 @@ from stages.engines.verifier.model_judge import (
     read_judgement,
     same_request,
 )
-from stages.foundations.prompts import PlainPrompt
+from stages.foundations.params import PlainPrompt
 
 
 class Letters:

@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from stages.algorithms.answers.leniency import Leniency
-from stages.algorithms.answers.verdicts import Verdict
+from stages.algorithms.answers.verdicts import Leniency, Verdict
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError

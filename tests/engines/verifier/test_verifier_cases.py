@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.algorithms.answers.leniency import Leniency
+from stages.algorithms.answers.verdicts import Leniency
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from pipelines.launching import kubernetes
+from pipelines.launching import launchers as kubernetes
 from pipelines.launching.__main__ import launch_of, run, shown
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError

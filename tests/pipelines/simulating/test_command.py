@@ -13,12 +13,10 @@ from pyarrow import parquet
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.simulating.cells import Cell
-from pipelines.simulating.outcome import Outcome
-from pipelines.simulating.picture import draw
-from pipelines.simulating.policies import POLICIES
+from pipelines.simulating.replica import Outcome
+from pipelines.simulating.schedules import POLICIES
 from pipelines.simulating.setting import paper_settings
-from pipelines.simulating.table import ratios, sentence
+from pipelines.simulating.table import Cell, draw, ratios, sentence
 
 PROJECT = Path(__file__).resolve().parents[3]
 KEYS = [

@@ -5,16 +5,30 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.simulating.asynchronous import Schedule, asynchronous
-from pipelines.simulating.batches import one_step, stream, synchronous
-from pipelines.simulating.cells import simulate_cells
 from pipelines.simulating.devices import simulate_devices
-from pipelines.simulating.lengths import DrawnLengths, GivenLengths, LogNormal
-from pipelines.simulating.machine import Machine
-from pipelines.simulating.partial import partial
-from pipelines.simulating.policies import OURS, POLICIES, Steps, best_split, simulate_split
-from pipelines.simulating.replica import DecodeStep, ReplicaSizes
-from pipelines.simulating.setting import PAPER_WORK, paper_setting, paper_settings
+from pipelines.simulating.replica import DecodeStep, Machine, ReplicaSizes
+from pipelines.simulating.schedules import (
+    OURS,
+    POLICIES,
+    Schedule,
+    Steps,
+    asynchronous,
+    best_split,
+    one_step,
+    partial,
+    simulate_split,
+    stream,
+    synchronous,
+)
+from pipelines.simulating.setting import (
+    PAPER_WORK,
+    DrawnLengths,
+    GivenLengths,
+    LogNormal,
+    paper_setting,
+    paper_settings,
+)
+from pipelines.simulating.table import simulate_cells
 from stages.foundations.errors import UserError
 
 INFINITE = float("inf")

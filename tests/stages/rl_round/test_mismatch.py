@@ -5,7 +5,7 @@ import pytest
 from stages.__main__ import main
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.foundations.errors import UserError
-from stages.rl_round.params.rl import sampler_contradictions
+from stages.rl_round.params import sampler_contradictions
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import load
 from tests.stages.rl_round.test_stage import curve

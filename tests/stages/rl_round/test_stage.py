@@ -12,13 +12,11 @@ import pytest
 
 from stages.__main__ import main
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.problem import PROBLEM
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.files import dvc_md5
+from stages.foundations.tables import PROBLEM, ROLLOUT, read_table, write_table
 from stages.rl_round.loop import training_step
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.rollouts import prompt_selection
+from stages.rl_round.rollouts import dynamic_sampling as prompt_selection
 from tests.fakes.forks import killed_at_first_checkpoint
 from tests.fakes.taught_policy import rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL

@@ -10,8 +10,8 @@ import pytest
 from stages.foundations.params import load_section
 from stages.rl_round.asynchronous.coordinator import Coordinator
 from stages.rl_round.loop.round_log import RolloutLog
-from stages.rl_round.params.loop import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
-from stages.rl_round.params.rl import RlParams
+from stages.rl_round.methods import AsynchronousLoop, BestFitRepack, NoRepack, RelayParams
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.dynamic_sampling import problems_in_order
 from stages.rl_round.rollouts.records import Problem
 from tests.fakes.replica_schedules import Schedule, through_json, token
@@ -58,7 +58,7 @@ def coordinator(
 
 
 def load_section_of_laptop():
-    from stages.foundations.scratch import PROJECT
+    from stages.foundations.machine import PROJECT
 
     return load_section(PROJECT / "pipelines/recipes/laptop.yaml", "rl", RlParams)
 

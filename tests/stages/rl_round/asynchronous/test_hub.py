@@ -7,8 +7,8 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.rl_round.asynchronous.hub import Hub
-from stages.rl_round.asynchronous.messages import Trained
 from stages.rl_round.asynchronous.trajectory_pool import TrajectoryPool
+from stages.rl_round.task import Trained
 
 
 @pytest.mark.parametrize("steps_known", [0, 2, 4])

@@ -15,10 +15,9 @@ import pytest
 
 from stages.__main__ import main
 from stages.engines.trainers.checkpoints import Checkpoints
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
-from stages.rl_round.schedule.journal import Journal
+from stages.foundations.files import dvc_md5
+from stages.foundations.tables import ROLLOUT, read_table
+from stages.rl_round.asynchronous.journal import Journal
 from tests.fakes.processes import assert_becomes, those_with, wait_until
 from tests.fakes.taught_policy import rl_flags, write_params
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.rl_round.asynchronous import spans
+from stages.rl_round.asynchronous import timeline as spans
 from stages.rl_round.asynchronous import timeline as subject
 from stages.rl_round.asynchronous.timeline import AWAY_SECONDS, Timeline
 from tests.stages.rl_round.asynchronous.chrome_trace import problems_of

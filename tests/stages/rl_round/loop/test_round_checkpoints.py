@@ -6,14 +6,13 @@ import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import language_model
-from stages.engines.samplers.protocol import FullSample
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.checkpoints import Checkpoints
 from stages.engines.trainers.torch_trainer import TorchTrainer
 from stages.rl_round.loop.batch_source import SampledBatches
 from stages.rl_round.loop.replayed import NoWeightSync
-from stages.rl_round.loop.round_checkpoints import RoundState, load_state, save_state
 from stages.rl_round.loop.round_log import SilentLog
+from stages.rl_round.loop.weight_sync import RoundState, load_state, save_state
 from stages.rl_round.rollouts.dynamic_sampling import DrawState
 from stages.rl_round.rollouts.records import Group, Rollout
 from tests.fakes.tiny_policy import write_tiny_policy

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.rl_round.loop.signal_watch import SignalWatch
+from stages.engines.samplers.protocol import Sample, StopReason
+from stages.rl_round.loop.round_log import SignalWatch
 from stages.rl_round.rollouts.records import Group, Rollout
 
 

@@ -7,14 +7,13 @@ import re
 import pytest
 from pydantic import TypeAdapter
 
-from pipelines.graph.resolved_recipes import read_recipe
+from pipelines.graph.recipes import read_recipe
 from pipelines.graph.schema import check_values
 from stages.engines.samplers.params import SamplerParams
 from stages.engines.trainers.params import TrainerParams
 from stages.foundations.errors import UserError
-from stages.foundations.scratch import PROJECT
-from stages.rl_round.params.loop_contradictions import loop_contradictions
-from stages.rl_round.params.rl import RlParams
+from stages.foundations.machine import PROJECT
+from stages.rl_round.params import RlParams, loop_contradictions
 from tests.fakes.taught_policy import PARAMS
 from tests.stages.rl_round.params.test_rl import EXACT, MODEL, NONE, TRM, WEIGHTS
 

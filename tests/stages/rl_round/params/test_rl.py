@@ -6,8 +6,8 @@ import pytest
 
 from stages.foundations.errors import UserError
 from stages.foundations.params import validate_section
-from stages.rl_round.params.drawing import PassRateSelection
-from stages.rl_round.params.rl import RlParams, RoundParams
+from stages.rl_round.methods import PassRateSelection
+from stages.rl_round.params import RlParams, RoundParams
 from tests.fakes.taught_policy import PARAMS
 
 OTB = {"kind": "optimal_token_baseline", "lone_tail": "zero", "is_importance_weighted": False}

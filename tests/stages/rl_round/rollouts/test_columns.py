@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.protocol import FullSample
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.rl_round.rollouts.columns import PackedTokens, to_columns, to_groups
-from stages.rl_round.rollouts.records import Group, Rollout
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
+from stages.rl_round.rollouts.records import Group, PackedTokens, Rollout, to_columns, to_groups
 
 QWEN_VOCABULARY = 151_936
 

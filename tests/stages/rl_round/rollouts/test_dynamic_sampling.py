@@ -3,8 +3,8 @@
 import pytest
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.rl_round.params.drawing import DynamicSampling, NoDynamicSampling, ProblemSlice
+from stages.engines.samplers.protocol import Sample, StopReason
+from stages.rl_round.methods import DynamicSampling, NoDynamicSampling, ProblemSlice
 from stages.rl_round.rollouts.dynamic_sampling import (
     DrawState,
     draw_batch,

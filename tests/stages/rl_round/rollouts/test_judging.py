@@ -12,13 +12,13 @@ from stages.engines.policies.tokenizers import encode_prompt, encode_response, l
 from stages.engines.samplers.build import build_sampler
 from stages.engines.samplers.params import TorchSamplerParams, VllmSamplerParams
 from stages.engines.trainers.params import TorchTrainerParams
-from stages.engines.verifier.judgement import Judgement
 from stages.engines.verifier.model_judge import same_request
+from stages.engines.verifier.verifier import Judgement
 from stages.foundations.errors import UserError
-from stages.foundations.prompts import PlainPrompt
-from stages.rl_round.params.rl import sampler_contradictions
-from stages.rl_round.params.verifier import MadePairs
-from stages.rl_round.rollouts.agreement import agreement_metrics
+from stages.foundations.params import PlainPrompt
+from stages.rl_round.loop.batch_source import agreement_metrics
+from stages.rl_round.methods import MadePairs
+from stages.rl_round.params import sampler_contradictions
 from stages.rl_round.rollouts.judging import CheckedJudge, made_pairs, taught_judge
 from tests.fakes.taught_policy import PARAMS, rl_flags, write_params
 from tests.stages.rl_round.params.test_rl import MODEL, load

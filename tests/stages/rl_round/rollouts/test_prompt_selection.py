@@ -7,16 +7,15 @@ import pytest
 
 from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.engines.samplers.shares import DrawingShare
+from stages.engines.samplers.build import DrawingShare
+from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.one_rank import OneRank
 from stages.foundations.errors import UserError
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table
-from stages.rl_round.params.drawing import PassRateSelection
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts import prompt_selection
-from stages.rl_round.rollouts.prompt_selection import (
+from stages.foundations.tables import ROLLOUT, read_table
+from stages.rl_round.methods import PassRateSelection
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts import dynamic_sampling as prompt_selection
+from stages.rl_round.rollouts.dynamic_sampling import (
     PassCount,
     count_passes,
     forget_passes,

@@ -9,11 +9,16 @@ from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.torch_sampler import TorchSampler
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Verifier
-from stages.rl_round.params.rl import RlParams
-from stages.rl_round.rollouts.grouping import draw_groups, make_group
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.group_drawing import (
+    ProblemDraw,
+    draw_groups,
+    make_group,
+    sampling_settings,
+    score_samples,
+    trajectories_of,
+)
 from stages.rl_round.rollouts.records import Problem, group_from_json, group_to_json
-from stages.rl_round.rollouts.sampling import ProblemDraw, sampling_settings, trajectories_of
-from stages.rl_round.rollouts.scoring import score_samples
 from tests.fakes.taught_policy import PARAMS
 from tests.fakes.tiny_policy import write_tiny_policy
 

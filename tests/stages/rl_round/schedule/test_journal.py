@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stages.foundations.errors import UserError
-from stages.rl_round.schedule.journal import HEAD, Journal
+from stages.rl_round.asynchronous.journal import HEAD, Journal
 from tests.fakes.small_disks import fill, mount_small
 
 RECORDS = [{"kind": "fault", "what": "ä" * number, "details": {"number": number / 7}} for number in range(5)]
@@ -142,7 +142,7 @@ def test_any_records_come_back_in_order_across_segments_and_openings(actions, tm
 
 def test_what_is_not_flushed_is_not_promised_and_what_is_outlives_a_kill(tmp_path):
     script = (
-        "import sys, time; from pathlib import Path; from stages.rl_round.schedule.journal import Journal\n"
+        "import sys, time; from pathlib import Path; from stages.rl_round.asynchronous.journal import Journal\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "for number in range(100): journal.append({'number': number}); journal.flush()\n"
         "journal.append({'number': 'never flushed'}); print('written', flush=True); time.sleep(600)"
@@ -179,7 +179,7 @@ def test_half_a_write_is_taken_back(tmp_path):
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from stages.foundations.errors import UserError\n"
-        "from stages.rl_round.schedule.journal import Journal\n"
+        "from stages.rl_round.asynchronous.journal import Journal\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "journal = Journal(Path(sys.argv[1]))\n"
         "journal.append({'before': 1}); journal.flush()\n"

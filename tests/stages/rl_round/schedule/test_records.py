@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.rl_round.schedule.records import (
+from stages.engines.samplers.protocol import Sample, StopReason
+from stages.rl_round.asynchronous.journal import (
     Failed,
     Fault,
     Finished,

@@ -15,9 +15,8 @@ from stages.__main__ import main
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.verifier.verifier import Verifier
 from stages.foundations.errors import UserError
-from stages.foundations.hashing import dvc_md5
-from stages.foundations.tables.rollout import ROLLOUT
-from stages.foundations.tables.table import read_table, write_table
+from stages.foundations.files import dvc_md5
+from stages.foundations.tables import ROLLOUT, read_table, write_table
 from stages.rl_round.loop import in_process, training_step
 from stages.rl_round.loop.batch_source import SampledBatches
 from tests.fakes.forks import killed_at_first_checkpoint

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from stages.algorithms.advantages import logit_gradient_proxy, optimal_token_baseline
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.optimal_token_baseline import logit_gradient_proxy, optimal_token_baseline
-from stages.engines.samplers.samples import Sample, StopReason
-from stages.rl_round.params.rl import RlParams
+from stages.engines.samplers.protocol import Sample, StopReason
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.training_samples import rows, training_samples

@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from stages.algorithms.answers.verdicts import Verdict
-from stages.algorithms.trust_region_masking import error_bounds
-from stages.algorithms.vocabulary_pruning import pruned_logprobs
-from stages.engines.policies.language_model import language_model
-from stages.engines.policies.reference import ReferencePolicy
-from stages.engines.samplers.protocol import FullSample
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.algorithms.policy_losses import error_bounds
+from stages.algorithms.token_statistics import pruned_logprobs
+from stages.engines.policies.language_model import ReferencePolicy, language_model
+from stages.engines.samplers.protocol import FullSample, Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.params.rl import RlParams
+from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group, Rollout
 from stages.rl_round.update.losses import logprob_gap, policy_loss
 from stages.rl_round.update.policy_update import prepare_samples, summarise, update_policy

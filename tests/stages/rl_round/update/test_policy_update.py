@@ -7,16 +7,15 @@ import torch
 
 from stages.algorithms.answers.verdicts import Verdict
 from stages.engines.policies.language_model import language_model
-from stages.engines.samplers.samples import Sample, StopReason
+from stages.engines.samplers.protocol import Sample, StopReason
 from stages.engines.trainers.params import TorchTrainerParams
 from stages.engines.trainers.torch_trainer import TorchTrainer
-from stages.rl_round.params.rl import RlParams
+from stages.rl_round.params import RlParams
+from stages.rl_round.rollouts.group_drawing import make_rollout
 from stages.rl_round.rollouts.records import Group, Rollout
-from stages.rl_round.rollouts.scoring import make_rollout
 from stages.rl_round.update.advantages import with_advantages
 from stages.rl_round.update.losses import OVER_TOKENS, policy_loss
-from stages.rl_round.update.policy_update import summarise, update_policy
-from stages.rl_round.update.recompute_logprobs import with_proximal_statistics
+from stages.rl_round.update.policy_update import summarise, update_policy, with_proximal_statistics
 from stages.rl_round.update.training_samples import make_micro_batches, training_samples
 from tests.fakes.host_waits import HostWaits
 from tests.fakes.taught_policy import PARAMS

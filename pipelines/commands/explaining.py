@@ -1,0 +1,353 @@
+"""`retrace explain`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from markupsafe import escape
+
+from pipelines.records.chain import Chain, Spent, Step
+from pipelines.records.places import Entry
+from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT, state_folder
+from stages.foundations.stage import declared_stage
+from stages.observe.mlflow_store import flatten
+
+
+def explain(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY_OR_FILE",
+            help="a policy (its score), a stage (rl_round@rl_1), or a file below data/ or reports/; REV:... for "
+            "that of a git revision",
+        ),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print JSON, with hashes and parameters in full")
+    ] = False,
+    picture: Annotated[Path | None, typer.Option(help="draw the chain into this .svg file too")] = None,
+    params: Annotated[bool, typer.Option("--params", help="show every parameter of every stage")] = False,
+) -> None:
+    """Show the chain behind a score, table or file down to the raw bytes.
+
+    For every stage: hashes, parameters, code fingerprint, git commit, MLflow run, time and GPU-hours. Exit code 2 is a
+    mistake of the caller.
+    """
+    from pipelines.records.chain import find_chain, spent_by
+    from pipelines.runtime.named_file import write_named_file
+
+    try:
+        if picture is not None and picture.suffix != ".svg":
+            raise UserError(f"--picture {picture}: the picture is an SVG file, give a name that ends in .svg")
+        chain = find_chain(what, PROJECT)
+        spent = spent_by(chain, state_folder())
+        if picture is not None:
+            write_named_file(picture, draw(chain, spent), "--picture")
+            typer.echo(f"picture: {picture}", err=True)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(content_of(chain, spent), indent=2) if as_json else as_text(chain, spent, params))
+
+
+SHORT = 10
+"""Digits of a hash in the text; JSON has all."""
+PARAMS_SHOWN = 8
+
+
+def told_time(seconds: float) -> str:
+    """`43.2 s`, `12 min 5 s` or `3 h 20 min`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def totals(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
+    """Sums over the chain; GPU-hours are of the stages where they are on record."""
+    seconds = [one.seconds for one in spent.values() if one.seconds is not None]
+    hours = [one.gpu_hours for one in spent.values() if one.gpu_hours is not None]
+    return {
+        "stages": len(chain.steps),
+        "seconds": sum(seconds),
+        "gpu_hours": sum(hours),
+        "stages_without_seconds": [name for name, one in spent.items() if one.seconds is None],
+        "stages_without_gpu_hours": [name for name, one in spent.items() if one.gpu_hours is None],
+    }
+
+
+def as_text(chain: Chain, spent: Mapping[str, Spent], is_all: bool) -> str:
+    """The target first, then what it depends on, down to the raw bytes."""
+    total = totals(chain, spent)
+    lines = [f"{chain.told}: {', '.join(chain.targets)} ({chain.place.told})"]
+    lines += [f"  {line}" for line in _told_scores(chain)]
+    lines += [f"WARNING: {chain.changed}"] if chain.changed else []
+    lines.append(
+        f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
+        + _told_gaps(total)
+    )
+    for step in reversed(chain.steps):
+        lines += ["", *_told_step(step, spent[step.entry.name], is_all)]
+    return "\n".join(lines)
+
+
+def _told_gaps(total: Mapping[str, Any]) -> str:
+    gaps = []
+    if total["stages_without_seconds"]:
+        gaps.append(f"no time on record for {', '.join(total['stages_without_seconds'])}")
+    without = [
+        name for name in total["stages_without_gpu_hours"] if name not in total["stages_without_seconds"]
+    ]
+    if without:
+        gaps.append(f"no GPUs on record for {', '.join(without)}")
+    return f" ({'; '.join(gaps)})" if gaps else ""
+
+
+def _told_scores(chain: Chain) -> list[str]:
+    """Scores with their intervals; other metrics are left to JSON."""
+    scores = chain.scores
+    return [
+        f"{name} {value:.4f} [{scores[f'{name}_low']:.4f}, {scores[f'{name}_high']:.4f}]"
+        for name, value in scores.items()
+        if f"{name}_low" in scores and f"{name}_high" in scores
+    ]
+
+
+def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
+    entry = step.entry
+    lines = [entry.name]
+    lines += [f"  made    {path}  {digest[:SHORT]}" for path, digest in entry.outs.items()]
+    for one in step.inputs:
+        origin = ", ".join(one.makers) or "no stage makes it: raw"
+        stale = "  STALE: its maker has made something else since, run `dvc repro`" if one.is_stale else ""
+        lines.append(f"  from    {one.path}  {one.digest[:SHORT]}  ({origin}){stale}")
+    for raw in step.raw:
+        lines.append("  raw     " + ", ".join(f"{key} {value}" for key, value in raw.items()))
+    params = [f"{name}={_on_one_line(value)}" for name, value in flatten(_own_first(entry))]
+    shown = params if is_all else [text[:100] for text in params[:PARAMS_SHOWN]]
+    lines += [f"  params  {text}" for text in shown]
+    if len(params) > len(shown):
+        lines.append(f"          and {len(params) - len(shown)} more: --params shows all")
+    if entry.code:
+        reached = f", {step.definitions} definitions" if step.definitions is not None else ""
+        lines.append(f"  code    {entry.code[:SHORT]}{reached}{_told_commit(own)}")
+    lines.append(f"  run     {_told_run(own)}")
+    return lines
+
+
+def _on_one_line(value: str) -> str:
+    """Line ends and other control characters as Python writes them."""
+    return re.sub(r"[\x00-\x1f\x7f]", lambda found: repr(found[0])[1:-1], value)
+
+
+def _own_first(entry: Entry) -> dict[str, Any]:
+    """Seed first, then the stage's own sections, which it declares last. What it shares with others says less of it."""
+    stage = declared_stage(entry.stage)
+    order = ["seed", *reversed([name for name in (stage.sections if stage else ()) if name != "seed"])]
+    places = {name: place for place, name in enumerate(order)}
+    return dict(
+        sorted(entry.params.items(), key=lambda item: places.get(item[0].partition(".")[0], len(order)))
+    )
+
+
+def _told_commit(own: Spent) -> str:
+    if not own.commit:
+        return "; no commit on record"
+    return f"; commit {own.commit[:12]}" + (" with uncommitted changes" if own.is_dirty else "")
+
+
+def _told_run(own: Spent) -> str:
+    parts = [f"MLflow {own.run_id}" if own.run_id else "not in MLflow (`retrace mirror` makes one)"]
+    if own.is_mirrored:
+        parts.append("mirrored, its execution is not on record")
+    parts.append(told_time(own.seconds) if own.seconds is not None else "no time on record")
+    if own.gpus:
+        parts.append(f"{own.gpus} GPU{'s' if own.gpus > 1 else ''}, {own.gpu_hours or 0:.3g} GPU-hours")
+    return ", ".join(parts)
+
+
+def content_of(chain: Chain, spent: Mapping[str, Spent]) -> dict[str, Any]:
+    """Everything, hashes in full, each stage after what it depends on."""
+    return {
+        "target": chain.told,
+        "place": chain.place.told,
+        "targets": list(chain.targets),
+        "scores": dict(chain.scores),
+        "changed": chain.changed,
+        "totals": totals(chain, spent),
+        "stages": [_step_as_json(step, spent[step.entry.name]) for step in chain.steps],
+    }
+
+
+def _step_as_json(step: Step, own: Spent) -> dict[str, Any]:
+    entry = step.entry
+    inputs = [
+        {"path": one.path, "md5": one.digest, "made_by": list(one.makers), "stale": one.is_stale}
+        for one in step.inputs
+    ]
+    return {
+        "stage": entry.name,
+        "lock_hash": entry.key,
+        "command": entry.command,
+        "inputs": inputs,
+        "outputs": [
+            {"path": path, "md5": digest, "bytes": entry.sizes[path]} for path, digest in entry.outs.items()
+        ],
+        "raw": [dict(one) for one in step.raw],
+        "params": entry.params,
+        "code_md5": entry.code,
+        "code_definitions": step.definitions,
+        "commit": own.commit,
+        "dirty": own.is_dirty,
+        "mlflow_run": own.run_id,
+        "mirrored": own.is_mirrored,
+        "seconds": own.seconds,
+        "gpus": own.gpus,
+        "gpu_hours": own.gpu_hours,
+    }
+
+
+WIDTH, HEIGHT, GAP, ROW_GAP, MARGIN, TITLE = 250, 82, 26, 44, 24, 64
+"""Boxes and the room between them, in pixels."""
+CHARACTERS = 36
+"""Of a line in a box."""
+STYLE = """
+text { font: 12px system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; fill: #161a20; }
+.title { font-size: 18px; font-weight: 650; } .name { font-size: 14px; font-weight: 650; } .quiet { fill: #56606d; }
+rect { fill: #fff; stroke: #b9c1cc; } .raw rect { stroke: #0a7048; } .target rect { stroke: #1d5fbf; stroke-width: 2; }
+path { fill: none; stroke: #9aa4b1; stroke-width: 1.3; } .stale { stroke: #b3261e; stroke-dasharray: 5 4; }
+"""
+
+
+def draw(chain: Chain, spent: Mapping[str, Spent]) -> str:
+    """The picture; equal arguments give equal text. All text is escaped."""
+    places = _layout(chain)
+    columns = max(column for column, _ in places.values()) + 1
+    rows = max(row for _, row in places.values()) + 1
+    width = max(2 * MARGIN + columns * (WIDTH + GAP) - GAP, 620)
+    height = TITLE + MARGIN + rows * (HEIGHT + ROW_GAP) - ROW_GAP + MARGIN
+
+    def corner(name: str) -> tuple[float, float]:
+        column, row = places[name]
+        inside = sum(1 for _, other in places.values() if other == row)
+        left = (width - inside * (WIDTH + GAP) + GAP) / 2
+        return left + column * (WIDTH + GAP), TITLE + MARGIN + row * (HEIGHT + ROW_GAP)
+
+    total = totals(chain, spent)
+    about = f"{total['stages']} stages, {told_time(total['seconds'])}, {total['gpu_hours']:.3g} GPU-hours"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<title>{escape(chain.told)}: from raw bytes</title><style>{STYLE}</style>",
+        f'<rect x="0" y="0" width="{width}" height="{height}" style="fill:#f6f7f9;stroke:none"/>',
+        f'<text class="title" x="{MARGIN}" y="34">{escape(_cut(chain.told, 60))}</text>',
+        f'<text class="quiet" x="{MARGIN}" y="56">{escape(f"{about}; {chain.place.told}")}</text>',
+    ]
+    for step in chain.steps:
+        parts += _edges(step, corner)
+    for step in chain.steps:
+        kind = "target" if step.entry.name in chain.targets else "raw" if step.raw else ""
+        parts += _box(step, spent[step.entry.name], kind, *corner(step.entry.name))
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _layout(chain: Chain) -> dict[str, tuple[int, int]]:
+    """Column and row of each stage. A row holds stages of one depth, each near the middle of what it depends on.
+
+    Stages without inputs stand right above the first one that needs them, so that lines stay short.
+    """
+    depths = chain.depth()
+    users: dict[str, list[int]] = {}
+    for step in chain.steps:
+        for one in step.inputs:
+            for maker in one.makers:
+                users.setdefault(maker, []).append(depths[step.entry.name])
+    rows = {name: min(users[name]) - 1 if name in users else depth for name, depth in depths.items()}
+    places: dict[str, tuple[int, int]] = {}
+    for row in sorted(set(rows.values())):
+        inside = [step for step in chain.steps if rows[step.entry.name] == row]
+        inside.sort(key=lambda step: _middle(step, places))
+        places |= {step.entry.name: (column, row) for column, step in enumerate(inside)}
+    return places
+
+
+def _middle(step: Step, places: Mapping[str, tuple[int, int]]) -> float:
+    above = [places[maker][0] for one in step.inputs for maker in one.makers if maker in places]
+    return sum(above) / len(above) if above else 99.0
+
+
+def _edges(step: Step, corner: Any) -> list[str]:
+    x, y = corner(step.entry.name)
+    lines = []
+    for one in step.inputs:
+        for maker in one.makers:
+            left, top = corner(maker)
+            x1, y1, x2, y2 = left + WIDTH / 2, top + HEIGHT, x + WIDTH / 2, y
+            bend = (y2 - y1) / 2
+            kind = ' class="stale"' if one.is_stale else ""
+            way = f"M{x1:.0f},{y1:.0f} C{x1:.0f},{y1 + bend:.0f} {x2:.0f},{y2 - bend:.0f} {x2:.0f},{y2:.0f}"
+            if y2 - y1 > ROW_GAP and abs(x2 - x1) > WIDTH / 2:  # past other boxes, and in from the side
+                side, middle = (x if x1 < x2 else x + WIDTH), y + HEIGHT / 2
+                way = (
+                    f"M{x1:.0f},{y1:.0f} C{x1:.0f},{middle:.0f} {x1:.0f},{middle:.0f} {side:.0f},{middle:.0f}"
+                )
+            lines.append(
+                f'<path{kind} d="{way}"><title>{escape(one.path)} {escape(one.digest)}</title></path>'
+            )
+    return list(dict.fromkeys(lines))
+
+
+def _box(step: Step, own: Spent, kind: str, x: float, y: float) -> list[str]:
+    entry = step.entry
+    path, digest = min(entry.outs.items(), key=lambda out: _rank(out[0]), default=("", ""))
+    if step.raw:
+        first = step.raw[0]
+        origin = next((first[key] for key in ("url", "path", "repository", "package") if first.get(key)), "")
+        more = f" and {len(step.raw) - 1} more" if len(step.raw) > 1 else ""
+        origin = origin or f"{first['kind']} with seed {first.get('seed', '?')}"
+        lines = [f"raw: {str(origin).rsplit('/', 1)[-1]}{more}"]
+    else:
+        lines = [path.removeprefix("data/")]
+    code = f"code {entry.code[:8]}" if entry.code else ""
+    commit = f"commit {own.commit[:8]}" + ("+" if own.is_dirty else "") if own.commit else ""
+    time = told_time(own.seconds) if own.seconds is not None else "no time on record"
+    hours = f", {own.gpu_hours:.3g} GPU-h" if own.gpu_hours else ""
+    lines += [f"md5 {digest[:8]}  {code}", "  ".join(filter(None, [commit, time + hours]))]
+    parts = [
+        f'<g class="{kind}"><title>{escape(entry.command)}</title>',
+        f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="9"/>',
+        f'<text class="name" x="{x + 12:.0f}" y="{y + 21:.0f}">{escape(_cut(entry.name, 30))}</text>',
+    ]
+    for number, line in enumerate(lines):
+        parts.append(
+            f'<text class="quiet" x="{x + 12:.0f}" y="{y + 39 + 16 * number:.0f}">'
+            f"{escape(_cut(line, CHARACTERS))}</text>"
+        )
+    return [*parts, "</g>"]
+
+
+def _rank(path: str) -> int:
+    """Of several outputs the first of these is shown; numbers and dropped rows come last."""
+    kind = path.split("/")[1] if path.startswith("data/") else ""
+    order = (
+        "policies",
+        "verdicts",
+        "responses",
+        "problems",
+        "web",
+        "demonstrations",
+        "",
+        "metrics",
+        "curves",
+        "dropped",
+    )
+    return order.index(kind) if kind in order else order.index("")
+
+
+def _cut(text: str, characters: int) -> str:
+    return text if len(text) <= characters else text[: characters - 1] + "…"

@@ -1,0 +1,170 @@
+"""`retrace mirror`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipelines.records.graph_run import experiment_places, keep_record, kept_records, log_records
+from pipelines.records.places import Place, kept_places, places_in_git, working_place
+from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT, state_folder
+
+if TYPE_CHECKING:
+    from pipelines.ablating.writing import Findings
+    from stages.observe.mlflow_store import MlflowStore
+
+
+def mirror(
+    as_json: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
+) -> None:
+    """Rebuild every MLflow run that is missing, from kept logs, git, dvc.lock, metric files, curves and the ledger.
+
+    Safe to run at any time: what is there is left alone, so deleting state/mlflow.db loses no number. Runs that a cache
+    hit did not execute get one too, with the tag `mirrored: true`.
+    """
+    try:
+        report = rebuild(PROJECT, state_folder())
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(asdict(report), indent=2) if as_json else report.told())
+    for problem in report.problems:
+        typer.echo(f"WARNING: {problem}", err=True)
+
+
+@dataclass
+class Report:
+    """What one mirroring did."""
+
+    replayed: int = 0
+    """Executed runs that MLflow had lost."""
+    delivered: int = 0
+    """Logs of unfinished runs that waited for MLflow."""
+    mirrored: int = 0
+    """Stages that no run of ours executed: restored from a cache, or run before logs were kept."""
+    recognised: int = 0
+    """Runs in MLflow that were found to be of a stage on record."""
+    graph_runs: int = 0
+    """Runs of the graph, the parents of stage runs."""
+    results: int = 0
+    """Comparisons and results of ablations."""
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def is_nothing(self) -> bool:
+        counts = (
+            self.replayed,
+            self.delivered,
+            self.mirrored,
+            self.recognised,
+            self.graph_runs,
+            self.results,
+        )
+        return not any(counts)
+
+    def told(self) -> str:
+        """One line."""
+        if self.is_nothing:
+            return "MLflow was told nothing" if self.problems else "MLflow has every run: nothing to do"
+        parts = (
+            (self.replayed, "rebuilt from their logs"),
+            (self.mirrored, "rebuilt from dvc.lock and metric files"),
+            (self.delivered, "unfinished ones delivered"),
+            (self.recognised, "recognised and tagged"),
+            (self.graph_runs, "runs of the graph"),
+            (self.results, "comparisons and ablation results"),
+        )
+        return "MLflow runs: " + ", ".join(f"{count} {what}" for count, what in parts if count)
+
+
+def rebuild(root: Path, state: Path) -> Report:
+    """Brings MLflow (`$MLFLOW_TRACKING_URI`, else state/mlflow.db) up to date with the project at `root`.
+
+    Does nothing with RETRACE_TRACKING=off. Two at once wait for each other. UserError when MLflow cannot be reached.
+    """
+    if os.environ.get("RETRACE_TRACKING") == "off":
+        return Report(problems=["RETRACE_TRACKING=off: nothing is tracked"])
+    from pipelines.records.stage_runs import (
+        deliver_unfinished,
+        mirror_entries,
+        read_ledger,
+        remove_half_made,
+        replay_kept,
+    )
+
+    lock_file = state_folder() / "mirror.lock"  # of the database, which a retraining's worktree shares
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock_file, "w") as lock, mlflow_faults("what was done is kept, and `retrace mirror` goes on"):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        store, report = open_store(), Report()
+        remove_half_made(store)
+        report.delivered = deliver_unfinished(store, state)
+        report.replayed, report.problems = replay_kept(store, state)
+        places = _places(root, state, report)
+        report.mirrored, report.recognised = mirror_entries(store, places, read_ledger(state))
+        report.graph_runs = _graph_runs(store, root, state, places, report)
+        report.results = _results(store, root, state, report)
+    return report
+
+
+def _places(root: Path, state: Path, report: Report) -> list[Place]:
+    """Places on record: here, ablations, then commits from the oldest. A broken one is a problem, the others go on."""
+    here: list[Place] = []
+    try:
+        here.append(working_place(root))
+    except UserError as error:
+        report.problems.append(str(error))
+    tell = report.problems.append
+    return [
+        *here,
+        *experiment_places(root, tell),
+        *kept_places(root, state, tell),
+        *places_in_git(root, tell),
+    ]
+
+
+def _graph_runs(store: MlflowStore, root: Path, state: Path, places: list[Place], report: Report) -> int:
+    for place in places:
+        try:
+            keep_record(place, state)
+        except (UserError, ValueError, LookupError) as error:
+            report.problems.append(f"{place.told}: its run of the graph stays out ({error})")
+    return log_records(store, root, state, kept_records(state, report.problems.append))
+
+
+def _results(store, root: Path, state: Path, report: Report) -> int:
+    """Tables of comparisons, and results of ablations of which all runs are there."""
+    from pipelines.comparing.tracking import log_comparison
+
+    made = 0
+    for file in sorted((state / "comparisons").glob("*.json")):
+        try:
+            made += log_comparison(store, json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, KeyError) as error:
+            report.problems.append(f"{file} is no kept comparison ({error}): run `retrace compare` again")
+    for folder in sorted((state / "ablations").glob("*/results")):
+        findings = _ablation_result(root, state, folder.parent.name)
+        made += findings is not None and findings.track()
+    return made
+
+
+def _ablation_result(root: Path, state: Path, name: str) -> Findings | None:
+    """What a finished ablation found; None for one whose file has changed, or that is not done: it waits."""
+    from pipelines.ablating.definition import read_ablation
+    from pipelines.ablating.plan import plan_runs
+    from pipelines.ablating.writing import Findings
+
+    try:
+        ablation = read_ablation(root, name)
+        findings = Findings(ablation, state, plan_runs(root, ablation, None, None))
+    except UserError:
+        return None
+    return None if findings.about["missing"] else findings

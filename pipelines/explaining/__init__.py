@@ -1,1 +1,0 @@
-"""`retrace explain`: the chain from a score back to the raw bytes."""

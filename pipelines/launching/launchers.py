@@ -1,0 +1,258 @@
+"""Command lines that start a stage's ranks: python, torchrun, and srun with a torchrun on each node."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pipelines.launching.params import KubernetesCommand, LaunchParams, SkypilotCommand, SlurmCommand
+from stages.foundations.errors import UserError
+from stages.observe.progress import say
+
+TORCHRUN = ("-m", "torch.distributed.run")
+FIRST_NODE = '"$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"'
+
+
+def local_command(launch: LaunchParams, stage: Sequence[str]) -> list[str]:
+    """`stage` (`-m stages sft`) on this machine, as one process or a rank for each GPU.
+
+    By the `python` that comes first on the PATH, as every other stage.
+    """
+    if launch.ranks == 1:
+        return ["python", *stage]
+    return ["python", *TORCHRUN, "--standalone", f"--nproc-per-node={launch.gpus_per_node}", *stage]
+
+
+def slurm_command(launch: LaunchParams, command: SlurmCommand, name: str, stage: Sequence[str]) -> list[str]:
+    """One task on each node, in an allocation that is there or that srun asks for.
+
+    Which node is the first is known only when the job has its nodes, so each task asks Slurm. A task that fails ends
+    the others, which would wait for it. `name` is the job's.
+    """
+    torchrun = [
+        f"--nnodes={launch.nodes}",
+        f"--nproc-per-node={launch.gpus_per_node}",
+        "--rdzv-backend=c10d",
+        '--rdzv-id="$SLURM_JOB_ID.$SLURM_STEP_ID"',
+        f"--rdzv-endpoint={FIRST_NODE}:{command.port}",
+    ]
+    task = f"exec {shlex.join([sys.executable, *TORCHRUN])} {' '.join(torchrun)} {shlex.join(stage)}"
+    return [
+        "srun",
+        f"--job-name={name}",
+        f"--nodes={launch.nodes}",
+        f"--ntasks={launch.nodes}",
+        "--ntasks-per-node=1",
+        f"--gpus-per-node={launch.gpus_per_node}",
+        f"--time={minutes(launch)}",
+        "--kill-on-bad-exit=1",
+        *command.options,
+        "bash",
+        "-c",
+        task,
+    ]
+
+
+def minutes(launch: LaunchParams) -> int:
+    """The longest that a stage may run, rounded up."""
+    return max(1, -int(-launch.hours * 60 // 1))
+
+
+SECONDS_BETWEEN_LOOKS = 10.0
+SUCCESSES = {"Succeeded", "Complete"}
+"""A PyTorchJob's condition and a RayJob's state."""
+ENDS = {*SUCCESSES, "Failed", "ValidationFailed"}
+LOOKS_WITHOUT_ANSWER = 30
+"""A control plane that is away for five minutes is not coming back soon."""
+
+
+def pytorch_job(
+    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
+) -> dict[str, Any]:
+    """The manifest. No pod starts again by itself: the stage goes on from its checkpoint when it is run again."""
+    told = [f"{command.project}/.venv/bin/python", *TORCHRUN, *stage]
+    pod = _pod(launch, command, {"name": "pytorch", "command": told})  # the operator looks for this name
+    counts = {"Master": 1, "Worker": launch.nodes - 1}
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": command.namespace},
+        "spec": {
+            "nprocPerNode": str(launch.gpus_per_node),
+            "runPolicy": {
+                "cleanPodPolicy": "Running",
+                "backoffLimit": 0,
+                "activeDeadlineSeconds": 60 * minutes(launch),
+            },
+            "pytorchReplicaSpecs": {
+                kind: {"replicas": count, "restartPolicy": "Never", "template": {"spec": pod}}
+                for kind, count in counts.items()
+                if count
+            },
+        },
+    }
+
+
+def ray_job(
+    launch: LaunchParams, command: KubernetesCommand, name: str, stage: Sequence[str]
+) -> dict[str, Any]:
+    """The manifest. The cluster ends with the stage; KubeRay gives Ray the GPUs that the pods are limited to."""
+    # Words without a meaning to a shell: KubeRay joins them into a command of its own.
+    told = [
+        "env",
+        f"--chdir={command.project}",
+        "RAY_ADDRESS=auto",
+        f"{command.project}/.venv/bin/python",
+        *stage,
+    ]
+    head, worker = (
+        {"rayStartParams": {}, "template": {"spec": _pod(launch, command, {"name": f"ray-{kind}"})}}
+        for kind in ("head", "worker")
+    )
+    count = launch.nodes - 1
+    counts = {"replicas": count, "minReplicas": count, "maxReplicas": count}
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayJob",
+        "metadata": {"name": name, "namespace": command.namespace},
+        "spec": {
+            "entrypoint": shlex.join(told),
+            "submissionMode": "K8sJobMode",
+            "shutdownAfterJobFinishes": True,
+            "backoffLimit": 0,
+            "activeDeadlineSeconds": 60 * minutes(launch),
+            "rayClusterSpec": {
+                "headGroupSpec": head,
+                "workerGroupSpecs": [{"groupName": "workers", **counts, **worker}] if count else [],
+            },
+        },
+    }
+
+
+def _pod(launch: LaunchParams, command: KubernetesCommand, own: dict[str, Any]) -> dict[str, Any]:
+    """A node: the clone, shared memory and all its GPUs for one container."""
+    container = {
+        **own,
+        "image": command.image,
+        "workingDir": command.project,
+        "env": [{"name": key, "value": value} for key, value in command.environment.items()],
+        "envFrom": [{"secretRef": {"name": command.secret}}] if command.secret else [],
+        "resources": {"limits": {"nvidia.com/gpu": launch.gpus_per_node}},
+        "volumeMounts": [
+            {"name": "project", "mountPath": command.mount},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+        ],
+    }
+    return {
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 15,
+        "containers": [container],
+        "volumes": [
+            {"name": "project", "persistentVolumeClaim": {"claimName": command.claim}},
+            {
+                "name": "shared-memory",
+                "emptyDir": {"medium": "Memory", "sizeLimit": f"{command.shared_memory_gib}Gi"},
+            },
+        ],
+    }
+
+
+def run_job(manifest: dict[str, Any]) -> int:
+    """Makes the job, shows the log of its first pod, waits for its end, and removes it. Its exit code: 0 or 1.
+
+    A job of this name that a killed stage has left is removed first. UserError where kubectl fails.
+    """
+    name, namespace = manifest["metadata"]["name"], manifest["metadata"]["namespace"]
+    kind = manifest["kind"].lower()
+    first = (
+        f"{name}-master-0" if kind == "pytorchjob" else f"job/{name}"
+    )  # KubeRay's submits, and follows the log
+    _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait")
+    log = None
+    try:
+        _kubectl(namespace, "create", "-f", "-", given=json.dumps(manifest))
+        say(f"{manifest['kind']} {namespace}/{name} is made; waiting for its pods")
+        while True:
+            states = _states(namespace, kind, name)
+            if log is None and states & {"Running", *ENDS}:
+                log = subprocess.Popen(["kubectl", "-n", namespace, "logs", "-f", first])
+            if ended := states & ENDS:
+                log.wait(60)
+                return 0 if ended & SUCCESSES else 1
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    finally:
+        if log is not None:
+            log.kill()
+            log.wait()
+        _kubectl(namespace, "delete", kind, name, "--ignore-not-found", "--wait=false")
+
+
+def _states(namespace: str, kind: str, name: str) -> set[str]:
+    """The conditions that hold, or KubeRay's state. A control plane that is away for a moment is asked again."""
+    for left in reversed(range(LOOKS_WITHOUT_ANSWER)):
+        try:
+            status = json.loads(_kubectl(namespace, "get", kind, name, "-o", "json")).get("status")
+            break
+        except UserError:
+            if not left:
+                raise
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+    status = status or {}
+    holding = {one["type"] for one in status.get("conditions", []) if one["status"] == "True"}
+    return holding | {status.get("jobDeploymentStatus", "")}
+
+
+def _kubectl(namespace: str, *arguments: str, given: str | None = None) -> str:
+    found = subprocess.run(
+        ["kubectl", "-n", namespace, *arguments], input=given, capture_output=True, text=True
+    )
+    if found.returncode:
+        raise UserError(f"kubectl {' '.join(arguments)} failed: {found.stderr.strip()}")
+    return found.stdout
+
+
+PORT = 29500
+
+
+def skypilot_task(
+    launch: LaunchParams, command: SkypilotCommand, name: str, stage: Sequence[str]
+) -> dict[str, Any]:
+    """The task: every node runs a torchrun, which finds the first node in SkyPilot's variables."""
+    torchrun = [
+        f"--nnodes={launch.nodes}",
+        f"--nproc-per-node={launch.gpus_per_node}",
+        '--node-rank="$SKYPILOT_NODE_RANK"',
+        '--master-addr="$(echo "$SKYPILOT_NODE_IPS" | head -n 1)"',
+        f"--master-port={PORT}",
+    ]
+    python = [f"{command.project}/.venv/bin/python", *TORCHRUN]
+    return {
+        "name": name,
+        "num_nodes": launch.nodes,
+        "resources": {
+            "infra": command.infra,
+            "accelerators": f"{command.accelerator}:{launch.gpus_per_node}",
+        },
+        "envs": dict(command.environment),
+        "volumes": dict(command.volumes),
+        "run": f"cd {shlex.quote(command.project)}\n"
+        f"exec {shlex.join(python)} {' '.join(torchrun)} {shlex.join(stage)}\n",
+    }
+
+
+def launch_command(name: str, file: str) -> list[str]:
+    """Starts the cluster, shows the log, and takes the cluster down when the task has ended.
+
+    Should this machine vanish meanwhile, SkyPilot ends the cluster once it has been idle for ten minutes.
+    """
+    ending = ["--down", "--idle-minutes-to-autostop", "10"]
+    return ["sky", "launch", "--yes", "--cluster", name, *ending, file]
+
+
+def down_command(name: str) -> list[str]:
+    return ["sky", "down", "--yes", name]

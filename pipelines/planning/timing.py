@@ -1,0 +1,199 @@
+"""FLOPs of what the stages of a recipe do on their device: tokens through the trainer, tokens drawn.
+
+Products are counted, two FLOPs a multiplication and addition: 2 a weight and token forward, twice that backward
+(Kaplan et al., arXiv 2001.08361, section 2.1), attention at its causal half. Stages that read and write tables do
+next to nothing of this and are left out of the work, not out of the list.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipelines.planning.sizes import NUMBER_BYTES, Gpu, Shape
+from stages.foundations.planned_work import Sampling, SideBySide, Training
+
+if TYPE_CHECKING:
+    from pipelines.planning.probe import CpuProbe
+
+
+HEAD_PRODUCTS = 4
+"""The head's logits are computed, and computed again while going backward, where their two gradients are made."""
+
+
+def training_flops(work: Training, shape: Shape, is_checkpointed: bool) -> float:
+    """Forward and backward; with gradient checkpointing the layers go forward once more."""
+    layers = layer_flops(shape, work.context)
+    head = 2 * shape.vocabulary * shape.hidden
+    forward_head = head * work.response_tokens / max(1.0, work.tokens)
+    return (
+        work.tokens * layers * (4 if is_checkpointed else 3)
+        + work.response_tokens * head * HEAD_PRODUCTS
+        + work.forward_tokens * (layers + forward_head)
+    )
+
+
+def sampling_flops(work: Sampling, shape: Shape) -> float:
+    """Prompts read once, then every token drawn."""
+    read = work.calls * work.prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens)
+    return read + work.tokens * token_flops(shape, work.context)
+
+
+def layer_flops(shape: Shape, context: float) -> float:
+    """One token forward through all layers; it attends over half of `context`."""
+    return shape.layers * (2 * shape.layer_matrices + 2 * shape.heads * shape.head_size * context)
+
+
+def token_flops(shape: Shape, attended: float) -> float:
+    """One drawn token: all layers over `attended` tokens, and the head."""
+    return layer_flops(shape, 2 * attended) + 2 * shape.vocabulary * shape.hidden
+
+
+MFU = 0.4
+"""Share of the peak in training: 38 to 43% in bfloat16 on 8,192 to 16,384 H100 (Llama 3, arXiv 2407.21783, table 4)."""
+BANDWIDTH_SHARE = 0.6
+"""Share of the bandwidth that decoding reaches; an assumption without a source."""
+STEPS = 200
+"""Points at which the emptying of a batch is looked at."""
+
+
+@dataclass(frozen=True)
+class GpuSpeed:
+    """A number of equal GPUs, some of them in replicas of the sampler."""
+
+    gpu: Gpu
+    training_gpus: int
+    replicas: int
+    gpus_per_replica: int
+    trainer_dtype: str
+    sampler_dtype: str
+    is_checkpointed: bool
+    max_sequences: int
+    mfu: float = MFU
+    bandwidth_share: float = BANDWIDTH_SHARE
+
+    def split(self, own: SideBySide | None) -> GpuSpeed:
+        """The GPUs of a stage that draws and trains side by side."""
+        return replace(self, training_gpus=own.trainer_ranks, replicas=own.replicas) if own else self
+
+    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
+        return own.seconds(training, sampling)
+
+    def training_seconds(self, shape: Shape, work: Training) -> float:
+        peak = self.gpu.flops(self.trainer_dtype) * self.training_gpus * self.mfu
+        return training_flops(work, shape, self.is_checkpointed) / peak
+
+    def update_seconds(self, shape: Shape, work: Training) -> float:
+        """The optimizer reads and writes its state once: negligible beside the passes, and not counted."""
+        return 0.0
+
+    def step_seconds(self, shape: Shape, sequences: float, context: float) -> float:
+        """One token for each of `sequences` in one replica, each attending over `context` tokens."""
+        width = NUMBER_BYTES[self.sampler_dtype]
+        read = shape.multiplied * width + sequences * context * shape.kv_bytes_per_token(width)
+        flops = sequences * token_flops(shape, context)
+        by_memory = read / (self.gpus_per_replica * self.gpu.bandwidth * self.bandwidth_share)
+        return max(by_memory, flops / self._replica_flops())
+
+    def _replica_flops(self) -> float:
+        return self.gpu.flops(self.sampler_dtype) * self.gpus_per_replica * self.mfu
+
+    def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
+        """All calls, one after the other: prompts read, batch kept full while responses wait, then emptied.
+
+        `kv_tokens` limits how many sequences are decoded at once in a replica.
+        """
+        prompts = work.prompts / self.replicas
+        sequences = prompts * work.samples
+        read = prompts * work.prompt_tokens * layer_flops(shape, work.prompt_tokens) / self._replica_flops()
+        room = min(self.max_sequences, kv_tokens / (work.prompt_tokens + work.lengths.mean))
+        in_flight = math.inf if work.in_flight is None else work.in_flight * work.samples / self.replicas
+        at_once = max(1.0, min(sequences, in_flight, room))
+        full = (sequences - at_once) * work.lengths.mean / at_once
+        seconds = read + full * self.step_seconds(shape, at_once, work.context)
+        return work.calls * (seconds + self._emptying_seconds(shape, work, at_once))
+
+    def _emptying_seconds(self, shape: Shape, work: Sampling, at_once: float) -> float:
+        width, seconds = work.lengths.most / STEPS, 0.0
+        for step in range(STEPS):
+            tokens = (step + 0.5) * width
+            open_sequences = max(at_once * work.lengths.open_share(tokens), 0.0)
+            # Below half a sequence the longest response has most likely ended.
+            if open_sequences < 0.5:
+                break
+            seconds += width * self.step_seconds(shape, max(1.0, open_sequences), work.prompt_tokens + tokens)
+        return seconds
+
+
+CPU_STEPS = 200
+"""Points at which the emptying of a batch is looked at."""
+
+
+@dataclass(frozen=True)
+class CpuSpeed:
+    """This machine; `lanes` batches are decoded at once (stages/engines/samplers/torch_sampler.py)."""
+
+    probe: CpuProbe
+    lanes: int
+    max_sequences: int
+    is_checkpointed: bool
+    threads: int = 1
+    """Of the trainer."""
+    replicas: int = 1
+    cores: int = os.cpu_count() or 1
+
+    def split(self, own: SideBySide | None) -> CpuSpeed:
+        """A stage that draws and trains side by side."""
+        return replace(self, replicas=own.replicas) if own else self
+
+    def together_seconds(self, own: SideBySide, training: float, sampling: float) -> float:
+        """As long as the cores need for all of it, where there are fewer than threads."""
+        work = training * self.threads + sampling * self.lanes * self.replicas
+        return max(own.seconds(training, sampling), work / self.cores)
+
+    def training_seconds(self, shape: Shape, work: Training) -> float:
+        probe = self.probe
+        layer = probe.layer_training_token + (probe.layer_forward_token if self.is_checkpointed else 0.0)
+        meets_head = work.response_tokens / max(1.0, work.tokens)
+        return (
+            work.tokens * shape.layers * layer
+            + work.response_tokens * (probe.head_training_token + probe.head_forward_token)
+            + work.forward_tokens
+            * (shape.layers * probe.layer_forward_token + meets_head * probe.head_forward_token)
+        )
+
+    def update_seconds(self, shape: Shape, work: Training) -> float:
+        return work.updates * self.probe.update[work.kind]
+
+    def step_seconds(self, shape: Shape, sequences: float, context: float) -> float:
+        """One token for each of `sequences` in one lane. The probe's context stands for all."""
+        layer, head = self.probe.layer_step, self.probe.head_step
+        alone = shape.layers * (layer[0] + layer[1] * sequences) + head[0] + head[1] * sequences
+        return alone * self.probe.lane_slowdown
+
+    def sampling_seconds(self, shape: Shape, work: Sampling, kv_tokens: float) -> float:
+        """Each lane answers its share of a call's prompts, batch after batch, each until its longest response ends.
+
+        Where prompts take each other's place, only the last batch is emptied.
+        """
+        lanes = self.lanes * self.replicas
+        sequences, full = work.prompts * work.samples / lanes, 0.0
+        batches = max(1.0, sequences / max(1.0, self.max_sequences / self.lanes))
+        rows = sequences / batches
+        if work.in_flight is not None:
+            rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
+            full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows, 0)
+            batches = 1.0
+        width, emptied = work.lengths.most / CPU_STEPS, 0.0
+        for step in range(CPU_STEPS):
+            open_rows = rows * work.lengths.open_share((step + 0.5) * width)
+            if open_rows < 0.5:
+                break
+            emptied += width * self.step_seconds(shape, max(1.0, open_rows), 0)
+        read = work.prompts / lanes * work.prompt_tokens * shape.layers * self.probe.layer_forward_token
+        return work.calls * (batches * emptied + full + read)
+
+    def start_seconds(self, loads_policy: bool) -> float:
+        return self.probe.model_stage_start if loads_policy else self.probe.table_stage_start

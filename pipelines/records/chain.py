@@ -1,0 +1,330 @@
+"""The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelines.records.places import Entry, Place, place_at, places_in_git, working_place
+from pipelines.records.stage_runs import Known, belongs, known_runs, read_ledger, recorded_numbers
+from pipelines.records.tracking_store import mlflow_faults, open_store
+from stages.foundations.errors import UserError
+from stages.foundations.files import dvc_md5
+from stages.foundations.stage import about
+from stages.foundations.yaml_text import load_yaml
+from stages.observe.tracking import TOTAL_SECONDS, shown_name, tracking_uri
+
+CODE = "data/code/"
+POLICIES = "data/policies/"
+OTHER_MODELS = ("data/generators/", "data/image_scorers/")
+"""What an argument may name besides a policy, the first that has it."""
+RAW_KEYS = (
+    "kind",
+    "url",
+    "path",
+    "repository",
+    "file",
+    "revision",
+    "package",
+    "version",
+    "member",
+    "sha256",
+    "wheel_sha256",
+    "seed",
+    "rows",
+)
+"""What says where raw bytes came from, and by which hash they are known."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """A dependency of a stage."""
+
+    path: str
+    digest: str
+    makers: tuple[str, ...]
+    """Stages that make it; none for a file that no stage makes."""
+    is_stale: bool
+    """True when its maker has since made something else: the stage has not run on what is there now."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage of the chain."""
+
+    entry: Entry
+    inputs: tuple[Input, ...]
+    raw: tuple[Mapping[str, Any], ...]
+    """Where raw bytes came from, for the stages that bring them in; a generator has a kind and a seed."""
+    definitions: int | None
+    """Of code in its fingerprint; None where the fingerprint is no more at hand."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """All stages behind a target, each after those that it depends on."""
+
+    told: str
+    place: Place
+    targets: tuple[str, ...]
+    steps: tuple[Step, ...]
+    scores: Mapping[str, float]
+    """Metrics of a target that scores a policy; empty for others."""
+    changed: str
+    """Says when the target's bytes are no longer those on record; "" otherwise."""
+
+    def depth(self) -> dict[str, int]:
+        """Stage -> the longest way from a stage without inputs."""
+        depths: dict[str, int] = {}
+        for step in self.steps:
+            makers = [maker for one in step.inputs for maker in one.makers]
+            depths[step.entry.name] = 1 + max((depths[maker] for maker in makers), default=-1)
+        return depths
+
+
+def find_chain(argument: str, root: Path) -> Chain:
+    """The chain behind a policy, a stage, or a file. UserError for an unknown one, and for one that never ran."""
+    before, _, rest = argument.rpartition(":")
+    place = place_at(root, before) if before else working_place(root)
+    if not place.entries:
+        raise UserError(f"{place.told} at {root} has no dvc.lock: nothing has run yet, run `dvc repro`")
+    targets, path = _targets(rest if before else argument, place, root)
+    names = _behind(targets, place)
+    steps = tuple(_step(place.entries[name], place) for name in names)
+    return Chain(argument, place, targets, steps, _scores(targets, place), _changed(path, place))
+
+
+def _targets(argument: str, place: Place, root: Path) -> tuple[tuple[str, ...], str]:
+    """The stages to explain, and the path that was asked for ("" for a policy or a stage)."""
+    scored = [entry.name for entry in place.entries.values() if entry.scores == argument]
+    for name in (argument, *scored):
+        if name in place.entries:
+            return (name,), ""
+    for path in _paths(argument, root):
+        found = makers_of(path, place)
+        if found:
+            return found, path
+    outs = [path for entry in place.entries.values() for path in entry.outs]
+    policies = [path.removeprefix(POLICIES) for path in outs if path.startswith(POLICIES)]
+    others = [path.removeprefix("data/") for path in outs if path.startswith(OTHER_MODELS)]
+    if argument in _declared(place):
+        raise UserError(
+            f"policy {argument!r} is in params.yaml and never ran: run `dvc repro grade@{argument}`"
+        )
+    if (root / argument).exists():
+        raise UserError(
+            f"{argument} is no output of a stage: outputs are listed in dvc.lock, below data/ and reports/"
+        )
+    raise UserError(
+        f"{argument!r} is no policy, stage or output that has run; policies: {', '.join(policies) or 'none'}; "
+        f"{'other models: ' + ', '.join(others) + '; ' if others else ''}stages: "
+        f"{', '.join(place.entries)}. If it is new, run `dvc repro`"
+    )
+
+
+def _paths(argument: str, root: Path) -> list[str]:
+    """What a path may be called in `dvc.lock`."""
+    found = [
+        *(f"{models}{argument}" for models in (POLICIES, *OTHER_MODELS)),
+        argument.rstrip("/"),
+        f"data/{argument}".rstrip("/"),
+    ]
+    with suppress(ValueError):  # outside of the project
+        found.append(Path(argument).resolve().relative_to(root.resolve()).as_posix())
+    return found
+
+
+def _declared(place: Place) -> list[str]:
+    content = place.content("params.yaml") if place.folder else None
+    if content is None:
+        return []
+
+    params = load_yaml(content) or {}
+    return list(map(str, params.get("policies") or []))
+
+
+def makers_of(path: str, place: Place) -> tuple[str, ...]:
+    """Stages with that output, with an output inside of that folder, or with an output folder that holds it."""
+    if not path or path == ".":
+        return ()
+    return tuple(
+        name
+        for name, entry in place.entries.items()
+        if any(out == path or out.startswith(f"{path}/") or path.startswith(f"{out}/") for out in entry.outs)
+        and not any(out.startswith(CODE) for out in entry.outs)
+    )
+
+
+def _behind(targets: tuple[str, ...], place: Place) -> list[str]:
+    """The targets and all that they depend on, each after its inputs. UserError on a cycle."""
+    order: list[str] = []
+    open_ones: set[str] = set()
+
+    def visit(name: str) -> None:
+        if name in order:
+            return
+        if name in open_ones:
+            raise UserError(f"the dvc.lock of {place.told} goes round in a circle at {name}: run `dvc repro`")
+        open_ones.add(name)
+        for path in place.entries[name].deps:
+            for maker in makers_of(path, place) if not path.startswith(CODE) else ():
+                visit(maker)
+        order.append(name)
+
+    for name in targets:
+        visit(name)
+    return order
+
+
+def _step(entry: Entry, place: Place) -> Step:
+    inputs = tuple(
+        Input(path, digest, makers := makers_of(path, place), _is_stale(path, digest, makers, place))
+        for path, digest in entry.deps.items()
+        if not path.startswith(CODE)
+    )
+    raw = tuple(_raw(entry))
+    fingerprint = place.file(f"{CODE}{entry.stage}.json")
+    is_same = fingerprint is not None and entry.code and dvc_md5(fingerprint) == entry.code
+    definitions = (
+        len(json.loads(fingerprint.read_text(encoding="utf-8"))) if fingerprint and is_same else None
+    )
+    return Step(entry, inputs, raw, definitions)
+
+
+def _is_stale(path: str, digest: str, makers: tuple[str, ...], place: Place) -> bool:
+    made = [place.entries[maker].outs[path] for maker in makers if path in place.entries[maker].outs]
+    return bool(made) and digest not in made
+
+
+def _raw(entry: Entry) -> list[dict[str, Any]]:
+    """Where the stage's raw bytes came from. What has no place is generated, by the code and the seed."""
+    params = entry.params
+    found = []
+    for origin in about(entry.stage).raw(params):
+        if isinstance(origin, Mapping) and "kind" in origin:
+            own = {key: origin[key] for key in RAW_KEYS if origin.get(key) is not None}
+            has_place = any(key in own for key in ("url", "path", "repository", "package"))
+            found.append(
+                own if has_place or "seed" in own or "seed" not in params else own | {"seed": params["seed"]}
+            )
+    return found
+
+
+def _scores(targets: tuple[str, ...], place: Place) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name in targets:
+        for path in place.entries[name].outs if place.entries[name].scores else ():
+            content = place.content(path) if path.startswith("data/metrics/") else None
+            try:
+                found |= json.loads(content) if content else {}
+            except (ValueError, TypeError) as error:
+                raise UserError(
+                    f"{path} is no metric file ({error}): `git checkout {path}`, or `dvc repro {name}`"
+                ) from None
+    return found
+
+
+def _changed(path: str, place: Place) -> str:
+    """Compares a file that was asked for with its hash on record."""
+    digest = next((entry.outs[path] for entry in place.entries.values() if path in entry.outs), "")
+    own = place.folder / path if place.folder is not None and digest else None
+    if own is None or not own.exists():
+        return ""
+    now = dvc_md5(own)
+    return (
+        ""
+        if now == digest
+        else f"{path} has changed since: md5 {now} now, {digest} on record; see `dvc status`"
+    )
+
+
+@dataclass(frozen=True)
+class Spent:
+    """One stage's record outside of DVC. None and "" where nothing says."""
+
+    run_id: str
+    commit: str
+    """Of the code that ran, or the first that has the stage on record."""
+    is_dirty: bool | None
+    seconds: float | None
+    """Over all executions with this stage hash."""
+    gpus: int | None
+    """GPUs that it computed on."""
+    is_mirrored: bool
+    """True where no execution of it is known, only its result."""
+
+    @property
+    def gpu_hours(self) -> float | None:
+        """None where GPUs or seconds are not on record."""
+        return None if self.gpus is None or self.seconds is None else self.gpus * self.seconds / 3600
+
+
+def spent_by(chain: Chain, state: Path) -> dict[str, Spent]:
+    """Stage -> its record. Without a tracking database the ledger and git answer."""
+    known, ledger = _known(), read_ledger(state)
+    commits: dict[str, str] = {}
+    for place in places_in_git(chain.place.root):
+        commits = {entry.key: place.commit for entry in place.entries.values()} | commits
+    return {step.entry.name: _spent(step, chain, known, ledger, commits) for step in chain.steps}
+
+
+def _known() -> Known:
+    uri = tracking_uri()
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return Known()
+    with mlflow_faults("then run it again"):
+        return known_runs(open_store())
+
+
+def _spent(
+    step: Step, chain: Chain, known: Known, ledger: Sequence[Mapping[str, Any]], commits: Mapping[str, str]
+) -> Spent:
+    run = known.by_key.get(step.entry.key) or _untagged(step, chain, known)
+    tags = run.data.tags if run else {}
+    lines = [line for line in ledger if run and line["stage_hash"] == tags.get("stage_hash")]
+    if not run:  # the ledger alone: the last execution of that name
+        lines = [line for line in ledger if line["name"] == step.entry.name][-1:]
+    seconds = sum(line["seconds"] for line in lines) if lines else None
+    if seconds is None and run:
+        seconds = run.data.metrics.get(shown_name(TOTAL_SECONDS))
+    dirty = tags.get("git.dirty")
+    return Spent(
+        run_id=run.info.run_id if run else "",
+        commit=tags.get("git.commit") or commits.get(step.entry.key, ""),
+        is_dirty=None if dirty is None else dirty == "true",
+        seconds=seconds,
+        gpus=_gpus(step, tags),
+        is_mirrored=tags.get("mirrored") == "true",
+    )
+
+
+def _untagged(step: Step, chain: Chain, known: Known) -> Any:
+    numbers = recorded_numbers(chain.place, step.entry)
+    candidates = known.untagged.get(step.entry.name, []) if numbers is not None else []
+    return next((run for run in candidates if belongs(run, step.entry, numbers)), None)
+
+
+def _gpus(step: Step, tags: Mapping[str, str]) -> int | None:
+    """A GPU for each rank, or what its one process takes of those that it could see; 0 for a stage without one."""
+    params = step.entry.params
+    if not about(step.entry.stage).runs_model(params):
+        return 0
+    if not tags.get("gpus", "").isdecimal():
+        return None
+    seen = int(tags["gpus"])
+    if not seen or "cpu" in _values(params, "device", str):
+        return 0
+    wanted = max(params.get("launch.gpus_per_node", 1), *_values(params, "tensor_parallel", int), 1)
+    return max(int(tags.get("ranks", 1)), min(seen, wanted))
+
+
+def _values(params: Any, name: str, kind: type) -> list[Any]:
+    """Every value of that name, however deep."""
+    if not isinstance(params, Mapping):
+        return []
+    own = [params[name]] if isinstance(params.get(name), kind) else []
+    return own + [found for inner in params.values() for found in _values(inner, name, kind)]

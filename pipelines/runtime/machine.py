@@ -1,0 +1,195 @@
+"""GPUs for a stage: a lock file for each GPU of the machine, and the numbers of those that were free.
+
+The locks belong to the user, not to a clone: two clones on one machine share its GPUs. Prefect's concurrency limit
+`gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be lost while their owner runs.
+The lock is the last word: the kernel drops it when no process of the stage is left.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import stat
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
+
+LIMIT = "gpu"
+"""Name of the concurrency limit in Prefect."""
+SECONDS_BETWEEN_TRIES = 1.0
+SECONDS_BETWEEN_LINES = 60.0
+
+
+@dataclass(frozen=True)
+class Slots:
+    """The GPUs that a stage may use, and the descriptors of their locks."""
+
+    gpus: tuple[str, ...]
+    held: tuple[int, ...]
+
+
+def visible_gpus() -> list[str]:
+    """Numbers of this machine's GPUs: $RETRACE_GPUS, else $CUDA_VISIBLE_DEVICES, else /dev/nvidia0, 1, ..."""
+    for name in ("RETRACE_GPUS", "CUDA_VISIBLE_DEVICES"):
+        if name in os.environ:
+            return [word.strip() for word in os.environ[name].split(",") if word.strip() not in ("", "-1")]
+    found = [
+        match[1]
+        for path in Path("/dev").glob("nvidia*")
+        if (match := re.fullmatch(r"nvidia(\d+)", path.name))
+    ]
+    return sorted(found, key=int)
+
+
+def lock_folder() -> Path:
+    """Where the locks of this user lie, whatever clone asks: `retrace-<uid>` in the folder for temporary files.
+
+    `$XDG_RUNTIME_DIR` would be no such place: services, containers and cron have none, and a logout removes it.
+    """
+    return Path(tempfile.gettempdir()) / f"retrace-{os.getuid()}"
+
+
+@contextmanager
+def gpu_slots(wanted: int, locks: Path, say: Callable[[str], None]) -> Iterator[Slots]:
+    """Waits until `wanted` GPUs are free, says so while it waits, and locks them.
+
+    No GPU on the machine, or none wanted: nothing is locked. UserError when there are GPUs, but fewer than wanted, and
+    when the folder of the locks is another user's.
+    """
+    gpus = visible_gpus()
+    if not wanted or not gpus:
+        yield Slots((), ())
+        return
+    if wanted > len(gpus):
+        raise UserError(
+            f"{wanted} GPUs are wanted (launch.gpus_per_node), and this machine shows {len(gpus)} ({', '.join(gpus)}): "
+            "lower it, or run on another work pool"
+        )
+    _make_private(locks)
+    held = _wait(wanted, gpus, locks, say)
+    try:
+        yield Slots(tuple(held), tuple(lock.fileno() for lock in held.values()))
+    finally:
+        for lock in held.values():
+            lock.close()  # not LOCK_UN: the supervisor of a stage that is still ending holds it too
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder for this user alone: anybody may make what they like in the folder for temporary files."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise UserError(
+            f"{folder}, where the locks of this user's GPUs lie, is a link or belongs to another user: remove it, "
+            "or name another folder for temporary files (TMPDIR)"
+        )
+
+
+def _wait(wanted: int, gpus: Sequence[str], locks: Path, say: Callable[[str], None]) -> dict[str, IO[str]]:
+    said = -SECONDS_BETWEEN_LINES
+    while True:
+        held: dict[str, IO[str]] = {}
+        for gpu in gpus:
+            if len(held) < wanted and (lock := _try(_file(locks, gpu))):
+                held[gpu] = lock
+        if len(held) == wanted:
+            return held
+        for lock in held.values():
+            lock.close()
+        if time.monotonic() - said >= SECONDS_BETWEEN_LINES:
+            said = time.monotonic()
+            busy = [gpu for gpu in gpus if gpu not in held]
+            say(f"waiting for {wanted} of the GPUs {', '.join(gpus)}; {_holders(busy, locks)}")
+        time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def _try(path: Path) -> IO[str] | None:
+    lock = open(path, "a+")  # noqa: SIM115 (closed by whoever holds it)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    if not os.fstat(lock.fileno()).st_nlink:  # a cleaner of temporary files has just removed it
+        lock.close()
+        return None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()} of {PROJECT}")
+    lock.flush()
+    return lock
+
+
+def _holders(gpus: Sequence[str], locks: Path) -> str:
+    told = [f"{gpu} is held by process {holder}" for gpu in gpus if (holder := _read(_file(locks, gpu)))]
+    return ", ".join(told) or "another flow is about to take them"
+
+
+def _file(locks: Path, gpu: str) -> Path:
+    return locks / f"gpu-{gpu.replace('/', '-')}.lock"  # the name of a part of a GPU (MIG) may have slashes
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
+
+
+SECONDS_BETWEEN_LOOKS = 2.0
+
+
+@dataclass
+class Usage:
+    """Wall and CPU seconds of a block, and the largest memory of all child processes together, in bytes."""
+
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def told(self) -> str:
+        memory = f", {self.peak_bytes / 2**30:.2f} GiB of memory" if self.peak_bytes else ""
+        return f"{self.wall_seconds:.1f} s, {self.cpu_seconds:.1f} s of CPU time{memory}."
+
+
+@contextmanager
+def watched() -> Iterator[Usage]:
+    """Fills the Usage while the block runs commands. Pages that processes share count for each of them.
+
+    CPU time is that of children that have ended and were waited for, which is all of them when the block has ended
+    its commands. Memory that is taken for less than two seconds may be missed.
+    """
+    usage, started, before = Usage(), time.monotonic(), _cpu_seconds()
+    is_over = threading.Event()
+
+    def look() -> None:
+        myself = psutil.Process()
+        while not is_over.wait(SECONDS_BETWEEN_LOOKS):
+            total = 0
+            for child in myself.children(recursive=True):
+                with suppress(psutil.Error):
+                    total += child.memory_info().rss
+            usage.peak_bytes = max(usage.peak_bytes, total)
+
+    watcher = threading.Thread(target=look, name="usage", daemon=True)
+    watcher.start()
+    try:
+        yield usage
+    finally:
+        is_over.set()
+        watcher.join()
+        usage.wall_seconds = time.monotonic() - started
+        usage.cpu_seconds = _cpu_seconds() - before
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,464 @@
+"""Schedules that generate one batch after the other: every replica is empty before a batch is complete.
+
+synchronous: generation, then training (on the same GPUs, or on others that wait).
+one_step: training on a batch while the next one is generated with the weights before it (verl's one-step off-policy).
+stream: training on each mini-batch as soon as its groups have ended; the next batch waits for the last.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import count
+from typing import Any
+
+from pipelines.simulating.replica import GroupLengths, Machine, Outcome, Replica, Tally, Trajectory
+from pipelines.simulating.setting import BATCH_STEPS, MEASURED_STEPS, WARM_UP_STEPS, Setting
+from stages.algorithms.rollout_schedule import ExperienceWindow, repack
+from stages.algorithms.rollout_schedule import Replica as Load
+from stages.foundations.errors import UserError
+
+
+def synchronous(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+    """No step hangs on the one before, so that nothing has to warm up."""
+    replicas = machine.new_replicas()
+    tally, time, generating = Tally(replicas), 0.0, 0.0
+    tally.begin(time)
+    for step in range(steps):
+        ended = _generate(machine, replicas, lengths, step, step, time, tally)
+        end = max(time for time, _ in ended)
+        for _ in ended:
+            tally.end(0)
+        batch = [trajectory for _, trajectory in ended]
+        tally.train(step, batch)
+        generating += end - time
+        time = end + machine.training_seconds(machine.tokens(batch)) + machine.switch_seconds
+    return tally.outcome(time, steps, machine.rollout_gpus, generating, there_seconds=generating)
+
+
+def one_step(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+    """The first step trains on what its own weights drew, and is not measured."""
+    replicas = machine.new_replicas()
+    tally, time, generating = Tally(replicas), 0.0, 0.0
+    ready = _generate(machine, replicas, lengths, 0, 0, time, tally)
+    for _ in ready:
+        tally.end(0)
+    time = max(time for time, _ in ready) + machine.collective_seconds
+    for step in range(steps + 1):
+        if step == 1:
+            tally.begin(time)
+            generating = 0.0
+        batch = [trajectory for _, trajectory in ready]
+        tally.train(step, batch)
+        trained = time + machine.training_seconds(machine.tokens(batch))
+        ready = _generate(machine, replicas, lengths, step + 1, step, time, tally)
+        for ended, _ in ready:
+            tally.end(int(ended > trained))
+        generated = max(time for time, _ in ready)
+        generating += generated - time
+        time = max(generated, trained) + machine.collective_seconds
+    return tally.outcome(time, steps, machine.rollout_gpus, generating)
+
+
+def stream(machine: Machine, lengths: GroupLengths, steps: int) -> Outcome:
+    """A mini-batch is a part of the step's tokens, of whole groups in the order in which they have ended."""
+    replicas = machine.new_replicas()
+    tally, time, generating = Tally(replicas), 0.0, 0.0
+    tally.begin(time)
+    for step in range(steps):
+        ended = _generate(machine, replicas, lengths, step, step, time, tally)
+        ended.sort(key=lambda one: one[0])
+        for _ in ended:
+            tally.end(0)
+        tally.train(step, (trajectory for _, trajectory in ended))
+        free = time
+        for ready, tokens in _minibatches(machine, ended):
+            free = max(free, ready) + machine.update_seconds(tokens)
+        generating += ended[-1][0] - time
+        time = free + machine.collective_seconds
+    return tally.outcome(time, steps, machine.rollout_gpus, generating)
+
+
+def _minibatches(machine: Machine, ended: list[tuple[float, Trajectory]]) -> list[tuple[float, int]]:
+    """(time at which it is there, tokens) of each; the tokens of all are as equal as whole groups allow."""
+    ends: dict[int, float] = {}
+    tokens: dict[int, int] = {}
+    for time, trajectory in ended:
+        ends[trajectory.group] = time
+        tokens[trajectory.group] = tokens.get(trajectory.group, 0) + machine.tokens([trajectory])
+    quota = sum(tokens.values()) / machine.minibatches
+    cut: list[tuple[float, int]] = []
+    taken = before = 0
+    for group, time in sorted(ends.items(), key=lambda one: one[1]):
+        taken += tokens[group]
+        if taken >= quota * (len(cut) + 1) - 1e-6:
+            cut.append((time, taken - before))
+            before = taken
+    return cut
+
+
+def _generate(
+    machine: Machine,
+    replicas: list[Replica],
+    lengths: GroupLengths,
+    step: int,
+    version: int,
+    time: float,
+    tally: Tally,
+) -> list[tuple[float, Trajectory]]:
+    """The batch of `step`, its groups dealt to the replicas by turns from `time` on; (end, trajectory) of all."""
+    ended = []
+    for place, replica in enumerate(replicas):
+        replica.wait_until(time)
+        replica.version = version
+        for number in range(place, machine.groups, machine.replicas):
+            members = machine.group(step * machine.groups + number, lengths)
+            tally.issued += len(members)
+            replica.submit(members)
+        ended += replica.run_until(float("inf"))
+    return ended
+
+
+ENDLESS = 10**9
+"""Steps of a round that does not end while it is looked at."""
+
+
+def partial(machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, eta: int) -> Outcome:
+    """Staleness is counted from the weights that drew a response's first token."""
+    run = _Partial(machine, lengths, eta)
+    for step in range(warm_up + steps):
+        if step == warm_up:
+            run.tally.begin(run.time)
+        run.step(step)
+    return run.tally.outcome(run.time, steps, machine.rollout_gpus)
+
+
+class _Partial:
+    def __init__(self, machine: Machine, lengths: GroupLengths, eta: int) -> None:
+        self.machine, self.lengths = machine, lengths
+        self.replicas = machine.new_replicas()
+        self.tally = Tally(self.replicas)
+        self.window = ExperienceWindow(machine.groups, eta, ENDLESS)
+        self.time = 0.0
+        """At which the trainer is free."""
+        self._issued = 0
+        self._members: dict[int, list[Trajectory]] = {}
+        self._ends: dict[int, list[float]] = {}
+        self._ready: list[tuple[float, int]] = []
+        """Heap of groups that will be whole, with the time."""
+        # No update is over sooner than this after it has begun: replicas may be run so far ahead of a waiting trainer.
+        self._ahead = machine.training_seconds(0.0)
+        self._issue(0)
+
+    def step(self, step: int) -> None:
+        """Waits for the batch `step`, trains on it and gives all replicas the weights."""
+        batch = self._next_batch(step)
+        members = [trajectory for group in batch for trajectory in self._members.pop(group)]
+        self.window.take(batch)
+        self.tally.train(step, members)
+        trained = self.time + self.machine.training_seconds(self.machine.tokens(members))
+        self._run(trained, step)
+        for replica in self.replicas:
+            replica.wait_until(trained)
+            replica.time += self.machine.collective_seconds
+            replica.read_again()
+            replica.version = step + 1
+        self.time = trained + self.machine.collective_seconds
+        self._issue(step + 1)
+
+    def _next_batch(self, step: int) -> list[int]:
+        """Moves the trainer's time to when the batch is there."""
+        horizon = self.time
+        while True:
+            self._mark(self.time)
+            if (batch := self.window.next_batch()) is not None:
+                return batch
+            while self._ready and self._ready[0][0] <= horizon:
+                self.time = max(self.time, self._ready[0][0])
+                self._mark(self.time)
+                if (batch := self.window.next_batch()) is not None:
+                    return batch
+            horizon += self._ahead
+            self._run(horizon, step)
+
+    def _mark(self, time: float) -> None:
+        while self._ready and self._ready[0][0] <= time:
+            self.window.mark_ready(heappop(self._ready)[1])
+
+    def _run(self, limit: float, version: int) -> None:
+        for replica in self.replicas:
+            for time, trajectory in replica.run_until(limit):
+                self.tally.end(version - trajectory.version)
+                ends = self._ends.setdefault(trajectory.group, [])
+                ends.append(time)
+                if len(ends) == len(self._members[trajectory.group]):
+                    heappush(self._ready, (max(self._ends.pop(trajectory.group)), trajectory.group))
+
+    def _issue(self, version: int) -> None:
+        loads = [(replica.trajectories, replica.name) for replica in self.replicas]
+        heapify(loads)
+        for _ in range(self.window.may_begin(version)):
+            group, self._issued = self._issued, self._issued + 1
+            self.window.begin(group, version)
+            self._members[group] = self.machine.group(group, self.lengths)
+            count, name = loads[0]
+            self.replicas[name].submit(self._members[group])
+            self.tally.issued += len(self._members[group])
+            heapreplace(loads, (count + len(self._members[group]), name))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a schedule decides."""
+
+    is_repacked: bool
+    share: float = 1.0
+    """Groups that an empty replica takes, as a multiple of batch / replicas."""
+    window: int | None = None
+    """Of staleness at consumption; None bounds nothing, as in the paper."""
+
+
+def asynchronous(
+    machine: Machine, lengths: GroupLengths, warm_up: int, steps: int, schedule: Schedule
+) -> Outcome:
+    """Figures are those of the last `steps` steps."""
+    return _Loop(machine, lengths, schedule).run(warm_up, steps)
+
+
+class _Loop:
+    """Events in order of time: a replica is empty, a group is whole, weights are there, a look at all replicas."""
+
+    def __init__(self, machine: Machine, lengths: GroupLengths, schedule: Schedule) -> None:
+        self.machine, self.lengths, self.schedule = machine, lengths, schedule
+        self.replicas = machine.new_replicas()
+        self.tally = Tally(self.replicas)
+        self.window = ExperienceWindow(machine.groups, schedule.window, ENDLESS)
+        self.published = 0
+        """Version that the relays have."""
+        self.is_training = False
+        self.next_look = machine.repack_seconds
+        self._share = schedule.share * machine.groups / machine.replicas
+        self._left_of_share = [0.0] * machine.replicas
+        """Parts of a group: shares are whole groups, and right on average."""
+        self._issued = 0
+        self._members: dict[int, list[Trajectory]] = {}
+        self._ends: dict[int, list[float]] = {}
+        self._idle: list[Replica] = []
+        """Empty replicas that the window lets begin nothing."""
+        self._trained_at: list[float] = []
+        self._ended: list[tuple[float, int]] = []
+        """(time, version) since the last look."""
+        self._events: list[tuple[float, int, Any, Any]] = []
+        self._order = count()
+
+    def run(self, warm_up: int, steps: int) -> Outcome:
+        for replica in self.replicas:
+            self._at(0.0, self._begin, replica)
+        self._at(self.next_look, self._look, None)
+        is_begun = warm_up == 0
+        if is_begun:
+            self.tally.begin(0.0)
+        time = 0.0
+        while len(self._trained_at) < warm_up + steps:
+            time, _, act, what = heappop(self._events)
+            act(time, what)
+            if not is_begun and len(self._trained_at) == warm_up:
+                is_begun = True
+                self._count_ended()
+                self.tally.begin(time)
+        self._count_ended()
+        return self.tally.outcome(time, steps, self.machine.rollout_gpus)
+
+    def _at(self, time: float, act: Any, what: Any) -> None:
+        heappush(self._events, (time, next(self._order), act, what))
+
+    def _begin(self, time: float, replica: Replica) -> None:
+        """An empty replica pulls newer weights and takes its share."""
+        replica.wait_until(time)
+        if self.published > replica.version:
+            replica.version = self.published
+            replica.time += self.machine.pull_seconds
+        wanted = self._left_of_share[replica.name] + self._share
+        groups = min(max(1, int(wanted)), self.window.may_begin(replica.version))
+        if not groups:
+            self._idle.append(replica)
+            return
+        self._left_of_share[replica.name] = max(0.0, wanted - max(1, int(wanted)))
+        for _ in range(groups):
+            group, self._issued = self._issued, self._issued + 1
+            self.window.begin(group, replica.version)
+            self._members[group] = self.machine.group(group, self.lengths)
+            self.tally.issued += len(self._members[group])
+            replica.submit(self._members[group])
+        self._decode(replica)
+
+    def _decode(self, replica: Replica) -> None:
+        """Until it is empty, and at most to the next look."""
+        for time, trajectory in replica.run_until(self.next_look):
+            self._ended.append((time, trajectory.version))
+            ends = self._ends.setdefault(trajectory.group, [])
+            ends.append(time)
+            if len(ends) == len(self._members[trajectory.group]):
+                self._at(max(self._ends.pop(trajectory.group)), self._whole, trajectory.group)
+        if not replica.trajectories:
+            self._at(replica.time, self._begin, replica)
+
+    def _whole(self, time: float, group: int) -> None:
+        self.window.mark_ready(group)
+        self._train(time)
+
+    def _train(self, time: float) -> None:
+        if self.is_training or (batch := self.window.next_batch()) is None:
+            return
+        members = [trajectory for group in batch for trajectory in self._members.pop(group)]
+        self.tally.train(self.window.steps_done, members)
+        self.window.take(batch)
+        self.is_training = True
+        self._at(time + self.machine.training_seconds(self.machine.tokens(members)), self._trained, None)
+
+    def _trained(self, time: float, _: None) -> None:
+        self._trained_at.append(time)
+        self._at(time + self.machine.push_seconds, self._pushed, len(self._trained_at))
+
+    def _pushed(self, time: float, version: int) -> None:
+        self.is_training = False
+        self._at(time + self.machine.broadcast_seconds, self._publish, version)
+        self._train(time)
+
+    def _publish(self, time: float, version: int) -> None:
+        self.published = version
+        idle, self._idle = self._idle, []
+        for replica in idle:
+            self._begin(time, replica)
+
+    def _look(self, time: float, _: None) -> None:
+        self._count_ended()
+        if self.schedule.is_repacked:
+            self._repack(time)
+        self.next_look = time + self.machine.repack_seconds
+        self._at(self.next_look, self._look, None)
+        for replica in self.replicas:
+            if replica.trajectories:
+                self._decode(replica)
+
+    def _repack(self, time: float) -> None:
+        sizes = self.machine.sizes
+        loads = [
+            Load(replica.name, replica.version, replica.kv, replica.previous_kv, replica.trajectories)
+            for replica in self.replicas
+            if replica.trajectories
+        ]
+        for source, destination in repack(loads, sizes.admitted_tokens, self.machine.batch_bound):
+            self.replicas[destination].submit(self.replicas[source].withdraw())
+            self._at(time, self._begin, self.replicas[source])
+        for replica in self.replicas:
+            replica.previous_kv = replica.kv
+
+    def _count_ended(self) -> None:
+        for time, version in self._ended:
+            self.tally.end(bisect_right(self._trained_at, time) - version)
+        self._ended.clear()
+
+
+POLICIES = ("synchronous", "one_step", "stream", "partial", "asynchronous", "asynchronous_repack")
+"""Those of the paper."""
+OURS = "ours"
+KNOWN_GROUPS, KNOWN_ERROR = 1000, 0.03
+"""Groups whose mean length tells how long training takes at least, and by how much that may be wrong."""
+OUR_SHARE = 4.0
+"""Groups that an empty replica takes, as a multiple of batch / replicas: a response of many tokens then holds a replica
+up once for four batches' worth of work, and not once for each."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How long is looked."""
+
+    warm_up: int = WARM_UP_STEPS
+    measured: int = MEASURED_STEPS
+    batches: int = BATCH_STEPS
+    """Of the schedules of which every step is like the first."""
+
+
+def simulate_split(
+    policy: str, setting: Setting, lengths: GroupLengths, replicas: int, steps: Steps
+) -> Outcome:
+    """`policy` with `replicas` replicas; a synchronous loop has all GPUs for both. UserError names the policies."""
+    constants = setting.constants
+    match policy:
+        case "synchronous":
+            return synchronous(setting.colocated_machine(), lengths, steps.batches)
+        case "one_step":
+            return one_step(setting.machine(replicas), lengths, steps.batches)
+        case "stream":
+            return stream(setting.machine(replicas), lengths, steps.batches)
+        case "partial":
+            return partial(setting.machine(replicas), lengths, steps.warm_up, steps.measured, constants.eta)
+        case "asynchronous" | "asynchronous_repack" | "ours":
+            schedule = schedule_of(policy, setting)
+            return asynchronous(setting.machine(replicas), lengths, steps.warm_up, steps.measured, schedule)
+        case _:
+            raise UserError(f"no policy {policy!r}: there are {', '.join((*POLICIES, OURS))}")
+
+
+def schedule_of(policy: str, setting: Setting) -> Schedule:
+    """The paper's, without or with repack, or ours."""
+    constants = setting.constants
+    if policy == OURS:
+        return Schedule(True, OUR_SHARE * constants.share, constants.window)
+    return Schedule(policy == "asynchronous_repack", constants.share, constants.window)
+
+
+def best_split(policy: str, setting: Setting, lengths: GroupLengths, steps: Steps) -> int:
+    """Replicas with which a step of `policy` is shortest; the GPUs that they leave train. UserError for one GPU."""
+    if policy == "synchronous":
+        return 0
+    if setting.most_replicas < 1:
+        raise UserError(
+            f"{policy} trains beside its replicas: {setting.gpus} GPUs hold no replica of "
+            f"{setting.model.tensor_parallel} and a trainer, raise --gpus or leave it out of --policies"
+        )
+    work = setting.work
+    looked_at = [length for group in range(KNOWN_GROUPS) for length in lengths[group]]
+    tokens = work.trajectories * (work.prompt_tokens + sum(looked_at) / len(looked_at))
+    best = math.inf
+
+    def seconds(replicas: int) -> float:
+        nonlocal best
+        # No step is shorter than its training: what trains longer than the best split so far need not be simulated.
+        floor = (1 - KNOWN_ERROR) * setting.machine(replicas).training_seconds(tokens)
+        if floor >= best:
+            return floor
+        found = simulate_split(policy, setting, lengths, replicas, steps).seconds_per_step
+        best = min(best, found)
+        return found
+
+    return _lowest(seconds, setting.most_replicas)
+
+
+def _lowest(seconds: Callable[[int], float], most: int) -> int:
+    """Where `seconds` of 1..most is lowest: too few replicas and training waits, too many and it is slow.
+
+    Eighths first, then halves of the way to the neighbours, down to single replicas.
+    """
+    known: dict[int, float] = {}
+
+    def of(count: int) -> float:
+        if count not in known:
+            known[count] = seconds(count)
+        return known[count]
+
+    best = min([max(1, round(most * part / 8)) for part in (3, 2, 1, 4, 5, 6)], key=of)
+    stride = max(1, most // 16)
+    while True:
+        near = [count for count in (best - stride, best + stride) if 1 <= count <= most]
+        nearer = min([best, *near], key=of)
+        if nearer != best:
+            best = nearer
+        elif stride == 1:
+            return best
+        else:
+            stride = max(1, stride // 2)

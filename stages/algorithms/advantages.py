@@ -1,0 +1,137 @@
+"""Advantages from the rewards of a group: one for each response, or against a baseline for each token."""
+
+import torch
+from jaxtyping import Float, Int, Real, Shaped
+from torch import Tensor
+
+STD_EPSILON = 1e-6
+
+
+def group_normalized(
+    rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"], divide_by_std: bool = True
+) -> Float[Tensor, " batch"]:
+    """Centres rewards in their group and divides by the group's sample standard deviation (N - 1) plus 1e-6.
+
+    A_i = (R_i - mean) / (std + 1e-6), GRPO; `divide_by_std=False` gives R_i - mean, Dr. GRPO.
+    Group ids may be any integers in any order. A group of one has no baseline: mean 0 and std 1, so A = R.
+    """
+    groups, size = _groups(group_ids)
+    values = rewards.double()
+    mean = _group_sum(values, groups, size) / size
+    centred = _without_rounding(values - mean[groups], values, groups, size)
+    lone = size == 1
+    centred = torch.where(lone[groups], values, centred)
+    if divide_by_std:
+        variance = _group_sum(centred.square(), groups, size) / (size - 1).clamp_min(1)
+        std = torch.where(lone, torch.ones_like(variance), variance.sqrt())
+        centred = centred / (std + STD_EPSILON)[groups]
+    return centred.to(_result_type(rewards))
+
+
+def leave_one_out(
+    rewards: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]
+) -> Float[Tensor, " batch"]:
+    """Subtracts from each reward the mean of the other rewards of its group (RLOO).
+
+    A_i = R_i - mean_{j != i} R_j = N / (N - 1) * (R_i - mean). A group of one has baseline 0, so A = R.
+    """
+    groups, size = _groups(group_ids)
+    values = rewards.double()
+    others = (_group_sum(values, groups, size)[groups] - values) / (size - 1).clamp_min(1)[groups]
+    advantages = _without_rounding(values - others, values, groups, size)
+    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+
+
+def length_weighted(
+    rewards: Real[Tensor, " batch"], lengths: Real[Tensor, " batch"], group_ids: Int[Tensor, " batch"]
+) -> Float[Tensor, " batch"]:
+    """Subtracts the group's mean reward weighted by response length in tokens (OPO).
+
+    A_i = R_i - sum_j L_j R_j / sum_j L_j. A group of one has baseline 0, so A = R (as verl has it; the formula
+    alone would give 0). A group whose lengths are all 0 falls back to the plain mean.
+    ValueError on a negative length.
+    """
+    if bool((lengths < 0).any()):
+        raise ValueError(f"lengths are token counts and cannot be negative: {lengths.min().item()}")
+    groups, size = _groups(group_ids)
+    values = rewards.double()
+    weights = lengths.double()
+    is_empty = _group_sum(weights, groups, size) == 0
+    weights = torch.where(is_empty[groups], torch.ones_like(weights), weights)
+    baseline = _group_sum(weights * values, groups, size) / _group_sum(weights, groups, size)
+    advantages = _without_rounding(values - baseline[groups], values, groups, size)
+    return torch.where((size == 1)[groups], values, advantages).to(_result_type(rewards))
+
+
+def _groups(group_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of each response's group, 0 to the number of groups, and the size of each group."""
+    _, groups, size = torch.unique(group_ids, return_inverse=True, return_counts=True)
+    return groups, size
+
+
+def _group_sum(values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
+    return torch.zeros(size.shape, dtype=values.dtype, device=values.device).index_add_(0, groups, values)
+
+
+def _without_rounding(advantages: Tensor, values: Tensor, groups: Tensor, size: Tensor) -> Tensor:
+    """Advantages with exact zeros for the groups whose rewards are all equal."""
+    lowest = torch.full(size.shape, torch.inf, dtype=values.dtype, device=values.device)
+    lowest = lowest.scatter_reduce(0, groups, values, "amin")
+    highest = (-torch.full_like(lowest, torch.inf)).scatter_reduce(0, groups, values, "amax")
+    return torch.where((lowest == highest)[groups], torch.zeros_like(advantages), advantages)
+
+
+def _result_type(rewards: Tensor) -> torch.dtype:
+    return rewards.dtype if rewards.is_floating_point() else torch.float32
+
+
+PerToken = Float[Tensor, "batch tokens"]
+WEIGHT_EPSILON = 1e-8
+
+
+def logit_gradient_proxy(logprobs: PerToken, sum_squared_probs: PerToken) -> PerToken:
+    """Squared norm of the gradient of log pi(a) with respect to the logits: |e_a - pi|^2 = 1 - 2 p + sum p^2.
+
+    In [0, 2]; values that rounding makes negative are set to 0. Both inputs must come from the distribution that was
+    sampled from, the temperature included. Carries no gradient.
+    """
+    return (1 - 2 * logprobs.detach().exp() + sum_squared_probs.detach()).clamp_min(0.0)
+
+
+def optimal_token_baseline(
+    returns: PerToken,
+    response_mask: Shaped[Tensor, "batch tokens"],
+    proxy: PerToken,
+    group_ids: Int[Tensor, " batch"],
+    importance_weights: PerToken | None = None,
+    lone_tail: str = "zero",
+) -> PerToken:
+    """Baseline of each token: the mean return at its position over its group, weighted by accumulated gradient energy.
+
+    `returns` are rewards to go. `importance_weights` are the truncated rollout weights (None: 1). A response's own
+    return is part of its baseline (a bias of order 1/N). `lone_tail` rules where one response of the group alone is
+    alive: "return" makes its advantage the full return (baseline 0), "zero" makes it 0 (baseline = return). Where
+    every alive response was certain of all its tokens so far (W = 0), the baseline is 0. 0 outside the mask; what lies
+    there has no influence. ValueError on another `lone_tail`.
+    """
+    if lone_tail not in ("zero", "return"):
+        raise ValueError(f"lone_tail must be 'zero' or 'return', not {lone_tail!r}")
+    mask = response_mask.bool()
+    energy = proxy.detach().double()
+    if importance_weights is not None:
+        energy = energy * importance_weights.detach().double().square()
+    weight = torch.where(mask, torch.where(mask, energy, 0.0).cumsum(-1), 0.0)  # (batch, tokens)
+    value = torch.where(mask, returns.detach().double(), 0.0)
+    _, groups = torch.unique(group_ids, return_inverse=True)
+    baseline = _sum_of_responses(weight * value, groups) / (
+        _sum_of_responses(weight, groups) + WEIGHT_EPSILON
+    )
+    is_lone = _sum_of_responses(mask.double(), groups) == 1
+    baseline = torch.where(is_lone, value if lone_tail == "zero" else torch.zeros_like(value), baseline)
+    return torch.where(mask, baseline, 0.0).to(returns.dtype)
+
+
+def _sum_of_responses(values: Tensor, groups: Tensor) -> Tensor:
+    """Sum over the responses of each group, given back to each of them: (batch, tokens)."""
+    count = int(groups.max()) + 1 if len(groups) else 0
+    return values.new_zeros(count, values.shape[1]).index_add_(0, groups, values)[groups]

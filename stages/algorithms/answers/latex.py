@@ -1,0 +1,317 @@
+"""What LaTeX and plain mathematics are read into: first tokens, then the nodes of a tree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from stages.algorithms.answers.normalisation import one_spelling
+
+MAX_TOKENS = 800
+"""Longer answers are no expressions that a rule could read; a bound for everything that follows."""
+_FUNCTION_NAMES = "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln lg exp"
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_WORD_COMMANDS = frozenset(["sqrt", "pi", "infty", "alpha", "beta", "theta", "lambda", "bmod"])
+_WORD_SPELLINGS = {"inf": "infty", "infinity": "infty", "mod": "bmod"}
+_MAX_VARIABLE_LETTERS = 3
+"""A longer run of letters is a word, unless all are capitals: the product LC stands under a root, but a name alone."""
+_SIGN_NAMES = "angle triangle measuredangle square odot overline widehat overleftrightarrow overrightarrow"
+NAME_SIGNS = frozenset(_SIGN_NAMES.split())
+"""Commands after which capitals name a figure."""
+
+
+class UnreadableError(ValueError):
+    """The text is not an answer that the rules here know; another verifier may know it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token; `kind` is number, letter, command, text, begin, end, newline or symbol."""
+
+    kind: str
+    value: str
+    follows_space: bool
+
+
+_SIGNS = str.maketrans(
+    {
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "±": r"\pm ",
+        "∠": r"\angle ",
+        "△": r"\triangle ",
+    }
+)
+_ESCAPED_TWICE = re.compile(r"\\\\(?=[a-zA-Z({\[\])}])")
+_CONJUNCTION = re.compile(
+    r"\\(?:text|mbox|textrm|mathrm)\s?\{[\s,]{0,9}(and|or)[\s,]{0,9}\}|(?<![A-Za-z\\])(and|or)(?=[^a-z])"
+    r"|\\(?:land|wedge|(lor|vee))(?![a-zA-Z])"
+)
+_QUAD = re.compile(r"\\q?quad")
+"""No other command starts so; what follows without a space is a letter of the next formula."""
+_REPEATING = re.compile(
+    r"([0-9]{0,30})\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s?\{([0-9]{1,30})\}|\(([0-9]{1,30})\)"
+    r"|((?:\\dot ?[0-9]){1,9}))"
+)
+_ENDLESS = re.compile(r"([0-9]{0,30})\.([0-9]{1,60})…")
+_ROMAN = re.compile(r"\\(?:mathrm|text|mathbf|operatorname|textbf|textit|mathit)\s?\{\s*([A-Za-z]{1,6})\s*\}")
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|\\(?:text|textbf|textit|textrm|textnormal|mbox|mathrm|mathbf|operatorname)\s?\{(?P<text>[^{}]*)\}"
+    r"|\\begin\s?\{(?P<begin>[a-z]+)\*?\}(?:\{[lcr|]*\})?"
+    r"|\\end\s?\{(?P<end>[a-z]+)\*?\}"
+    r"|(?P<newline>\\\\)"
+    r"|\\(?P<command>[a-zA-Z]+|[{}%$|&#_])"
+    r"|(?P<number>(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+)"
+    r"|(?P<word>[A-Za-z]+)"
+    r"|(?P<symbol><=|>=|!=|\*\*|[^\s])"
+)
+_SYMBOL_COMMANDS = {"<=": "le", ">=": "ge", "!=": "ne", "<": "lt", ">": "gt", "≈": "approx", "∈": "in"}
+
+
+def tokenise(answer: str) -> list[Token]:
+    """The tokens of `answer`; UnreadableError when there are too many or a control character is among them."""
+    text = _endless_as_fractions(answer).translate(_SIGNS)
+    if "\\begin" not in text:
+        text = _ESCAPED_TWICE.sub(lambda _: "\\", text)
+    text = one_spelling(_QUAD.sub(" ", text)).replace("$", " ")
+    text = _REPEATING.sub(_as_fraction, text)
+    text = _CONJUNCTION.sub(_as_separator, text)
+    text = _ROMAN.sub(_unwrap_roman, text)
+    if not text.isprintable():
+        raise UnreadableError("control characters")
+    tokens: list[Token] = []
+    follows_space = False
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "symbol"
+        if kind == "space":
+            follows_space = True
+            continue
+        tokens += _tokens_of(kind, match.group(kind), follows_space)
+        follows_space = False
+        if len(tokens) > MAX_TOKENS:
+            raise UnreadableError("too long")
+    return _with_names(tokens)
+
+
+def _tokens_of(kind: str, value: str, follows_space: bool) -> list[Token]:
+    if kind == "word":
+        return _split_word(value, follows_space)
+    if kind == "symbol" and value in _SYMBOL_COMMANDS:
+        return [Token("command", _SYMBOL_COMMANDS[value], follows_space)]
+    if kind == "symbol" and value == "**":
+        return [Token("symbol", "^", follows_space)]
+    if kind == "text":
+        return [Token("text", " ".join(value.split()), follows_space)]
+    return [Token(kind, value, follows_space)]
+
+
+def _split_word(word: str, follows_space: bool) -> list[Token]:
+    if word in FUNCTIONS or word in _WORD_COMMANDS:
+        return [Token("command", word, follows_space)]
+    if word in _WORD_SPELLINGS:
+        return [Token("command", _WORD_SPELLINGS[word], follows_space)]
+    if len(word) > _MAX_VARIABLE_LETTERS and not word.isupper():
+        return [Token("text", word, follows_space)]
+    letters = [Token("letter", letter, False) for letter in word]
+    return [Token("letter", word[0], follows_space), *letters[1:]]
+
+
+def _with_names(tokens: list[Token]) -> list[Token]:
+    """Letters that stand alone are text, in which order counts: a whole answer, capitals that are one of several
+    answers or a value, and what a figure is called. Among numbers and signs they are factors."""
+    if len(tokens) > 1 and all(token.kind == "letter" for token in tokens):
+        words = _letter_runs(tokens)
+        if len(words) == len(tokens):
+            is_name = all(map(str.isupper, words))
+            return [Token("text", "".join(words), False)] if is_name else tokens
+        if len(words) > 1 and not any(map(str.isupper, "".join(words))):
+            return tokens
+        return [Token("text", " ".join(words), False)]
+    named: list[Token] = []
+    at = 0
+    while at < len(tokens):
+        end = at
+        while end < len(tokens) and tokens[end].kind == "letter" and tokens[end].value.isupper():
+            end += 1
+            if end < len(tokens) and tokens[end].follows_space:
+                break
+        before, after = named[-1:], tokens[end : end + 1]
+        is_called = bool(before) and before[0].kind == "command" and before[0].value in NAME_SIGNS
+        if end - at > 1 and (is_called or (_is_border(before) and _is_border(after))):
+            named.append(Token("text", "".join(token.value for token in tokens[at:end]), False))
+            at = end
+        else:
+            named += tokens[at : max(end, at + 1)]
+            at = max(end, at + 1)
+    return named
+
+
+def _letter_runs(tokens: list[Token]) -> list[str]:
+    """The letters as they stand together: `ray AB` is two runs, `x y` two of one letter."""
+    runs: list[str] = []
+    for token in tokens:
+        if runs and not token.follows_space:
+            runs[-1] += token.value
+        else:
+            runs.append(token.value)
+    return runs
+
+
+def _is_border(beside: list[Token]) -> bool:
+    """True for what separates answers or joins a name to a value, and for the ends of the text."""
+    if not beside:
+        return True
+    return beside[0].kind == "text" or (beside[0].kind == "symbol" and beside[0].value in (",", ";", "="))
+
+
+def _endless_as_fractions(text: str) -> str:
+    """`0.333…` as 1/3: the shortest period that the last digits repeat; UnreadableError where they repeat nothing."""
+    return _ENDLESS.sub(_endless_as_fraction, text) if "…" in text else text
+
+
+def _endless_as_fraction(match: re.Match[str]) -> str:
+    whole, digits = match.groups()
+    for length in range(1, len(digits) // 2 + 1):
+        period = digits[-length:]
+        start = len(digits) - length
+        while start >= length and digits[start - length : start] == period:
+            start -= length
+        if len(digits) - start > length:
+            return _fraction_text(whole, digits[:start], period)
+    raise UnreadableError("digits that go on, but not how")
+
+
+def _as_fraction(match: re.Match[str]) -> str:
+    r"""A repeating decimal as a fraction: 0.1\overline{6} is 16 - 1 over 90."""
+    whole, first, *period = match.groups()
+    return _fraction_text(whole, first, "".join(filter(str.isdigit, next(filter(None, period)))))
+
+
+def _fraction_text(whole: str, first: str, period: str) -> str:
+    top = int(whole + first + period or 0) - int(whole + first or 0)
+    return rf"\frac{{{top}}}{{{'9' * len(period) + '0' * len(first)}}}"
+
+
+def _as_separator(match: re.Match[str]) -> str:
+    return r"\text{or}" if "or" in match.groups() or match[3] else r"\text{and}"
+
+
+def _unwrap_roman(match: re.Match[str]) -> str:
+    """An upright letter is that letter, and an upright function name that function; other words stay text."""
+    word = match.group(1)
+    if len(word) == 1:
+        return f" {word} "
+    return rf"\{word} " if word in FUNCTIONS else match.group()
+
+
+class TokenStream:
+    """Tokens and a position among them."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._position = 0
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The token `ahead` places from here; of kind `end_of_text` behind the last."""
+        position = self._position + ahead
+        return self._tokens[position] if position < len(self._tokens) else _END
+
+    def next(self) -> Token:
+        """The token here; the position moves on."""
+        token = self.peek()
+        self._position += 1
+        return token
+
+    def skip(self, count: int) -> None:
+        """Moves on by `count` tokens."""
+        self._position += count
+
+    def put_back(self, token: Token) -> None:
+        """`token` comes next: what is left of one that was taken in part."""
+        self._position -= 1
+        self._tokens[self._position] = token
+
+    def at(self, kind: str, *values: str) -> bool:
+        """True when the next token is of `kind` and, where given, has one of `values`."""
+        token = self.peek()
+        return token.kind == kind and (not values or token.value in values)
+
+    def take(self, kind: str, *values: str) -> bool:
+        """As `at`; moves on when true."""
+        is_there = self.at(kind, *values)
+        self._position += is_there
+        return is_there
+
+    def close(self, *values: str) -> str:
+        """Takes one of the closing delimiters `values`; UnreadableError when none is there."""
+        if self.peek().kind in ("symbol", "command") and self.peek().value in values:
+            return self.next().value
+        raise UnreadableError(f"no {' or '.join(values)}")
+
+    def expect_end(self) -> None:
+        """UnreadableError when something is left over."""
+        if self._position < len(self._tokens):
+            raise UnreadableError(f"unexpected {self.peek().value[:40]!r}")
+
+
+_END = Token("end_of_text", "", False)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of an answer. `head` says what it is; `parts` are nodes, or for leaves numbers and names."""
+
+    head: str
+    parts: tuple
+
+    @property
+    def first(self):
+        """The first part."""
+        return self.parts[0]
+
+
+def number(value: Fraction | int, places: int = -1) -> Node:
+    """An exact number, or with `places` >= 0 a decimal written with that many decimal places."""
+    return Node("number", (Fraction(value), places))
+
+
+def reciprocal(node: Node) -> Node:
+    """One over `node`."""
+    return Node("power", (node, number(-1)))
+
+
+def signed(sign: str, node: Node) -> Node:
+    """`node` after one of the signs `+`, `-`, `pm`, `mp`."""
+    if sign == "+":
+        return node
+    if sign == "-":
+        if node.head == "number":
+            return Node("number", (-node.first, node.parts[1]))
+        if node.head == "based":
+            return Node("based", (f"-{node.first}", node.parts[1]))
+        return Node("multiply", (number(-1), node))
+    return Node("plusminus", (sign, node))
+
+
+def is_whole(node: Node) -> bool:
+    """True for a number written without a point."""
+    return node.head == "number" and node.parts[1] < 0 and node.first.denominator == 1
+
+
+def mixed(whole: Node, fraction: Fraction) -> Node:
+    """The mixed number of a whole number and a proper fraction; the sign stands before both."""
+    value = whole.first + fraction if whole.first >= 0 else whole.first - fraction
+    return number(value)
+
+
+def proper_fraction(node: Node) -> Fraction | None:
+    """The value of a node that is a fraction of two whole numbers between 0 and 1."""
+    if node.head != "multiply" or len(node.parts) != 2 or node.parts[1].head != "power":
+        return None
+    top, bottom = node.first, node.parts[1].first
+    if is_whole(top) and is_whole(bottom) and 0 <= top.first < bottom.first:
+        return top.first / bottom.first
+    return None

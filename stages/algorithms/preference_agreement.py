@@ -1,0 +1,183 @@
+"""How far annotators agree with each other, and scores with people's preferences."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
+from math import comb
+from typing import NamedTuple
+
+import numpy
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from stages.algorithms.estimators import Interval
+
+Ranks = Mapping[str, float]
+"""Item -> rank; 1 is best, equal ranks are ties."""
+
+
+class Share(NamedTuple):
+    """Points out of pairs; `share` is None without pairs."""
+
+    points: float
+    pairs: int
+
+    @property
+    def share(self) -> float | None:
+        """Between 0 and 1."""
+        return self.points / self.pairs if self.pairs else None
+
+
+def pair_agreement(first: Ranks, second: Ranks) -> Share:
+    """Of the pairs of items that both rank, how many they order alike; a tie on either side is half a point.
+
+    So whoever ties everything agrees by 0.5 with everybody, as chance does.
+    """
+    points, pairs = 0.0, 0
+    for one, other in combinations(sorted(set(first) & set(second)), 2):
+        product = numpy.sign(first[one] - first[other]) * numpy.sign(second[one] - second[other])
+        points += (1 + float(product)) / 2
+        pairs += 1
+    return Share(points, pairs)
+
+
+def agreement_with_others(tasks: Iterable[Mapping[str, Ranks]]) -> dict[str, Share]:
+    """Each annotator's agreement with the mean rank of all others, over tasks that somebody else has done too.
+
+    tasks: for each the rankings by annotator. An annotator who never shared a task has no pairs.
+    """
+    found: dict[str, Share] = defaultdict(lambda: Share(0.0, 0))
+    for rankings in tasks:
+        for annotator, own in rankings.items():
+            others = [ranks for name, ranks in rankings.items() if name != annotator]
+            shared = set(own).intersection(*others) if others else set()
+            consensus = {item: sum(ranks[item] for ranks in others) / len(others) for item in shared}
+            task = pair_agreement(own, consensus)
+            before = found[annotator]
+            found[annotator] = Share(before.points + task.points, before.pairs + task.pairs)
+    return dict(found)
+
+
+def rank_consistency(ranks: Ranks, ratings: Mapping[str, float]) -> Share:
+    """Of the pairs that both the ranks and the same annotator's ratings order strictly, those ordered alike.
+
+    A rating is the better the higher; unrated items are not compared.
+    """
+    points, pairs = 0, 0
+    for one, other in combinations(sorted(set(ranks) & set(ratings)), 2):
+        by_rank, by_rating = ranks[other] - ranks[one], ratings[one] - ratings[other]
+        if by_rank and by_rating:
+            points += (by_rank > 0) == (by_rating > 0)
+            pairs += 1
+    return Share(points, pairs)
+
+
+def ordinal_alpha(units: Iterable[Sequence[float]]) -> float | None:
+    """Krippendorff's alpha of ordinal values: 1 is full agreement, 0 is chance.
+
+    units: for each thing that was judged, the values that it got, of any number of annotators; alpha does not depend on
+    who gave which value. Units with fewer than two values say nothing. None where no two values differ, or no unit has
+    two.
+    """
+    shared = [list(values) for values in units if len(values) > 1]
+    values = sorted({value for unit in shared for value in unit})
+    if len(values) < 2:
+        return None
+    counts = numpy.zeros((len(shared), len(values)))  # of each value in each unit
+    for row, unit in enumerate(shared):
+        for value in unit:
+            counts[row, values.index(value)] += 1
+    sizes, totals = counts.sum(axis=1), counts.sum(axis=0)
+    # Ordered pairs of values within a unit. In a unit of m values each pair has the weight 1 / (m - 1), so that each
+    # value counts once. Pairs of equal values stay out: their distance is 0.
+    coincidences = (counts / (sizes - 1)[:, None]).T @ counts
+    # Two values are as far apart as there are values between them, with half of each end.
+    middle = totals.cumsum() - totals / 2
+    distances = (middle[:, None] - middle[None, :]) ** 2
+    observed = (coincidences * distances).sum()
+    expected = (numpy.outer(totals, totals) * distances).sum() / (totals.sum() - 1)
+    return float(1 - observed / expected)
+
+
+def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
+    """Sets of three items of which each beats the next by majority: A over B, B over C, C over A.
+
+    wins: votes (or weight) of the first item over the second.
+    """
+    beats = {(one, other) for (one, other), votes in wins.items() if votes > wins.get((other, one), 0.0)}
+    items = sorted({item for pair in beats for item in pair}, key=str)
+    return sum(
+        {(a, b), (b, c), (c, a)} <= beats or {(b, a), (c, b), (a, c)} <= beats
+        for a, b, c in combinations(items, 3)
+    )
+
+
+def pair_points(better: ArrayLike, worse: ArrayLike, tie_points: float = 0.5) -> NDArray[numpy.float64]:
+    """1 for each pair whose preferred image scores higher, 0 where the other does, `tie_points` where they tie."""
+    first, second = numpy.asarray(better, dtype=float), numpy.asarray(worse, dtype=float)
+    return numpy.where(first == second, tie_points, first > second).astype(float)
+
+
+def hit_chance(scores: Sequence[float], is_wanted: Sequence[bool], k: int) -> float:
+    """The chance that at least one wanted image is among the `k` with the highest scores, ties in random order.
+
+    Equal scores give chance level. With fewer than `k` images it is 1. ValueError where none is wanted, or k < 1.
+    """
+    values, wanted = numpy.asarray(scores, dtype=float), numpy.asarray(is_wanted, dtype=bool)
+    if k < 1 or not wanted.any():
+        raise ValueError(f"hit_chance needs k >= 1 and an image that is wanted: k={k}, {wanted.sum()} wanted")
+    if k >= len(values):
+        return 1.0
+    edge = numpy.sort(values)[::-1][k - 1]
+    if (wanted & (values > edge)).any():
+        return 1.0
+    tied, places = values == edge, k - int((values > edge).sum())
+    return 1 - comb(int((tied & ~wanted).sum()), places) / comb(int(tied.sum()), places)
+
+
+def recall_and_filter(scores: Sequence[float], ranks: Sequence[float], k: int) -> tuple[float, float]:
+    """`hit_chance` of the best images (lowest rank) from above, and of the worst ones from below."""
+    values, places = numpy.asarray(scores, dtype=float), numpy.asarray(ranks, dtype=float)
+    return (hit_chance(values, places == places.min(), k), hit_chance(-values, places == places.max(), k))
+
+
+def rank_correlation(
+    scores: NDArray[numpy.float64], wins: NDArray[numpy.float64], draws: int = 2_000, seed: int = 0
+) -> Interval | None:
+    """Spearman's correlation over generators of mean score and mean share of pairs won, with a 95% bootstrap interval.
+
+    scores, wins: float[prompts, generators], NaN where a generator has no image of a prompt. Prompts are drawn with
+    replacement, with both their numbers. Draws in which a mean is missing, or all are equal, are left out. None below
+    three generators, or where the correlation does not exist.
+    """
+    if scores.shape[1] < 3:
+        return None
+    generator = numpy.random.default_rng(seed)
+    count = len(scores)
+    weights = numpy.vstack(
+        [numpy.ones(count), generator.multinomial(count, numpy.full(count, 1 / count), size=draws)]
+    )
+    ranked = [_ranked_means(weights, values) for values in (scores, wins)]
+    found = _correlations(*ranked)
+    drawn = found[1:][numpy.isfinite(found[1:])]
+    if not numpy.isfinite(found[0]) or not len(drawn):
+        return None
+    low, high = numpy.quantile(drawn, [0.025, 0.975])
+    return Interval(float(found[0]), float(low), float(high))
+
+
+def _ranked_means(weights: NDArray, values: NDArray) -> NDArray:
+    """Ranks [draws, generators] of the weighted means over prompts; NaN rows where one is missing."""
+    known = numpy.isfinite(values)
+    with numpy.errstate(invalid="ignore", divide="ignore"):
+        means = (weights @ numpy.where(known, values, 0.0)) / (weights @ known)
+    # equal up to rounding is equal: or generators with the same images would have an order
+    return rankdata(numpy.round(means, 12), axis=1, nan_policy="propagate")
+
+
+def _correlations(first: NDArray, second: NDArray) -> NDArray:
+    one, other = (ranks - ranks.mean(axis=1, keepdims=True) for ranks in (first, second))
+    with numpy.errstate(invalid="ignore", divide="ignore"):
+        return (one * other).sum(1) / numpy.sqrt((one**2).sum(1) * (other**2).sum(1))

@@ -1,0 +1,220 @@
+"""When rollouts begin, which ones a step trains on, and which replicas hand theirs over."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(slots=True)
+class _Outstanding:
+    deadline: float
+    is_ready: bool = False
+
+
+class ExperienceWindow:
+    """The outstanding groups of a round, by whatever names them; versions are counts of steps trained."""
+
+    def __init__(self, groups_per_step: int, window: int | None, steps: int, steps_done: int = 0) -> None:
+        """`window` None lets staleness be what it becomes (Laminar's own rule)."""
+        self.groups_per_step, self.window, self.steps = groups_per_step, window, steps
+        self.steps_done = steps_done
+        self._outstanding: dict[Hashable, _Outstanding] = {}
+        """In the order of issue."""
+        self._by_deadline: Counter[float] = Counter()
+        self._ready_by_deadline: Counter[float] = Counter()
+        self._ready = 0
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def __contains__(self, group: Hashable) -> bool:
+        return group in self._outstanding
+
+    @property
+    def ready(self) -> int:
+        """Groups that wait for a step."""
+        return self._ready
+
+    def deadline(self, version: int) -> float:
+        """The last step that may train on what `version` draws."""
+        last = self.steps - 1
+        return last if self.window is None else min(version + self.window, last)
+
+    def may_begin(self, version: int) -> int:
+        """How many groups a replica that holds `version` may begin now."""
+        deadline = self.deadline(version)
+        if self.steps_done >= self.steps:
+            return 0
+        # A group with this deadline counts against its own step and every later one.
+        later = {step for step in self._by_deadline if step >= deadline} | {deadline}
+        return max(0, min(self._room(step) for step in later))
+
+    def begin(self, group: Hashable, version: int) -> None:
+        """`group` is being drawn by `version`. ValueError when it is outstanding already."""
+        if group in self._outstanding:
+            raise ValueError(f"group {group} is outstanding already")
+        deadline = self.deadline(version)
+        self._outstanding[group] = _Outstanding(deadline)
+        self._by_deadline[deadline] += 1
+
+    def mark_ready(self, group: Hashable) -> None:
+        """`group` can be trained on; KeyError when it is not outstanding."""
+        outstanding = self._outstanding[group]
+        if not outstanding.is_ready:
+            self._ready += 1
+            self._ready_by_deadline[outstanding.deadline] += 1
+            outstanding.is_ready = True
+
+    def leave_out(self, group: Hashable) -> None:
+        """No step will train on `group`; another may be begun in its place. KeyError when it is not outstanding."""
+        self._remove(group)
+
+    def next_batch(self) -> list[Hashable] | None:
+        """The groups that the next step should train on, oldest first; None while the window has to wait for others."""
+        if self._ready < self.groups_per_step or not self._can_step():
+            return None
+        chosen: list[Hashable] = []
+        left = self._by_deadline.copy()
+        for group, outstanding in self._outstanding.items():
+            if outstanding.is_ready:
+                chosen.append(group)
+                left[outstanding.deadline] -= 1
+                if len(chosen) == self.groups_per_step:
+                    break
+        if self._is_feasible(left, self.steps_done + 1):
+            return chosen
+        # Issue order is not enough where a replica that holds an older version has begun a younger group.
+        return self._earliest_deadlines()
+
+    def short_batch(self) -> list[Hashable] | None:
+        """All ready groups, though they are fewer than a step should have; None while others must not be left behind.
+
+        For a round whose policy gives no more groups to learn from: it may be empty.
+        """
+        ready = self.ready_groups()[: self.groups_per_step]
+        left = self._by_deadline.copy()
+        left.subtract(self._outstanding[group].deadline for group in ready)
+        return ready if self._is_feasible(left, self.steps_done + 1) else None
+
+    def take(self, groups: Iterable[Hashable]) -> None:
+        """The next step trains on `groups`: what `next_batch` gave, or fewer where a round goes on with what it has."""
+        for group in groups:
+            self._remove(group)
+        self.steps_done += 1
+
+    def ready_groups(self) -> list[Hashable]:
+        """Every group that waits for a step, in the order of issue."""
+        return [group for group, outstanding in self._outstanding.items() if outstanding.is_ready]
+
+    def _can_step(self) -> bool:
+        """Whether some batch leaves all others feasible: the earliest deadlines take as much as any batch can."""
+        due = ready = 0
+        for deadline in sorted(self._by_deadline):
+            due += self._by_deadline[deadline]
+            ready += self._ready_by_deadline[deadline]
+            taken = min(ready, self.groups_per_step)
+            if due - taken > max(0, deadline - self.steps_done) * self.groups_per_step:
+                return False
+        return True
+
+    def _earliest_deadlines(self) -> list[Hashable]:
+        order = {group: place for place, group in enumerate(self._outstanding)}
+        urgent = sorted(self.ready_groups(), key=lambda group: self._outstanding[group].deadline)
+        return sorted(urgent[: self.groups_per_step], key=order.__getitem__)
+
+    def _room(self, deadline: float) -> int:
+        """Groups that may still be added with this deadline or before."""
+        due = sum(count for step, count in self._by_deadline.items() if step <= deadline)
+        return math.floor((deadline - self.steps_done + 1) * self.groups_per_step) - due
+
+    def _is_feasible(self, by_deadline: Counter[float], steps_done: int) -> bool:
+        due = 0
+        for step in sorted(by_deadline):
+            due += by_deadline[step]
+            if due > max(0, (step - steps_done + 1)) * self.groups_per_step:
+                return False
+        return True
+
+    def _remove(self, group: Hashable) -> None:
+        outstanding = self._outstanding.pop(group)
+        self._ready -= outstanding.is_ready
+        self._ready_by_deadline[outstanding.deadline] -= outstanding.is_ready
+        self._by_deadline[outstanding.deadline] -= 1
+        if not self._by_deadline[outstanding.deadline]:
+            del self._by_deadline[outstanding.deadline], self._ready_by_deadline[outstanding.deadline]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What the manager knows of a rollout replica; KV cache in tokens, or in any unit that the capacity shares."""
+
+    replica_id: Hashable
+    policy_version: int
+    kv_used: float
+    previous_kv_used: float
+    """At the check before this one."""
+    trajectories: int
+    """Still in flight."""
+
+
+class Move(NamedTuple):
+    """All trajectories of `source` go on at `destination`."""
+
+    source: Hashable
+    destination: Hashable
+
+
+def repack(replicas: Sequence[Replica], kv_capacity: float, batch_bound: int) -> list[Move]:
+    """Best-fit plan that empties idle replicas into others of the same policy version, in the order to carry it out.
+
+    Idle is a replica with trajectories, fewer than `batch_bound` (where generation stops being bound by memory
+    bandwidth), whose KV cache is neither full nor as full as at the last check. Idle replicas are taken from the
+    smallest footprint up; each goes to the idle replica that is fullest afterwards, within `kv_capacity` and
+    `batch_bound` with all that was planned for it before. No replica is both a source and a destination, and none is a
+    source twice. An empty list where nothing fits. ValueError for two replicas of one id.
+    """
+    if len({replica.replica_id for replica in replicas}) < len(replicas):
+        raise ValueError(f"two replicas have one id: {[replica.replica_id for replica in replicas]}")
+    moves = []
+    for version in sorted({replica.policy_version for replica in replicas}):
+        idle = [
+            replica
+            for replica in replicas
+            if replica.policy_version == version and _is_idle(replica, kv_capacity, batch_bound)
+        ]
+        moves += _best_fit(idle, kv_capacity, batch_bound)
+    return moves
+
+
+def _is_idle(replica: Replica, kv_capacity: float, batch_bound: int) -> bool:
+    is_draining = replica.kv_used < min(kv_capacity, replica.previous_kv_used)
+    return is_draining and 0 < replica.trajectories < batch_bound
+
+
+def _best_fit(idle: Sequence[Replica], kv_capacity: float, batch_bound: int) -> list[Move]:
+    kv_used = {replica.replica_id: replica.kv_used for replica in idle}
+    trajectories = {replica.replica_id: replica.trajectories for replica in idle}
+    emptied, filled, moves = set(), set(), []
+    for source in sorted(idle, key=lambda replica: replica.kv_used):
+        if source.replica_id in filled:
+            continue
+        fitting = [
+            name
+            for name in kv_used
+            if name != source.replica_id
+            and name not in emptied
+            and kv_used[name] + source.kv_used <= kv_capacity
+            and trajectories[name] + source.trajectories <= batch_bound
+        ]
+        if fitting:
+            destination = max(fitting, key=kv_used.__getitem__)
+            kv_used[destination] += source.kv_used
+            trajectories[destination] += source.trajectories
+            emptied.add(source.replica_id)
+            filled.add(destination)
+            moves.append(Move(source.replica_id, destination))
+    return moves

@@ -1,0 +1,489 @@
+"""The prompts of the shape world and the scenes that they ask for.
+
+Seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `counted_list` and `placed_list` can be checked
+object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts` ask for
+the same scene, so that a split of prompts is a split of scenes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations, product
+from types import MappingProxyType
+
+import numpy
+
+from stages.foundations.errors import UserError
+
+SIDE = 24
+"""Width and height of a picture, in pixels."""
+COLOURS = MappingProxyType(
+    {"red": (215, 45, 45), "green": (45, 165, 75), "blue": (50, 85, 215), "yellow": (240, 200, 40)}
+)
+BACKGROUND = (236, 236, 232)
+SHAPES = ("circle", "square", "triangle")
+NUMBERS = MappingProxyType({2: "two", 3: "three", 4: "four"})
+PLACES = MappingProxyType(
+    {
+        "at the top": (None, 0.0),
+        "at the bottom": (None, 1.0),
+        "on the left": (0.0, None),
+        "on the right": (1.0, None),
+        "in the middle": (0.5, 0.5),
+        "in the top left corner": (0.0, 0.0),
+        "in the top right corner": (1.0, 0.0),
+        "in the bottom left corner": (0.0, 1.0),
+        "in the bottom right corner": (1.0, 1.0),
+    }
+)
+"""Place -> where across and where down: 0 the first third, 0.5 the middle third, 1 the last; None anywhere."""
+OPPOSITE_PLACES = (("at the top", "at the bottom"), ("on the left", "on the right"))
+RELATIONS = MappingProxyType(
+    {"above": (0, 1), "below": (0, -1), "to the left of": (1, 0), "to the right of": (-1, 0)}
+)
+"""Relation -> the direction from the first object to the second, across and down."""
+KINDS = ("object", "place", "count", "list", "counted_list", "placed_list", "relation")
+
+
+@dataclass(frozen=True)
+class Item:
+    """Objects that a prompt asks for: so many of one colour and shape, and where."""
+
+    colour: str
+    shape: str
+    count: int = 1
+    place: str | None = None
+    """One of `PLACES`; None anywhere."""
+
+    @property
+    def words(self) -> str:
+        """As a prompt says it: `two red circles`, `a red circle at the top`."""
+        named = f"{self.colour} {self.shape}"
+        text = f"a {named}" if self.count == 1 else f"{NUMBERS[self.count]} {named}s"
+        return f"{text} {self.place}" if self.place else text
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a prompt asks for."""
+
+    kind: str
+    """One of `KINDS`."""
+    items: tuple[Item, ...]
+    relation: str | None = None
+    """How the first of two items stands to the second; one of `RELATIONS`."""
+
+    @property
+    def prompt(self) -> str:
+        """The scene in words."""
+        return f" {self.relation or 'and'} ".join(item.words for item in self.items)
+
+
+def all_prompts() -> dict[str, Scene]:
+    """Every prompt of the world with its scene, kind by kind in the order of `KINDS`: 882 of them."""
+    return dict(_prompts())
+
+
+def scene_of(prompt: str) -> Scene | None:
+    """The scene that a prompt asks for, whatever its case and spaces; None where it is none of this world.
+
+    Understands every order of words: `all_prompts` has one of "a red circle above a blue square" and "a blue square
+    below a red circle", and this reads both.
+    """
+    return _readable().get(" ".join(prompt.lower().split()))
+
+
+@cache
+def _prompts() -> MappingProxyType[str, Scene]:
+    scenes = [scene for scene in _scenes() if _is_first_wording(scene)]
+    return MappingProxyType({scene.prompt: scene for scene in scenes})
+
+
+@cache
+def _readable() -> MappingProxyType[str, Scene]:
+    return MappingProxyType({scene.prompt: scene for scene in _scenes()})
+
+
+def _scenes() -> Iterator[Scene]:
+    things = list(product(COLOURS, SHAPES))
+    yield from (Scene("object", (Item(*thing),)) for thing in things)
+    yield from (Scene("place", (Item(*thing, place=place),)) for thing in things for place in PLACES)
+    yield from (Scene("count", (Item(*thing, count=number),)) for number in NUMBERS for thing in things)
+    yield from (Scene("list", (Item(*one), Item(*two))) for one, two in permutations(things, 2))
+    yield from (
+        Scene("counted_list", (Item(*one, count=2), Item(*two))) for one, two in permutations(things, 2)
+    )
+    yield from (
+        Scene("placed_list", (Item(*one, place=first), Item(*two, place=second)))
+        for first, second in OPPOSITE_PLACES
+        for one, two in permutations(things, 2)
+    )
+    yield from (
+        Scene("relation", (Item(*one), Item(*two)), relation)
+        for relation in RELATIONS
+        for one, two in permutations(things, 2)
+    )
+
+
+def _is_first_wording(scene: Scene) -> bool:
+    """True for one of the two wordings of a list or a relation, each wording chosen as often as the other."""
+    if scene.kind not in ("list", "relation"):
+        return True
+    first, second = (_number(item) for item in scene.items)
+    return (first < second) == ((first + second) % 2 == 0)
+
+
+def _number(item: Item) -> int:
+    return list(COLOURS).index(item.colour) * len(SHAPES) + SHAPES.index(item.shape)
+
+
+SIDES_OF_OBJECTS = {1: (8, 11), 2: (7, 9), 3: (7, 8), 4: (7, 7)}
+"""Objects in the picture -> smallest and largest side of one, in pixels."""
+MOST_TRIES = 20_000
+"""To place a scene's objects; those of `all_prompts` take 150 on average at most."""
+SHADE = 10
+"""Largest change of each channel of a colour, of 255."""
+
+
+def render(scene: Scene, seed: int) -> numpy.ndarray:
+    """A picture of the scene, uint8[24, 24, 3]; equal seeds give equal pictures. No two objects touch.
+
+    UserError for a scene that does not fit: more than four objects, or places that leave no room.
+    """
+    generator = numpy.random.default_rng(seed)
+    wanted = [item for item in scene.items for _ in range(item.count)]
+    boxes = _boxes(scene, wanted, generator)
+    picture = numpy.empty((SIDE, SIDE, 3))
+    picture[:] = numpy.add(BACKGROUND, generator.integers(-SHADE, SHADE + 1))
+    for item, (left, top, side) in zip(wanted, boxes, strict=True):
+        shade = generator.integers(-SHADE, SHADE + 1, size=3)
+        window = picture[top : top + side, left : left + side]
+        window[shape_mask(item.shape, side, side)] = numpy.add(COLOURS[item.colour], shade)
+    return numpy.clip(picture, 0, 255).astype(numpy.uint8)
+
+
+def shape_mask(shape: str, height: int, width: int) -> numpy.ndarray:
+    """Which pixels of a box the shape that fills it covers, bool[height, width]."""
+    down, across = numpy.mgrid[0:height, 0:width]
+    down, across = (down + 0.5) / height, (across + 0.5) / width  # pixel centres, 0 to 1
+    if shape == "square":
+        return numpy.ones((height, width), dtype=bool)
+    if shape == "circle":
+        return (down - 0.5) ** 2 + (across - 0.5) ** 2 <= 0.25
+    if shape == "triangle":
+        # half a pixel wider than the lines through the corners, or small ones have no tip
+        return numpy.abs(across - 0.5) <= down / 2 + 0.5 / width - 1e-9
+    raise ValueError(f"no shape is called {shape!r}")
+
+
+def _boxes(scene: Scene, wanted: list[Item], generator: numpy.random.Generator) -> list[tuple[int, int, int]]:
+    """Left, top and side of each object: drawn until none touch and the relation holds."""
+    if len(wanted) not in SIDES_OF_OBJECTS:
+        raise UserError(f"a scene has {len(wanted)} objects: a picture holds 1 to {max(SIDES_OF_OBJECTS)}")
+    smallest, largest = SIDES_OF_OBJECTS[len(wanted)]
+    for _ in range(MOST_TRIES):
+        boxes = []
+        for item in wanted:
+            side = int(generator.integers(smallest, largest + 1))
+            across, down = PLACES[item.place] if item.place else (None, None)
+            boxes.append((_start(across, side, generator), _start(down, side, generator), side))
+        if not _do_touch(boxes) and _do_relate(scene, boxes):
+            return boxes
+    raise UserError(
+        f"{scene.prompt!r} finds no room in {MOST_TRIES} tries: ask for fewer objects, or other places"
+    )
+
+
+def _start(third: float | None, side: int, generator: numpy.random.Generator) -> int:
+    """First pixel of an object of that side along one axis: within a third of the picture, or anywhere."""
+    last = SIDE - side - 1
+    if third is None:
+        return int(generator.integers(1, last + 1))
+    middle = 1 + third * (last - 1)
+    slack = min(2.0, (last - 1) / 4)
+    low, high = max(1, round(middle - slack)), min(last, round(middle + slack))
+    return int(generator.integers(low, high + 1))
+
+
+def _do_touch(boxes: list[tuple[int, int, int]]) -> bool:
+    for number, (left, top, side) in enumerate(boxes):
+        for other_left, other_top, other_side in boxes[:number]:
+            is_apart_across = left > other_left + other_side or other_left > left + side
+            is_apart_down = top > other_top + other_side or other_top > top + side
+            if not (is_apart_across or is_apart_down):
+                return True
+    return False
+
+
+def _do_relate(scene: Scene, boxes: list[tuple[int, int, int]]) -> bool:
+    """True when the first object stands to the second as the scene says, with no pixel of overlap along that axis."""
+    if scene.relation is None:
+        return True
+    across, down = RELATIONS[scene.relation]
+    first, second = boxes if across + down > 0 else boxes[::-1]
+    axis = 0 if across else 1
+    return first[axis] + first[2] < second[axis]
+
+
+ALIGNMENT_WEIGHT = 0.6
+"""Of the overall score; fidelity has the rest."""
+ARRANGEMENT_WEIGHT = 0.4
+"""Of the alignment where the prompt says where things are; the objects have the rest."""
+SMALLEST_OBJECT = 12
+"""Pixels, of 24 x 24; smaller patches of a colour are specks."""
+MOST_OBJECTS = 8
+"""The largest patches of a picture that count as objects."""
+CLEAN, DIRTY = 30.0, 100.0
+"""Distance to the nearest colour of the world, of 255, up to which a pixel is clean and from which it is dirty."""
+SQUARE_ENOUGH, UNLIKE = 0.9, 0.5
+"""Overlap with its best outline from which an object is whole, and up to which it is none."""
+OTHER_SHAPE = 0.15
+"""How much less than its best outline an outline overlaps an object that has nothing of it; a clean square overlaps
+the circle by 0.2 less. Between, the object looks partly like both."""
+
+
+@dataclass(frozen=True)
+class TrueScore:
+    """Scores in [0, 1]."""
+
+    overall: float
+    alignment: float
+    """What was asked for is there, that often and there, and nothing else."""
+    fidelity: float
+    """Whole shapes, clean pixels, whatever was asked for."""
+
+
+@dataclass(frozen=True)
+class FoundObject:
+    """A patch of one colour."""
+
+    colour: str
+    shape_overlaps: dict[str, float]
+    """Shape -> intersection over union of the patch and that shape in the patch's box."""
+    across: float
+    """Middle of the box, from 0 (left) to 1."""
+    down: float
+    pixels: int
+
+    @property
+    def shape(self) -> str:
+        """The shape that it is most like."""
+        return max(SHAPES, key=self.shape_overlaps.__getitem__)
+
+    def looks_like(self, shape: str) -> float:
+        """1 for the shape that it is most like, falling to 0 for one that it is clearly not."""
+        behind = self.shape_overlaps[self.shape] - self.shape_overlaps[shape]
+        return max(0.0, 1.0 - behind / OTHER_SHAPE)
+
+
+def true_score(pixels: numpy.ndarray, prompt: str) -> TrueScore:
+    """The truth of a picture, uint8[height, width, 3], about 0.5 ms; ValueError for a prompt of another world."""
+    scene = scene_of(prompt)
+    if scene is None:
+        raise ValueError(f"the shape world has no prompt {prompt!r}")
+    found, cleanness = found_objects(pixels)
+    alignment = _alignment(scene, found)
+    fidelity = float(numpy.sqrt(_wholeness(found) * cleanness))
+    overall = ALIGNMENT_WEIGHT * alignment + (1 - ALIGNMENT_WEIGHT) * fidelity
+    return TrueScore(overall, alignment, fidelity)
+
+
+def found_objects(pixels: numpy.ndarray) -> tuple[list[FoundObject], float]:
+    """The objects of a picture, largest first, and how clean it is in [0, 1].
+
+    Clean pixels of objects against those and all dirty ones: the eye goes to the things and not to the empty ground, so
+    a soft edge or a stain weighs by the things that it is seen beside. A blurred edge is dirty, being of no colour.
+    """
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.dtype != numpy.uint8:
+        raise ValueError(f"a picture is uint8[height, width, 3], not {pixels.dtype}{list(pixels.shape)}")
+    height, width, _ = pixels.shape
+    palette = numpy.array([BACKGROUND, *COLOURS.values()], dtype=numpy.float32)
+    away = numpy.linalg.norm(pixels[:, :, None].astype(numpy.float32) - palette, axis=3)
+    nearest = away.argmin(axis=2)
+    clean = numpy.clip((DIRTY - away.min(axis=2)) / (DIRTY - CLEAN), 0, 1)
+    smallest = SMALLEST_OBJECT * height * width / SIDE**2
+    patches = _patches(nearest)
+    areas = numpy.bincount(patches.ravel(), minlength=height * width)
+    is_object = (areas[patches] >= smallest) & (nearest > 0)
+    clean[~is_object & (nearest > 0)] = 0.0
+    objects = []
+    for patch in numpy.flatnonzero(areas >= smallest):
+        if (colour := int(nearest.flat[patch])) == 0:
+            continue
+        rows, columns = numpy.nonzero(patches == patch)
+        top, bottom, left, right = rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
+        mask = patches[top:bottom, left:right] == patch
+        overlaps = {shape: _overlap(mask, shape) for shape in SHAPES}
+        across, down = float(left + right) / 2 / width, float(top + bottom) / 2 / height
+        objects.append(FoundObject(list(COLOURS)[colour - 1], overlaps, across, down, len(rows)))
+    objects.sort(key=lambda one: -one.pixels)
+    seen, dirt = float(clean[is_object].sum()), float((1 - clean).sum())
+    return objects[:MOST_OBJECTS], seen / (seen + dirt) if objects else 0.0
+
+
+def _patches(colours: numpy.ndarray) -> numpy.ndarray:
+    """For each pixel of [height, width] the first pixel, in reading order, of its patch of one colour.
+
+    Pixels that share a side hang together. Numpy alone: the stages that import this hide scipy, which loads slowly.
+    """
+    first = numpy.arange(colours.size).reshape(colours.shape)
+    edges = (
+        ((slice(None), slice(1, None)), (slice(None), slice(None, -1))),
+        ((slice(1, None), slice(None)), (slice(None, -1), slice(None))),
+    )
+    alike = [colours[one] == colours[other] for one, other in edges]
+    while True:
+        before = first.copy()
+        for (one, other), same in zip(edges, alike, strict=True):
+            for here, there in ((one, other), (other, one)):
+                first[here] = numpy.where(same, numpy.minimum(first[here], first[there]), first[here])
+        first = first.ravel()[first]  # where my first pixel found an earlier one, it is mine too
+        if numpy.array_equal(before, first):
+            return first
+
+
+@cache
+def _outline(shape: str, height: int, width: int) -> numpy.ndarray:
+    return shape_mask(shape, height, width)
+
+
+def _overlap(mask: numpy.ndarray, shape: str) -> float:
+    outline = _outline(shape, *mask.shape)
+    return float((mask & outline).sum() / (mask | outline).sum())
+
+
+def _wholeness(found: list[FoundObject]) -> float:
+    """Mean over the objects, by their pixels, of how well they fill an outline; 0 for an empty picture."""
+    if not found:
+        return 0.0
+    whole = [
+        min(1.0, max(0.0, (max(one.shape_overlaps.values()) - UNLIKE) / (SQUARE_ENOUGH - UNLIKE)))
+        for one in found
+    ]
+    return float(numpy.average(whole, weights=[one.pixels for one in found]))
+
+
+def _alignment(scene: Scene, found: list[FoundObject]) -> float:
+    """Share of what was asked for that is there, less what was not, and how well its places or relation hold."""
+    wanted = [item for item in scene.items for _ in range(item.count)]
+    matches = _matches(wanted, found)
+    likeness = [
+        0.0 if match is None else _likeness(item, match) for item, match in zip(wanted, matches, strict=True)
+    ]
+    objects = sum(likeness) / max(len(wanted), len(found))
+    arrangement = _arrangement(scene, wanted, matches)
+    if arrangement is None:
+        return objects
+    return (1 - ARRANGEMENT_WEIGHT) * objects + ARRANGEMENT_WEIGHT * arrangement
+
+
+def _likeness(item: Item, one: FoundObject) -> float:
+    """Half for the colour, half for the shape."""
+    return 0.5 * (one.colour == item.colour) + 0.5 * one.looks_like(item.shape)
+
+
+def _closeness(item: Item, one: FoundObject) -> float:
+    """1 where the object is in its place, 0 from a third of the picture beside it; 1 for an item of no place.
+
+    A corner is two places, and each counts half: a square in the top left is half in the top right corner.
+    """
+    if item.place is None:
+        return 1.0
+    held = []
+    for third, middle in zip(PLACES[item.place], (one.across, one.down), strict=True):
+        if third is not None:
+            low = third * 2 / 3 - 0.05  # of the third in which the middle belongs, with a pixel to spare
+            beside = max(0.0, low - middle, middle - low - 1 / 3 - 0.1)
+            held.append(max(0.0, 1.0 - 3 * beside))
+    return sum(held) / len(held)
+
+
+def _matches(wanted: list[Item], found: list[FoundObject]) -> list[FoundObject | None]:
+    """An object of the picture for each one asked for, the likest first; None where none is left or like it."""
+    pairs = sorted(
+        (
+            (-_likeness(item, one) - 0.1 * _closeness(item, one), place, number)
+            for place, item in enumerate(wanted)
+            for number, one in enumerate(found)
+            if _likeness(item, one) > 0
+        )
+    )
+    matches: dict[int, int] = {}
+    for _, place, number in pairs:
+        if place not in matches and number not in matches.values():
+            matches[place] = number
+    return [found[matches[place]] if place in matches else None for place in range(len(wanted))]
+
+
+def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | None]) -> float | None:
+    """How well places or the relation hold, in [0, 1]; None where the prompt says nothing of them."""
+    if scene.relation is not None:
+        if any(match is None for match in matches):
+            return 0.0
+        first, second = matches
+        across, down = RELATIONS[scene.relation]
+        ahead = across * (second.across - first.across) + down * (second.down - first.down)
+        sure = min(_likeness(item, match) for item, match in zip(wanted, matches, strict=True))
+        return sure * float(numpy.clip(ahead / 0.25, 0.0, 1.0))
+    placed = [(item, match) for item, match in zip(wanted, matches, strict=True) if item.place]
+    if not placed:
+        return None
+    held = [0.0 if one is None else _likeness(item, one) * _closeness(item, one) for item, one in placed]
+    return sum(held) / len(held)
+
+
+def changed_scenes(scene: Scene) -> list[Scene]:
+    """The scene with another colour, shape, number or place of one item, or both places or the relation turned round.
+
+    Each is a scene of `all_prompts`, in its words there, so that no caption shows by its text alone that it is false:
+    "a red circle at the top and a blue square at the top" would be false of every picture. A place is changed to one
+    that excludes it, and above to below alone, so that no picture shows both.
+    """
+    items = [
+        replace(scene, items=(*scene.items[:place], other, *scene.items[place + 1 :]))
+        for place, item in enumerate(scene.items)
+        for other in _changed_items(item)
+    ]
+    relations = [
+        replace(scene, relation=other)
+        for other, direction in RELATIONS.items()
+        if scene.relation and direction == tuple(-part for part in RELATIONS[scene.relation])
+    ]
+    places = tuple(item.place for item in scene.items)
+    turned = []
+    if places in OPPOSITE_PLACES:
+        first, second = scene.items
+        turned.append(
+            replace(scene, items=(replace(second, place=first.place), replace(first, place=second.place)))
+        )
+    known = {_meaning(one): one for one in all_prompts().values()}
+    return [known[_meaning(one)] for one in [*items, *relations, *turned] if _meaning(one) in known]
+
+
+def _meaning(scene: Scene) -> tuple[object, ...]:
+    """Equal for two wordings of one scene."""
+    if scene.relation is None:
+        kind = "list" if scene.kind == "counted_list" and scene.items[0].count == 1 else scene.kind
+        return (kind, frozenset(scene.items) if kind == "list" else scene.items)
+    items = scene.items if sum(RELATIONS[scene.relation]) > 0 else scene.items[::-1]
+    axis = "down" if RELATIONS[scene.relation][1] else "across"
+    return ("relation", axis, items)
+
+
+def _changed_items(item: Item) -> Iterator[Item]:
+    yield from (replace(item, colour=colour) for colour in COLOURS if colour != item.colour)
+    yield from (replace(item, shape=shape) for shape in SHAPES if shape != item.shape)
+    if item.count > 1:
+        yield from (replace(item, count=count) for count in (1, *NUMBERS) if count != item.count)
+    if item.place is not None:
+        yield from (replace(item, place=place) for place in PLACES if _do_exclude(item.place, place))
+
+
+def _do_exclude(first: str, second: str) -> bool:
+    """True when the places are the first and the last third, across or down; the truth lets neighbours overlap."""
+    return any(
+        one is not None and other is not None and abs(one - other) == 1.0
+        for one, other in zip(PLACES[first], PLACES[second], strict=True)
+    )

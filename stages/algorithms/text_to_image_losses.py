@@ -1,0 +1,110 @@
+"""The losses of text to image: of a pair of encoders, of a reward model, and of the generator that learns from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+from torch.nn.functional import cross_entropy, logsigmoid
+
+
+def contrastive_loss(
+    images: Float[Tensor, "images width"], texts: Float[Tensor, "texts width"], temperature: Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Mean of both directions' cross entropy; unit vectors, image i belongs to text i, further texts belong to none.
+
+    log(texts) and log(images), halved and summed, where all vectors are equal.
+    """
+    similarity = images @ texts.T / temperature
+    own = torch.arange(len(images), device=images.device)
+    return (cross_entropy(similarity, own) + cross_entropy(similarity[:, : len(images)].T, own)) / 2
+
+
+def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, ""]:
+    """Cross entropy of match or no match; of each image's captions the first is its own and the others are not.
+
+    The own caption weighs as much as all the others together. log 2 where the logits are equal.
+    """
+    logprobs = logits.log_softmax(-1)
+    return -(logprobs[:, 0, 1].mean() + logprobs[:, 1:, 0].mean()) / 2
+
+
+def pairwise_ranking_loss(
+    better: Float[Tensor, " pairs"],
+    worse: Float[Tensor, " pairs"],
+    weights: Float[Tensor, " pairs"] | None = None,
+) -> Float[Tensor, ""]:
+    """Mean over pairs of -log sigmoid(better - worse), of the scores of the preferred and the other image.
+
+    weights: of the pairs in that mean; None is 1 for each. log 2 for equal scores; 0 with a zero gradient without
+    pairs. Finite for any finite difference.
+    """
+    losses = torch.nn.functional.softplus(worse - better)
+    if weights is None:
+        return losses.sum() / max(len(better), 1)
+    total = float(weights.sum())
+    return (losses * weights).sum() / (total or 1.0)
+
+
+def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[tuple[int, int]]:
+    """(better index, worse index) for every two items whose ranks differ, sorted; rank 1 is best, ties give no pair."""
+    values = ranks.tolist() if isinstance(ranks, Tensor) else list(ranks)
+    return [
+        (better, worse)
+        for better in range(len(values))
+        for worse in range(len(values))
+        if values[better] < values[worse]
+    ]
+
+
+DenoisingStep = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+"""Latents and the timestep's value -> latents at the next timestep, and the guess of the latents without noise."""
+
+
+def feedback_loss(rewards: Float[Tensor, " images"], bound: float | None) -> Float[Tensor, " images"]:
+    """ReFL's loss of each image, relu(bound - reward): 0 without a gradient from `bound` on; None: -reward (DRaFT)."""
+    return -rewards if bound is None else torch.relu(bound - rewards)
+
+
+def guess_at(latents: Tensor, timesteps: Sequence[int], position: int, step: DenoisingStep) -> Tensor:
+    """The clean latents as guessed at `timesteps[position]`, with the gradient of that one step (ReFL)."""
+    with torch.no_grad():
+        for timestep in timesteps[:position]:
+            latents, _ = step(latents, timestep)
+    return step(latents, timesteps[position])[1]
+
+
+def drawn_with_gradient(
+    latents: Tensor, timesteps: Sequence[int], gradient_steps: int, step: DenoisingStep
+) -> Tensor:
+    """The latents at the end of the draw, with the gradient of its last `gradient_steps` steps (DRaFT-K).
+
+    ValueError unless 1 <= gradient_steps <= number of timesteps.
+    """
+    if not 1 <= gradient_steps <= len(timesteps):
+        raise ValueError(f"gradient_steps {gradient_steps} must lie in 1..{len(timesteps)}")
+    free = len(timesteps) - gradient_steps
+    with torch.no_grad():
+        for timestep in timesteps[:free]:
+            latents, _ = step(latents, timestep)
+    for timestep in timesteps[free:]:
+        latents, _ = step(latents, timestep)
+    return latents
+
+
+def diffusion_preference_loss(
+    better_errors: Float[Tensor, " pairs"],
+    worse_errors: Float[Tensor, " pairs"],
+    reference_better_errors: Float[Tensor, " pairs"],
+    reference_worse_errors: Float[Tensor, " pairs"],
+    beta: float,
+) -> Float[Tensor, " pairs"]:
+    """-log sigmoid(-beta/2 ((better - its reference) - (worse - its reference))) of each pair's denoising errors.
+
+    Errors are mean squares over an image, both images of a pair noised alike. `beta` is the released code's, which
+    holds the number of timesteps and the weight of each (2,000 to 5,000 for Stable Diffusion).
+    """
+    gained = (better_errors - reference_better_errors) - (worse_errors - reference_worse_errors)
+    return -logsigmoid(-0.5 * beta * gained)

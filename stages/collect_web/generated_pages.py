@@ -1,0 +1,283 @@
+"""Exercises of the laptop task family as web pages.
+
+Solutions only state the answer, ramble, break off or contain wrong steps; every share is a parameter. What pages add
+is in page_layouts.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stages.algorithms.arithmetic_tasks import (
+    ArithmeticProblem,
+    SolutionStyle,
+    generate_problems,
+    worked_solution,
+)
+from stages.algorithms.digit_tasks import DigitProblem, write_solution
+from stages.algorithms.digit_tasks import SolutionStyle as DigitSolutionStyle
+from stages.algorithms.digit_tasks import generate_problems as generate_digit_problems
+from stages.collect_web.params import ArithmeticPages, DigitPages, GeneratedPages
+from stages.collect_web.sources import Found
+from stages.foundations.errors import UserError
+from stages.foundations.seeds import derive_seed
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where the pages stand and what is said around the exercises."""
+
+    name: str
+    """Part of each address."""
+    topics: tuple[str, ...]
+    prose: tuple[str, ...]
+
+
+ARITHMETIC_SITE = Site(
+    name="arithmetic",
+    topics=(
+        "Sums for beginners",
+        "Adding and subtracting",
+        "Mental arithmetic",
+        "Homework corner",
+        "Practice set",
+    ),
+    prose=(
+        "Work from left to right and write down every step.",
+        "Subtraction undoes addition, which is a good way to check your work.",
+        "The next exercises mix both operations.",
+        "If you get stuck, draw a number line.",
+    ),
+)
+
+
+def arithmetic_pages(source: ArithmeticPages, seed: int) -> Iterator[Found]:
+    """The pages in order; equal parameters and seeds give equal pages."""
+    rng = random.Random(derive_seed(seed, "arithmetic_pages"))
+    problems = generate_problems(derive_seed(seed, "arithmetic_pages", "problems"), source.exercises)
+    exercises = [_arithmetic_exercise(source, problem, problem.problem, rng) for problem in problems]
+    repeated = rng.sample(problems, round(source.repeated * len(problems)))
+    exercises += [
+        _arithmetic_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated
+    ]
+    rng.shuffle(exercises)
+    yield from lay_out(exercises, source.exercises_per_page, ARITHMETIC_SITE, rng)
+
+
+def _arithmetic_exercise(
+    source: ArithmeticPages, problem: ArithmeticProblem, text: str, rng: random.Random
+) -> RenderedExercise:
+    draw = rng.random()
+    if draw < source.answer_only:
+        style = SolutionStyle.answer_only
+    elif draw < source.answer_only + source.rambling:
+        style = SolutionStyle.rambling
+    elif draw < source.answer_only + source.rambling + source.unfinished:
+        style = SolutionStyle.unfinished
+    else:
+        style = SolutionStyle.step_by_step
+    solution = worked_solution(problem, rng, style, source.step_error)[0]
+    if style is SolutionStyle.rambling and rng.random() < source.rambling_without_end:
+        solution = solution.rpartition("\n")[0]
+    return publish(source, text, solution, problem.answer, rng)
+
+
+DIGIT_SITE = Site(
+    name="digits",
+    topics=("Digit puzzles", "Try and see", "Two digits wanted", "Puzzle corner", "Practice set"),
+    prose=(
+        "Try a pair, work out both products and compare the sum.",
+        "A sum that is too low asks for a larger digit at the larger factor.",
+        "Each puzzle has one solution.",
+        "If you get stuck, write down what you have tried.",
+    ),
+)
+
+
+def digit_pages(source: DigitPages, seed: int) -> Iterator[Found]:
+    """The pages in order; equal parameters and seeds give equal pages. None has a held-out problem.
+
+    UserError when there are not as many problems.
+    """
+    rng = random.Random(derive_seed(seed, "digit_pages"))
+    own = derive_seed(seed, "digit_pages", "problems")
+    try:
+        problems = generate_digit_problems(
+            own, source.exercises, source.sizes, source.coefficients, is_held_out=False
+        )
+    except ValueError as error:
+        raise UserError(
+            f"collect_web: {error}; lower `exercises`, or give other `sizes` or more `coefficients`"
+        ) from None
+    exercises = [_digit_exercise(source, problem, problem.problem, rng) for problem in problems]
+    repeated = rng.sample(problems, round(source.repeated * len(problems)))
+    exercises += [
+        _digit_exercise(source, problem, reworded(problem.problem, rng), rng) for problem in repeated
+    ]
+    rng.shuffle(exercises)
+    yield from lay_out(exercises, source.exercises_per_page, DIGIT_SITE, rng)
+
+
+def _digit_exercise(
+    source: DigitPages, problem: DigitProblem, text: str, rng: random.Random
+) -> RenderedExercise:
+    shares = {
+        DigitSolutionStyle.answer_only: source.answer_only,
+        DigitSolutionStyle.jump: source.jump,
+        DigitSolutionStyle.rambling: source.rambling,
+        DigitSolutionStyle.unfinished: source.unfinished,
+    }
+    shares[DigitSolutionStyle.search] = 1 - sum(shares.values())
+    style = rng.choices(list(shares), list(shares.values()))[0]
+    solution, _ = write_solution(problem, rng, style, source.slip, source.retry, source.near_misses)
+    if style is DigitSolutionStyle.rambling and rng.random() < source.rambling_without_end:
+        solution = solution.rpartition("\n")[0]
+    return publish(source, text, solution, problem.answer, rng)
+
+
+USERS = ("mathfan", "lena_k", "prof_oak", "count42", "j.doe")
+
+
+@dataclass(frozen=True)
+class RenderedExercise:
+    """What a page says about one exercise."""
+
+    problem: str
+    solution: str | None
+    answer: str | None
+
+
+def publish(
+    source: GeneratedPages, problem: str, solution: str, answer: str, rng: random.Random
+) -> RenderedExercise:
+    """The exercise as a page has it: solution or short answer may be missing, the short answer may be wrong."""
+    shown, short = solution, answer
+    if rng.random() < source.wrong_answer:
+        short = str(int(answer) + rng.choice((1, 2, 10)))
+    if rng.random() < source.missing_answer:
+        short = None
+    if rng.random() < source.missing_solution:
+        shown = None
+    return RenderedExercise(problem, shown, short)
+
+
+def reworded(problem: str, rng: random.Random) -> str:
+    """The same exercise as another author copies it."""
+    match rng.randrange(3):
+        case 0:
+            return problem.replace("+", " + ").replace("-", " - ")
+        case 1:
+            return problem.replace("Compute", "compute").replace("?", " ?")
+        case _:
+            return f"Please {problem[0].lower()}{problem[1:]}" if problem.startswith("Compute") else problem
+
+
+def lay_out(
+    exercises: Sequence[RenderedExercise], exercises_per_page: int, site: Site, rng: random.Random
+) -> Iterator[Found]:
+    """The pages in order."""
+    for start in range(0, len(exercises), exercises_per_page):
+        number = start // exercises_per_page
+        page = _page(exercises[start : start + exercises_per_page], start, site, rng)
+        yield Found(f"{number:05d}", f"https://example.org/{site.name}/{number:05d}.html", "html", page)
+
+
+def _lines(text: str, mark: str = "<br>") -> str:
+    return text.replace("\n", f"{mark}\n")
+
+
+def _headings(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    parts = [f"<h3>Exercise {number}</h3>\n<p>{exercise.problem}</p>"]
+    if exercise.solution:
+        parts.append(f"<h4>Solution</h4>\n<p>{_lines(exercise.solution, '</p><p>')}</p>")
+    if exercise.answer:
+        parts.append(f"<h4>Answer</h4>\n<p>{exercise.answer}</p>")
+    return "\n".join(parts)
+
+
+def _toggles(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    parts = [f"<div class='box'><p><strong>Problem {number}.</strong> {exercise.problem}</p>"]
+    if exercise.solution:
+        parts.append(f"<details><summary>Show solution</summary><p>{_lines(exercise.solution)}</p></details>")
+    if exercise.answer:
+        parts.append(f"<details><summary>Show answer</summary><p>{exercise.answer}</p></details>")
+    return "\n".join(parts) + "</div>"
+
+
+def _definitions(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    parts = [f"<dl><dt>Question {number}</dt><dd>{exercise.problem}</dd>"]
+    if exercise.solution:
+        parts.append(f"<dt>Worked solution</dt><dd>{_lines(exercise.solution)}</dd>")
+    if exercise.answer:
+        parts.append(f"<dt>Answer</dt><dd>{exercise.answer}</dd>")
+    return "\n".join(parts) + "</dl>"
+
+
+def _inline(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    parts = [f"<p>Q{number}: {exercise.problem}</p>"]
+    if exercise.solution:
+        parts.append(f"<p><b>Solution:</b> {_lines(exercise.solution)}</p>")
+    if exercise.answer:
+        parts.append(f"<p>Answer: {exercise.answer}</p>")
+    return "\n".join(parts)
+
+
+def _forum(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    asker, helper = rng.sample(USERS, 2)
+    parts = [
+        f"<article><div class='post'><h3>Question #{number}</h3><p>{exercise.problem}</p>"
+        f"<p class='social'>asked by {asker} · {rng.randint(3, 90)} views</p></div>"
+    ]
+    if exercise.solution:
+        parts.append(
+            f"<div class='post'><h4>Solution by {helper}</h4><p>{_lines(exercise.solution)}</p>"
+            f"<p>{rng.randint(0, 40)} votes</p></div>"
+        )
+    if exercise.answer:
+        parts.append(f"<div class='post'><h4>Accepted answer</h4><p>{exercise.answer}</p></div>")
+    return "\n".join(parts) + f"<div class='comments'><p>{rng.choice(USERS)}: thanks!</p></div></article>"
+
+
+def _table(number: int, exercise: RenderedExercise, rng: random.Random) -> str:
+    cells = (exercise.problem, _lines(exercise.solution or ""), exercise.answer or "")
+    return f"<tr><td>{number}</td>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+STYLES: tuple[Callable[[int, RenderedExercise, random.Random], str], ...] = (
+    _headings,
+    _toggles,
+    _definitions,
+    _inline,
+    _forum,
+    _table,
+)
+
+
+def _page(exercises: Sequence[RenderedExercise], start: int, site: Site, rng: random.Random) -> str:
+    """One page in one style, with what sites put around their content."""
+    style, topic = rng.choice(STYLES), rng.choice(site.topics)
+    pieces = [style(start + index + 1, exercise, rng) for index, exercise in enumerate(exercises)]
+    if style is _table:
+        pieces = [
+            "<table><tr><th>No.</th><th>Problem</th><th>Solution</th><th>Answer</th></tr>",
+            *pieces,
+            "</table>",
+        ]
+    else:
+        for place in sorted(rng.sample(range(len(pieces) + 1), min(2, len(pieces))), reverse=True):
+            advertisement = f"<div class='ad-slot'>Buy {rng.randint(2, 9)} pencils, get 1 free!</div>"
+            pieces.insert(place, rng.choice((advertisement, f"<hr><p>{rng.choice(site.prose)}</p><hr>")))
+    return (
+        f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{topic}</title>"
+        "<script>var tracker = {answer: 42};</script><style>.box {margin: 1em}</style></head>\n<body>"
+        "<nav><ul><li><a href='/'>Home</a></li><li><a href='/sums'>Sums</a></li>"
+        "<li><a href='/quiz'>Question 1 of the day</a></li></ul></nav>"
+        f"<div class='cookie-banner'>We use cookies. Answer: yes</div>\n"
+        f"<main><h1>{topic}</h1>\n<p>{rng.choice(site.prose)}</p>\n"
+        + "\n".join(pieces)
+        + "\n</main><aside><h4>Related</h4><a href='/more'>More exercises</a></aside>"
+        "<footer><p>This work is licensed under a Creative Commons licence.</p></footer>"
+        "<script>track('page');</script></body></html>"
+    )

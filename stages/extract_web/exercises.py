@@ -1,0 +1,533 @@
+"""Blocks to exercises: which solution, answer and instruction belongs to which problem.
+
+A solution belongs to the exercise in whose box it stands, or that it follows without a gap. Of several the first
+counts. An exercise without a label is what stands between the last boundary and a toggle that shows a solution, or a
+quotation that the rest of its section works out.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from stages.extract_web.blocks import Page
+from stages.extract_web.labels import ANSWER_NOUNS, KEYS, Label, Part, is_furniture
+from stages.extract_web.page_labels import (
+    ASKS,
+    SOLVES,
+    Numbered,
+    Section,
+    find_sections,
+    instruction_scope,
+    label_run,
+    labelled_numbers,
+    leading_number,
+    numbered_blocks,
+    page_labels,
+    runs,
+    section_text,
+    strip_number,
+)
+
+MAX_LABEL_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Exercise:
+    """What a page says about one exercise; None where it says nothing."""
+
+    problem: str
+    solution: str | None
+    answer: str | None
+    number: str
+    instructions: str = ""
+    """What the page tells to do in this exercise and its neighbours, where that stands before them."""
+    rule: str = "marked"
+    """How problem and solution were found and joined: see `confidence.py`."""
+    labels: tuple[str, ...] = ()
+    """The labels of problem and solution as the page has them."""
+    doubts: tuple[str, ...] = ()
+    """Checks that the pair did not pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    head: Section
+    own: list[Section]
+
+
+def find_exercises(page: Page) -> list[Exercise]:
+    """Every exercise of the page in reading order, those without a solution included."""
+    labels = page_labels(page)
+    keyed = apply_keys(page, labels)
+    pairs = _pairs(page, find_sections(page, labels))
+    if page.quoted:
+        pairs = _quoted(page, pairs)
+    starts = [*(pair.head.start for pair in pairs[1:]), len(page.blocks)]
+    exercises = [
+        _exercise(page, pair, keyed, following) for pair, following in zip(pairs, starts, strict=False)
+    ]
+    shared = _instructions(page, labels, pairs)
+    return [
+        replace(exercise, instructions=shared.get(index, ""))
+        for index, exercise in enumerate(exercises)
+        if exercise.problem
+    ]
+
+
+def _pairs(page: Page, sections: list[Section]) -> list[_Pair]:
+    pairs: list[_Pair] = []
+    index = 0
+    last_end = 0
+    while index < len(sections):
+        section = sections[index]
+        count = 1
+        if section.part is Part.PROBLEM:
+            own = _owned(page, sections, index)
+            pairs.append(_Pair(section, own))
+            count += len(own)
+        elif section.part in SOLVES:
+            own = [section]
+            problem = _unlabelled_problem(page, section, last_end)
+            if problem:
+                pairs.append(_Pair(problem, own))
+            count = len(own)
+        last_end = max(last_end, *(one.end for one in sections[index : index + count]))
+        index += count
+    return pairs
+
+
+def _owned(page: Page, sections: list[Section], head: int) -> list[Section]:
+    """The solutions, answers and asides that follow the section `head` before the next exercise.
+
+    They must follow without a gap: prose between an exercise and a solution means that they are strangers; code, a
+    line on who wrote it does not.
+    """
+    own: list[Section] = []
+    end = sections[head].end
+    for section in map(sections.__getitem__, range(head + 1, len(sections))):
+        if section.part in (Part.PROBLEM, Part.BOUNDARY):
+            break
+        between = page.blocks[end : section.start]
+        if any(block.kind != "code" and block.text and not is_furniture(block.text) for block in between):
+            break
+        own.append(section)
+        end = max(end, section.end)
+    return own
+
+
+def _unlabelled_problem(page: Page, section: Section, last_end: int) -> Section | None:
+    """Text right before a solution that no labelled exercise owns: back to a heading, a rule or the last section.
+
+    A heading right before the solution is itself the problem, when nothing stands between.
+    """
+    start = section.start
+    while start > last_end and page.blocks[start - 1].kind not in ("heading", "rule"):
+        start -= 1
+        if page.blocks[start].kind == "paragraph" and page.outer_end[start] != page.outer_end[start + 1]:
+            break
+    if start == section.start and start > last_end and page.blocks[start - 1].kind == "heading":
+        start -= 1
+    text = section_text(page, Label(Part.PROBLEM, "", ""), start - 1, section.start)
+    if not text:
+        return None
+    number, text = strip_number(text) if page.blocks[start].kind == "heading" else ("", text)
+    return Section(Part.PROBLEM, Label(Part.PROBLEM, "", number, rule="none"), start, section.start, text)
+
+
+def _quoted(page: Page, pairs: list[_Pair]) -> list[_Pair]:
+    """Sections that begin with a quotation: the quotation is the problem, the rest works it out.
+
+    Only where most exercises of the page do so and none of them labels its solution; on a page without exercises
+    where the page itself begins with a quotation that asks.
+    """
+    blank = Label(Part.PROBLEM, "", "", rule="none")
+    if not pairs:
+        whole = Section(Part.PROBLEM, blank, -1, len(page.blocks), "")
+        split = _split_at_quote(page, _Pair(whole, []), "none")
+        return [split] if split and split.own and ASKS.search(split.head.text) else pairs
+    splits = [_split_at_quote(page, pair) for pair in pairs]
+    if 2 * sum(split is not None for split in splits) < len(pairs):
+        return pairs
+    return [split or pair for split, pair in zip(splits, pairs, strict=True)]
+
+
+def _split_at_quote(page: Page, pair: _Pair, rule: str = "quote") -> _Pair | None:
+    head = pair.head
+    limit = max([head.end, *(section.end for section in pair.own)])
+    first = head.start + 1
+    while first < limit and page.blocks[first].kind == "heading":
+        first += 1
+    end = first
+    while end < limit and end in page.quoted:
+        end += 1
+    if end == first or head.label.rest or (pair.own and pair.own[0].start == end):
+        return None
+    rule = "none" if head.label.rule == "none" else rule
+    blank = Label(Part.PROBLEM, "", head.label.number, rule=rule)
+    problem = section_text(page, blank, first - 1, end)
+    worked = section_text(page, blank, end - 1, limit)
+    solution = Section(Part.SOLUTION, Label(Part.SOLUTION, "", "", rule="quote"), end, limit, worked)
+    return _Pair(Section(Part.PROBLEM, blank, head.start, end, problem), [solution] if worked else [])
+
+
+def _exercise(page: Page, pair: _Pair, keyed: KeyedAnswers, following: int) -> Exercise:
+    """A lone answer stands for the solution too, as sites use the words freely."""
+    head = pair.head
+    solution = _first_text(pair.own, Part.SOLUTION)
+    answer = _first_text(pair.own, Part.ANSWER)
+    found = keyed.get(head.start)
+    is_keyed = bool(found) and solution is None and answer is None
+    if found and found.part is Part.SOLUTION:
+        solution = solution or found.text
+    elif found:
+        answer = answer or found.text
+    solves = [section for section in pair.own if section.part in SOLVES]
+    if found and is_keyed:
+        rule, labels, doubts = "key", (found.title,), found.doubts
+    else:
+        rule = solves[0].label.rule if solves else "none"
+        labels = tuple(_label_text(page, section) for section in solves)
+        doubts = ("text_after",) if solves and _has_text_after(page, pair, following) else ()
+    labels = tuple(label[:MAX_LABEL_CHARACTERS] for label in (_label_text(page, head), *labels))
+    solution = solution if solution is not None else answer
+    return Exercise(
+        head.text, solution, answer, head.label.number, "", f"{head.label.rule}+{rule}", labels, doubts
+    )
+
+
+def _has_text_after(page: Page, pair: _Pair, following: int) -> bool:
+    """True where the exercise's own box goes on in text after its last part."""
+    start, end = pair.head.start, max(section.end for section in pair.own)
+    boxes = [page.outer_end[start], *page.spans.get(start, ())] if start >= 0 else []
+    if not any(end < box <= following and box < len(page.blocks) for box in boxes):
+        return False
+    block = page.blocks[end]
+    return block.kind in ("paragraph", "item", "table") and not is_furniture(block.text)
+
+
+def _first_text(sections: list[Section], part: Part) -> str | None:
+    return next((section.text for section in sections if section.part is part and section.text), None)
+
+
+def _label_text(page: Page, section: Section) -> str:
+    if section.label.rule == "none" or section.start < 0:
+        return ""
+    text = page.blocks[section.start].text
+    rest = section.label.rest.partition("\n")[0]
+    return (text[: text.find(rest)] if rest and rest in text else text).strip()
+
+
+def _instructions(page: Page, labels: list[Label | None], pairs: list[_Pair]) -> dict[int, str]:
+    """Place of an exercise -> the instructions that hold for it: until the next instructions or another heading."""
+    shared: dict[int, str] = {}
+    places = [
+        index
+        for index, label in enumerate(labels)
+        if label and label.part is Part.BOUNDARY and label.end is None
+    ]
+    if not places:
+        return shared
+    pair = 0
+    for place, following in zip(places, [*places[1:], len(page.blocks)], strict=True):
+        end = next(
+            (i for i in range(place + 1, following) if page.blocks[i].kind == "heading" and not labels[i]),
+            following,
+        )
+        while pair < len(pairs) and pairs[pair].head.start < place:
+            pair += 1
+        first = pairs[pair].head.start if pair < len(pairs) else place
+        if first >= end:
+            continue
+        text = section_text(page, Label(Part.BOUNDARY, "", ""), place - 1, first)
+        count, numbers = instruction_scope(text)
+        number = 0
+        while pair < len(pairs) and pairs[pair].head.start < end and (count is None or number < count):
+            if numbers is None or _is_between(pairs[pair].head.label.number, numbers):
+                shared[pair] = text
+            number += 1
+            pair += 1
+    return shared
+
+
+def _is_between(number: str, numbers: tuple[int, int]) -> bool:
+    return not number.isdecimal() or numbers[0] <= int(number) <= numbers[1]
+
+
+_SEVERAL = (
+    r"(?:exercises|problems|questions|examples|tests?|quiz(?:zes)?|worksheets?|activities|reviews?|sets?)"
+)
+_KEY = re.compile(
+    rf"\W*(?!(?:jump|go|skip|scroll|link|back|see|click)\b)(?:(?:[\w.’'-]+:?|&)\s+){{0,4}}{KEYS}(?:\s+(?:and|&)\s+[a-z]{{4,12}})?"
+    r"(?:\s+(?:key|section|manual|page))?"
+    rf"(?:\s+(?:to|for|of)\s+(?:[\w.’'-]+\s+){{0,5}}{_SEVERAL})?(?:\s+[\d.–-]+)?\W*",
+    re.IGNORECASE,
+)
+_ANSWERS = re.compile(rf"key|{ANSWER_NOUNS}|answer", re.IGNORECASE)
+MAX_HEADER_CHARACTERS = 80
+MAX_RUNS = 100
+"""Runs of a page that are looked at: their comparison costs the square."""
+MAX_LEVEL = 9
+"""Above any heading's rank."""
+_NO_WORD = re.compile(r"\W+")
+MIN_MATCHED = 2
+MIN_MATCHED_SHARE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One answer of a key."""
+
+    number: str
+    text: str
+    section: str = ""
+    """Of a run's first entry: the heading within the key that the run stands under."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    start: int
+    end: int
+    part: Part
+    runs: list[list[Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class Keyed:
+    """What a key says about an exercise."""
+
+    part: Part
+    text: str
+    title: str = ""
+    """The key's title and the section that it names."""
+    doubts: tuple[str, ...] = ()
+
+
+KeyedAnswers = dict[int, Keyed]
+"""First block of an exercise -> what a key says about it."""
+
+
+def apply_keys(page: Page, labels: list[Label | None]) -> KeyedAnswers:
+    """Finds the keys, labels the exercises they answer, and takes the keys' own labels away."""
+    keyed: KeyedAnswers = {}
+    sources: set[tuple[str, int]] = set()
+    headers = [index for index in range(len(labels)) if _is_header(page, labels, index)]
+    exercises = sum(bool(label) and label.part is Part.PROBLEM for label in labels)
+    if not headers or len(headers) > max(2, exercises / 3):
+        return keyed
+    keys = [key for key in (_read_key(page, labels, header) for header in headers) if key]
+    for key in keys:
+        others = [(other.start, other.end) for other in keys]
+        matched = _match(page, labels, key, others, keyed)
+        if not matched:
+            continue
+        for run, entries in matched:
+            if run[0].source[0] != "label":
+                label_run(labels, run)
+                sources.add(run[0].source)
+            texts = {entry.number: entry.text for entry in entries}
+            title = " / ".join(filter(None, (page.blocks[key.start].text, entries[0].section)))
+            doubts = _doubts(page, labels, run, entries, keys)
+            for one in run:
+                if texts.get(one.number):
+                    keyed[one.index] = Keyed(key.part, texts[one.number], title, doubts)
+        labels[key.start : key.end] = [None] * (key.end - key.start)
+        labels[key.start] = Label(Part.BOUNDARY, "", "", end=key.end)
+    if keyed:
+        _label_siblings(page, labels, sources)
+    return keyed
+
+
+def _doubts(
+    page: Page, labels: list[Label | None], run: list[Numbered], entries: list[Entry], keys: Sequence[_Key]
+) -> tuple[str, ...]:
+    """Why the entries may answer other exercises: their section is none that the run stands under, or they name none
+    and the page numbers others alike."""
+    name = _name(entries[0].section)
+    if name and name in _named_sections(page, run):
+        return ()
+    is_of_page = any(
+        block.kind == "heading" and index < keys[0].start and _name(block.text) == name
+        for index, block in enumerate(page.blocks)
+    )
+    if name and is_of_page:
+        return ("other_section",)
+    if len(keys) > 1 or len(keys[0].runs) > 1:
+        return ()
+    start, end = keys[0].start, keys[0].end
+    if run[0].source[0] == "label":
+        alike = labelled_numbers(
+            [None if start <= i < end else label for i, label in enumerate(labels)], [Part.PROBLEM]
+        )
+    else:
+        alike = [
+            one
+            for one in numbered_blocks(page, 0, len(page.blocks))
+            if one.source == run[0].source and not start <= one.index < end
+        ]
+    again = sum(one.number == entries[0].number for one in alike)
+    return ("numbers_restart",) if again > 1 else ()
+
+
+def _label_siblings(page: Page, labels: list[Label | None], sources: Collection[tuple[str, int]]) -> None:
+    """Sections that no key answers: runs numbered as the answered ones are, outside the keys, most of which ask."""
+    ends = [label.end if label and label.part is Part.BOUNDARY else None for label in labels]
+    free, end = [], 0
+    for index, label in enumerate(labels):
+        end = max(end, ends[index] or 0)
+        if label is None and index >= end:
+            free.append(index)
+    found = [one for index in free if (one := leading_number(page.blocks[index], index))]
+    for run in runs([one for one in found if one.source in sources], is_gapless=True):
+        if len(run) >= MIN_MATCHED and 2 * sum(bool(ASKS.search(one.rest)) for one in run) > len(run):
+            label_run(labels, run)
+
+
+def _is_header(page: Page, labels: Sequence[Label | None], index: int) -> bool:
+    block = page.blocks[index]
+    is_title = block.kind in ("heading", "term", "toggle", "paragraph")
+    if not is_title or len(block.text) > MAX_HEADER_CHARACTERS or not _KEY.fullmatch(block.text):
+        return False
+    label = labels[index]
+    return label is None or (label.part in SOLVES and not label.number and not label.rest)
+
+
+def _read_key(page: Page, labels: Sequence[Label | None], header: int) -> _Key | None:
+    end = _region_end(page, labels, header)
+    block = page.blocks[header]
+    part = Part.ANSWER if _ANSWERS.search(block.lead or block.text) else Part.SOLUTION
+    found = _entries(page, labels, header + 1, end)
+    return _Key(header, end, part, found) if found else None
+
+
+def _region_end(page: Page, labels: Sequence[Label | None], header: int) -> int:
+    """The end of the header's box, or the next heading of its rank that is no entry."""
+    block = page.blocks[header]
+    end = page.box(header, len(page.blocks)) or len(page.blocks)
+    for index in range(header + 1, end):
+        other = page.blocks[index]
+        is_higher = other.kind == "heading" and (not block.level or other.level <= block.level)
+        if (is_higher and not (labels[index] and labels[index].number)) or _is_header(page, labels, index):
+            return index
+    return end
+
+
+def _entries(page: Page, labels: Sequence[Label | None], start: int, end: int) -> list[list[Entry]]:
+    labelled = labelled_numbers(
+        [label if start <= index < end else None for index, label in enumerate(labels)],
+        [Part.PROBLEM, *SOLVES],
+    )
+    numbered = numbered_blocks(page, start, end)
+    are_sections = all(page.blocks[one.index].kind == "heading" for one in labelled)
+    if labelled and not (are_sections and len(numbered) > 2 * len(labelled)):
+        if any(_stands_alone(labels, index) for index in range(start, end)):
+            return []
+        return _texts(page, runs(labelled, is_gapless=False), start - 1, end)
+    top = [one for one in numbered if one.source == numbered[0].source]
+    return _texts(page, runs(top, is_gapless=False), start - 1, end)
+
+
+def _stands_alone(labels: Sequence[Label | None], index: int) -> bool:
+    """True for the label of a solution that has no number, nor a number as a label of its own right before it."""
+    label, before = labels[index], labels[index - 1]
+    is_numbered = before is not None and bool(before.number) and not before.rest
+    return label is not None and label.part in SOLVES and not label.number and not is_numbered
+
+
+def _texts(page: Page, found: list[list[Numbered]], start: int, end: int) -> list[list[Entry]]:
+    places = sorted(one.index for run in found for one in run)
+    last = places[-1] if places else end
+    end = next((index for index in range(last, end) if page.blocks[index].kind == "rule"), end)
+    following = dict(pairwise([*places, end]))
+    headings = [
+        index for index in range(places[0] if places else end, end) if page.blocks[index].kind == "heading"
+    ]
+
+    def entry(one: Numbered) -> Entry:
+        stop = following[one.index]
+        place = bisect_right(headings, one.index)
+        if page.blocks[one.index].kind != "heading" and place < len(headings):
+            stop = min(stop, headings[place])
+        text = section_text(page, Label(Part.ANSWER, one.rest, ""), one.index, stop)
+        title = next(_titles_above(page, one.index, start), "") if one in firsts else ""
+        return Entry(one.number, text, title)
+
+    firsts = [run[0] for run in found[:MAX_RUNS] if run]
+    return [[entry(one) for one in run] for run in found[:MAX_RUNS]]
+
+
+def _match(
+    page: Page, labels: Sequence[Label | None], key: _Key, regions: list[tuple[int, int]], keyed: KeyedAnswers
+) -> list[tuple[list[Numbered], list[Entry]]]:
+    """Runs of exercises with the runs of entries that answer them; empty when the key answers nothing.
+
+    A key of one run answers the nearest run before it, one of several answers runs in their order.
+    """
+    is_free = [index not in keyed for index in range(len(labels))]
+    for start, end in regions:
+        is_free[start:end] = [False] * (end - start)
+    outside = [label if is_free[index] else None for index, label in enumerate(labels)]
+    merely = [
+        one
+        for one in numbered_blocks(page, 0, len(page.blocks))
+        if is_free[one.index] and labels[one.index] is None
+    ]
+    for candidates in (
+        runs(labelled_numbers(outside, [Part.PROBLEM]), is_gapless=False),
+        runs(merely, is_gapless=True),
+    ):
+        if len(key.runs) == 1:
+            before = [run for run in candidates if run[0].index < key.start]
+            candidates = [*reversed(before), *candidates[len(before) :]]
+        matched = _matched_in_order(page, key, candidates[:MAX_RUNS])
+        if matched:
+            return matched
+    return []
+
+
+def _titles_above(page: Page, index: int, start: int) -> Iterator[str]:
+    """The headings that the block stands under, the nearest first, none at `start` or before."""
+    level = MAX_LEVEL
+    for place in range(index - 1, start, -1):
+        block = page.blocks[place]
+        if block.kind == "heading" and block.level < level:
+            level = block.level
+            yield block.text
+
+
+def _named_sections(page: Page, run: Sequence[Numbered]) -> frozenset[str]:
+    return frozenset(map(_name, _titles_above(page, run[0].index, -1)))
+
+
+def _name(title: str) -> str:
+    return _NO_WORD.sub("", title).lower()
+
+
+def _matched_in_order(
+    page: Page, key: _Key, candidates: list[list[Numbered]]
+) -> list[tuple[list[Numbered], list[Entry]]]:
+    """Runs of entries with runs of exercises, in order. Entries under a heading that the page has elsewhere too answer
+    exercises under that heading and no others."""
+    matched: list[tuple[list[Numbered], list[Entry]]] = []
+    sections = [_named_sections(page, run) for run in candidates]
+    place = 0
+    for entries in key.runs:
+        numbers = {entry.number for entry in entries}
+        named = _name(entries[0].section)
+        is_named = bool(named) and any(named in titles for titles in sections)
+        for offset, run in enumerate(candidates[place:]):
+            if is_named and named not in sections[place + offset]:
+                continue
+            shared = numbers & {one.number for one in run}
+            if len(shared) >= min(MIN_MATCHED, len(numbers)) and len(shared) >= MIN_MATCHED_SHARE * len(
+                numbers
+            ):
+                matched.append((run, entries))
+                place += offset + 1
+                break
+    total = sum(len(entries) for entries in key.runs)
+    answered = sum(len(entries) for _, entries in matched)
+    return matched if answered >= min(MIN_MATCHED, total) and 2 * answered >= total else []

@@ -1,0 +1,118 @@
+"""A page to candidates: through the reader of its format, then pairing, then the short answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from stages.engines.workers.pool import Answer, StartError, WorkerLimits, WorkerPool
+from stages.extract_web.candidates import candidate_rows, judged
+from stages.extract_web.exercises import Exercise, find_exercises
+from stages.extract_web.readers.html_reader import NotHtml, read_html, read_structured_data
+from stages.extract_web.readers.latex_reader import TooManyCommands, read_latex
+from stages.extract_web.readers.text_reader import read_markdown, read_text
+from stages.extract_web.readers.xml_reader import NotXml, read_xml
+from stages.foundations.errors import UserError
+
+READERS: dict[str, Callable[[str], list[Exercise]]] = {
+    "html": lambda content: read_structured_data(content) or find_exercises(read_html(content)),
+    "markdown": read_markdown,
+    "text": lambda content: find_exercises(read_text(content)),
+    "cnxml": read_xml,
+    "pretext": read_xml,
+    "latex": read_latex,
+}
+MAX_CHARACTERS = 16_000_000
+MAX_TAGS = 400_000
+"""Opening brackets in a page of markup; real pages, formulas included, stay under 150,000."""
+Outcome = tuple[list[dict[str, Any]], str, str]
+"""Candidates of one page; or none, the reason and a detail."""
+
+
+def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome:
+    """The candidates of one page in reading order; an empty list comes with a reason.
+
+    Raises for no bad page, apart from MemoryError where memory is limited: see `page_readers.py`.
+    """
+    reader = READERS.get(page["format"])
+    if reader is None:
+        return [], "format_not_read", f"no reader for {page['format']!r}; there are: {', '.join(READERS)}"
+    content = page["content"]
+    if len(content) > MAX_CHARACTERS:
+        return [], "too_large", f"{len(content)} characters"
+    if page["format"] in ("html", "markdown", "cnxml", "pretext") and content.count("<") > MAX_TAGS:
+        return [], "too_many_tags", f"{content.count('<')} opening brackets"
+    try:
+        exercises = judged(reader(content))
+    except NotHtml as error:
+        return [], "not_html", str(error)
+    except NotXml as error:
+        return [], "not_xml", str(error)
+    except TooManyCommands as error:
+        return [], "too_many_commands", str(error)
+    except RecursionError:
+        return [], "nested_too_deep", ""
+    candidates = candidate_rows(page, exercises, max_answer_characters)
+    return candidates, "" if candidates else "no_exercise", ""
+
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_IO_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class PageLimits:
+    """What holds for one page: see `ExtractWebParams`."""
+
+    max_answer_characters: int
+    seconds: float
+    """Of computing: the same pages are dropped on a busy machine as on an idle one."""
+    memory_mib: int
+
+
+def read_pages(pages: Sequence[Mapping[str, str]], limits: PageLimits, processes: int) -> Iterator[Outcome]:
+    """The outcome of each page, in order, from that many processes at once.
+
+    As `extract_page`, with the reasons `timed_out`, `crashed` and `out_of_memory` besides. UserError when no process
+    can be started, or two in a row were killed from outside or stood still.
+    """
+    requests = [{"page": dict(page), "max_answer_characters": limits.max_answer_characters} for page in pages]
+    for value, reason, detail in in_readers(extract_page, requests, limits, processes):
+        yield ([], reason, detail) if reason else value
+
+
+def in_readers(
+    function: Callable[..., Any], requests: Sequence[Mapping[str, Any]], limits: PageLimits, processes: int
+) -> Iterator[tuple[Any, str, str]]:
+    """For each request, in order, what the function returns as JSON has it; or None, the reason and a detail."""
+    confined = WorkerLimits(limits.memory_mib, limits.seconds)
+    with WorkerPool(function, min(processes, len(requests)), confined, environment()) as pool:
+        for answer in [pool.submit(**request) for request in requests]:
+            yield _outcome(answer, limits)
+
+
+def environment() -> dict[str, str]:
+    """For a worker of this package: libraries start no threads.
+
+    Every thread reserves address space, and there is a process for each core already.
+    """
+    return dict.fromkeys(_THREADS, "1")
+
+
+def _outcome(asked: Future[Answer], limits: PageLimits) -> tuple[Any, str, str]:
+    try:
+        answer = asked.result()
+    except StartError as error:
+        raise UserError(
+            f"extract_web: a process that reads pages could not start ({error}): "
+            f"give it memory, extract_web.page_memory_mib is {limits.memory_mib}"
+        ) from error
+    match answer.failure:
+        case "":
+            return answer.value, "", ""
+        case "exhausted":
+            return None, "timed_out", f"computed for more than {limits.seconds:g} s"
+        case "crashed":
+            return None, "crashed", f"its process ended with {answer.ending}"
+    return None, answer.failure, ""

@@ -1,1 +1,0 @@
-"""Which blocks label what."""

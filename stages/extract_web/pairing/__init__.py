@@ -1,1 +1,0 @@
-"""Labels to exercises, and how far to trust them."""

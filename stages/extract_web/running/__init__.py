@@ -1,1 +1,0 @@
-"""Pages to tables: processes, shards, metrics."""

@@ -1,0 +1,352 @@
+"""The tables that cross from stage to stage: reading and writing Parquet, counting dropped rows, and every schema."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow
+import pyarrow.parquet
+
+from stages.foundations.errors import UserError
+from stages.foundations.files import write_bytes_atomically
+
+TEXT = pyarrow.string()
+
+
+@dataclass(frozen=True)
+class TableSchema:
+    """Name and columns of a kind of table."""
+
+    name: str
+    columns: Mapping[str, pyarrow.DataType]
+
+    @property
+    def arrow(self) -> pyarrow.Schema:
+        """The columns as Arrow has them."""
+        return pyarrow.schema(self.columns)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return list(self.columns)
+
+
+@contextmanager
+def parquet_errors_told(path: Path) -> Iterator[None]:
+    """Turns what pyarrow and the file system raise about the file at `path` into a UserError with the remedy."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UserError(
+            f"{path} does not exist: run `dvc repro`, which makes the tables a stage reads"
+        ) from None
+    except PermissionError as error:
+        raise UserError(f"{path} may not be read ({error}): give this user the right to read it") from None
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError, OSError) as error:
+        raise UserError(
+            f"{path} is not a readable Parquet file ({error}): delete it and run `dvc repro`"
+        ) from None
+
+
+def read_table(path: Path, schema: TableSchema) -> pandas.DataFrame:
+    """The table at `path`; UserError when it is missing, is not Parquet, or lacks a column of the schema."""
+    with parquet_errors_told(path):
+        table = pyarrow.parquet.read_table(path)
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise UserError(
+            f"{path} lacks the columns {missing} of a {schema.name} table; it has {table.column_names}"
+        )
+    try:
+        return table.select(schema.names).cast(schema.arrow).to_pandas()
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError) as error:
+        raise UserError(f"{path} has a column of the wrong type for a {schema.name} table: {error}") from None
+
+
+def write_table(
+    rows: pandas.DataFrame | Sequence[Mapping[str, Any]], path: Path, schema: TableSchema
+) -> None:
+    """Writes Parquet atomically; equal rows give equal bytes. Columns outside the schema raise ValueError."""
+    frame = rows if isinstance(rows, pandas.DataFrame) else pandas.DataFrame(list(rows), columns=None)
+    unknown = [str(name) for name in frame.columns if name not in schema.names]
+    if unknown:
+        raise ValueError(f"a {schema.name} table has no columns {unknown}")
+    frame = frame.reindex(columns=schema.names)
+    if frame.empty:
+        table = schema.arrow.empty_table()
+    else:
+        table = pyarrow.Table.from_pandas(frame, schema=schema.arrow, preserve_index=False)
+    table = table.replace_schema_metadata(None)
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(table, content, compression="zstd")
+    write_bytes_atomically(path, content.getvalue())
+
+
+def require_rows(frame: pandas.DataFrame, path: Path, remedy: str) -> pandas.DataFrame:
+    """`frame` itself; UserError with the remedy when it has no rows."""
+    if frame.empty:
+        raise UserError(f"{path} has no rows: {remedy}")
+    return frame
+
+
+REASON = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Funnel:
+    """The drops of one stage. Every row that enters is either kept by the caller or dropped here, once."""
+
+    def __init__(self, stage: str, rows_in: int) -> None:
+        self.stage = stage
+        self.rows_in = rows_in
+        self._dropped: list[dict[str, str]] = []
+
+    def drop(self, row: Mapping[str, Any], reason: str, detail: str = "", row_id: str = "") -> None:
+        """Records one dropped row; `reason` is a snake_case word, `detail` a sentence for this row."""
+        if not REASON.fullmatch(reason):
+            raise ValueError(f"a reason is snake_case, not {reason!r}")
+        self._dropped.append(
+            {
+                "row_id": row_id or _row_id(row),
+                "stage": self.stage,
+                "reason": reason,
+                "detail": detail,
+                "row": json.dumps(dict(row), sort_keys=True, default=str, ensure_ascii=False),
+            }
+        )
+
+    def dropped_frame(self) -> pandas.DataFrame:
+        """The dropped rows in the order they were dropped, in the `dropped` table's columns."""
+        return pandas.DataFrame(self._dropped, columns=DROPPED.names)
+
+    def metrics(self, kept: int) -> dict[str, int]:
+        """`rows/in`, `rows/kept` and `dropped/<reason>`; ValueError when they do not add up."""
+        if self.rows_in != kept + len(self._dropped):
+            raise ValueError(
+                f"{self.rows_in} rows in, {kept} kept, {len(self._dropped)} dropped: rows were lost"
+            )
+        reasons = Counter(row["reason"] for row in self._dropped)
+        counts = {f"dropped/{reason}": count for reason, count in sorted(reasons.items())}
+        return {"rows/in": self.rows_in, "rows/kept": kept, **counts}
+
+
+def _row_id(row: Mapping[str, Any]) -> str:
+    return next((str(row[name]) for name in row if name.endswith("_id") and row[name] is not None), "")
+
+
+PROBLEM_COLUMNS = {
+    "problem_id": TEXT,
+    "source": TEXT,
+    "problem": TEXT,
+    "answer": TEXT,
+    "solution": TEXT,
+    "licence": TEXT,
+}
+PROBLEM = TableSchema("problem", PROBLEM_COLUMNS)
+BENCHMARK = TableSchema("benchmark", {**PROBLEM_COLUMNS, "benchmark": TEXT})
+SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": pyarrow.int32()}
+"""What names a response."""
+RESPONSE = TableSchema(
+    "response",
+    {
+        **SAMPLED,
+        "problem": TEXT,
+        "answer": TEXT,
+        "response": TEXT,
+        "response_tokens": pyarrow.int32(),
+        "is_truncated": pyarrow.bool_(),
+    },
+)
+VERDICT = TableSchema(
+    "verdict", {**SAMPLED, "verdict": TEXT, "extracted": TEXT, "path": TEXT, "reason": TEXT}
+)
+DIFFICULTY = TableSchema(
+    "difficulty",
+    {
+        "problem_id": TEXT,
+        "source": TEXT,
+        "pass_rate": pyarrow.float64(),
+        "samples": pyarrow.int32(),
+        "band": TEXT,
+    },
+)
+ROLLOUT = TableSchema(
+    "rollout",
+    {
+        "problem_id": TEXT,
+        "step": pyarrow.int32(),
+        "policy_version": pyarrow.int32(),
+        "sample_index": pyarrow.int32(),
+        "response": TEXT,
+        "response_tokens": pyarrow.int32(),
+        "token_ids": pyarrow.list_(pyarrow.int32()),
+        "rollout_logprobs": pyarrow.list_(pyarrow.float32()),
+        "reward": pyarrow.float32(),
+        "verdict": TEXT,
+        "is_truncated": pyarrow.bool_(),
+        "is_trained": pyarrow.bool_(),
+    },
+)
+DEMONSTRATION = TableSchema(
+    "demonstration",
+    dict.fromkeys(
+        ("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT
+    ),
+)
+PAGE = TableSchema("page", dict.fromkeys(("page_id", "url", "format", "content", "licence"), TEXT))
+CANDIDATE = TableSchema(
+    "candidate",
+    {
+        **dict.fromkeys(("candidate_id", "page_id", "url", "problem", "solution", "answer", "licence"), TEXT),
+        "number": TEXT,  # the exercise's, as the page has it; empty without one
+        "evidence": TEXT,  # the rule that found the pair, its labels, and the checks that it failed
+        "confidence": pyarrow.float64(),  # share of pairs found in this way that are right
+    },
+)
+DROPPED = TableSchema("dropped", dict.fromkeys(("row_id", "stage", "reason", "detail", "row"), TEXT))
+DUPLICATE = TableSchema(
+    "duplicate",
+    {
+        "problem_id": TEXT,
+        "source": TEXT,
+        "problem": TEXT,
+        "other_id": TEXT,
+        "other_source": TEXT,
+        "other_problem": TEXT,
+        "scope": TEXT,
+        "rule": TEXT,
+        "similarity": pyarrow.float64(),
+    },
+)
+CONTAMINATION = TableSchema(
+    "contamination",
+    {
+        "problem_id": TEXT,
+        "source": TEXT,
+        "problem": TEXT,
+        "benchmark": TEXT,
+        "benchmark_problem_id": TEXT,
+        "benchmark_problem": TEXT,
+        "rule": TEXT,
+        "overlap": pyarrow.float64(),
+        "benchmark_revision": TEXT,
+    },
+)
+TRANSFORM = TableSchema(
+    "transform",
+    {
+        "problem_id": TEXT,
+        "source": TEXT,
+        "original_problem": TEXT,
+        "original_answer": TEXT,
+        "problem": TEXT,
+        "answer": TEXT,
+        "form": TEXT,
+        "parts": TEXT,
+        "inverse": TEXT,
+    },
+)
+PROMPT = TableSchema("prompt", dict.fromkeys(("prompt_id", "prompt", "split", "source"), TEXT))
+"""`split` is train, validation or test."""
+
+
+def prompt_id(prompt: str) -> str:
+    """What names a prompt everywhere: the first 16 digits of the SHA-256 of its text, byte by byte as it is."""
+    return hashlib.sha256(prompt.encode()).hexdigest()[:16]
+
+
+IMAGE = TableSchema(
+    "image",
+    {
+        "image_id": TEXT,
+        "prompt_id": TEXT,
+        "prompt": TEXT,
+        "generator": TEXT,
+        "seed": pyarrow.int64(),
+        "width": pyarrow.int32(),
+        "height": pyarrow.int32(),
+        "file_sha256": TEXT,
+        "source": TEXT,
+        "licence": TEXT,
+        "png": pyarrow.binary(),
+    },
+)
+"""`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the file that
+came in. `seed` is -1 where nobody knows it: pandas would make floats of a column with nulls, and lose digits."""
+IMAGE_SCORE = TableSchema(
+    "image_score", {**dict.fromkeys(("prompt_id", "image_id", "scorer"), TEXT), "score": pyarrow.float64()}
+)
+ANNOTATOR = TableSchema(
+    "annotator",
+    {
+        "annotator_id": TEXT,
+        "rankings": pyarrow.int32(),
+        "agreement": pyarrow.float64(),
+        "agreement_pairs": pyarrow.int32(),
+        "consistency": pyarrow.float64(),
+        "gold_accuracy": pyarrow.float64(),
+        "median_seconds": pyarrow.float64(),
+        "is_kept": pyarrow.bool_(),
+        "reason": TEXT,
+    },
+)
+RANKING = TableSchema(
+    "ranking",
+    {
+        **dict.fromkeys(("task_id", "prompt_id", "annotator_id", "source"), TEXT),
+        "is_gold": pyarrow.bool_(),
+        "image_ids": pyarrow.list_(TEXT),
+        "ranks": pyarrow.list_(pyarrow.int32()),
+        "weight": pyarrow.float64(),
+        "seconds": pyarrow.float64(),
+    },
+)
+ASPECTS = ("overall", "alignment", "fidelity")
+"""The three ratings of an image; null where the annotator gave none."""
+ISSUES = ("repeated_generation", "body_problem", "blur", "discomfort", "sexual", "violent", "defamatory")
+"""What may be wrong with an image (ImageReward, arXiv 2304.05977, section 2.2)."""
+RATING = TableSchema(
+    "rating",
+    {
+        **dict.fromkeys(("task_id", "prompt_id", "image_id", "annotator_id", "source"), TEXT),
+        **dict.fromkeys(ASPECTS, pyarrow.float64()),
+        "issues": pyarrow.list_(TEXT),
+        "seconds": pyarrow.float64(),
+        "created": TEXT,
+    },
+)
+PAIR = TableSchema(
+    "pair",
+    {
+        **dict.fromkeys(("prompt_id", "annotator_id", "better_image_id", "worse_image_id"), TEXT),
+        "weight": pyarrow.float64(),
+        "split": TEXT,
+    },
+)
+QUANTITIES = ("reward", "held_out", "truth", "alignment", "fidelity", "saturation")
+"""Measured of each picture; those of the truth are null where nobody knows it."""
+FEEDBACK_IMAGE = TableSchema(
+    "feedback_image",
+    {
+        "prompt_id": TEXT,
+        "prompt": TEXT,
+        "seed": pyarrow.int64(),
+        **{
+            f"{quantity}_{when}": pyarrow.float64() for quantity in QUANTITIES for when in ("before", "after")
+        },
+        "shown_for": TEXT,
+        "png_before": pyarrow.binary(),
+        "png_after": pyarrow.binary(),
+    },
+)
+"""`shown_for`: `gain`, `loss` or `middle`, the rule by which the pair's pictures are kept; for the others it is empty,
+and there are no pictures."""

@@ -1,0 +1,400 @@
+"""Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one.
+
+Below the sections: `rl.study`, whose settings only a study needs (an absent one is off; docs/recipes.md lists them),
+and what contradicts each other within `rl` and between `rl` and other sections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from stages.engines.samplers.params import Mismatch, SamplerParams, TorchSamplerParams, VirtualSamplerParams
+from stages.engines.trainers.params import OptimizerParams, TrainerParams
+from stages.foundations.params import StrictParams
+from stages.rl_round.methods import (
+    AdvantageParams,
+    AsynchronousLoop,
+    CosineReward,
+    DynamicSampling,
+    DynamicSamplingParams,
+    ImportanceWeights,
+    LoopParams,
+    ModelVerifier,
+    NoCorrection,
+    OptimalTokenBaseline,
+    OverlongParams,
+    PlainReward,
+    PolicyLossParams,
+    ProblemSlice,
+    PromptSelectionParams,
+    ReferenceKlParams,
+    Reinforce,
+    RewardParams,
+    RolloutCorrectionParams,
+    RoundVerifierParams,
+    SoftOverlong,
+    SynchronousLoop,
+    TrustRegionMasking,
+)
+
+
+class WeightSyncCheckParams(StrictParams):
+    """The check after every weight sync: sampler and trainer must agree on a fixed batch."""
+
+    sequences: int = Field(ge=1)
+    """Responses in the fixed batch."""
+    max_logprob_gap: float | None = Field(gt=0)
+    """Largest allowed difference of a token's log-probability; float32 on both sides: 1e-4. Null measures and never
+    refuses, for a sampler that differs on purpose."""
+
+
+def _is_discount(value: float) -> float:
+    if not 0 < value <= 1:
+        raise ValueError(
+            f"a discount must lie in (0, 1], not {value}: set 1.0 for none, or a little less, like 0.99"
+        )
+    return value
+
+
+Discount = Annotated[float, AfterValidator(_is_discount)]
+"""Factor by which a reward shrinks with each token that lies before it."""
+
+
+class NgramPenalty(StrictParams):
+    """Demystify's repetition penalty: a reward stream of its own, on the tokens that repeat, with its own discount."""
+
+    kind: Literal["ngram"]
+    n: int = Field(ge=1)
+    """Tokens of an n-gram (the paper: 40)."""
+    penalty: float = Field(le=0)
+    """Reward of each token of an n-gram that occurred before in the response (-0.05)."""
+    discount: Discount
+    """Below 1 the penalty meets the tokens just before the repetition (0.99; 0.999 did best in the paper)."""
+
+
+class SafeSet(StrictParams):
+    """Sampler and trainer renormalise over the tokens with log(p / largest p) >= `log_threshold` (Taming the Tail)."""
+
+    kind: Literal["safe_set"]
+    log_threshold: float = Field(lt=0)
+    """In nats, after the temperature (-13: p below 2e-6 of the likeliest token's)."""
+    outside: Literal["drop_token", "drop_response"]
+    """What a sampled token outside the trainer's set costs: its own gradient, or that of its whole response."""
+
+
+class WholeDistributions(StrictParams):
+    """The distribution that each token was drawn from is kept until its rollout is trained on, for the exact KL.
+
+    Log-probs in float32: vocabulary times 4 bytes a token, in memory and (surplus groups) in checkpoints. They are not
+    part of the rollouts table.
+    """
+
+    kind: Literal["whole"]
+    max_gib: float = Field(gt=0)
+    """A round whose batch could need more than this, were every response as long as allowed, is refused."""
+
+
+class StudyParams(StrictParams):
+    """Section `rl.study`."""
+
+    mismatch: Mismatch | None = None
+    """A sampler that differs from the trainer on purpose; absent: it uses the weights that it is given."""
+    vocabulary_pruning: SafeSet | None = None
+    """Absent: the whole vocabulary."""
+    repetition_penalty: NgramPenalty | None = None
+    """Absent: repetition costs nothing."""
+    reward_discount: Discount | None = None
+    """Of the reward at the response's end; absent: 1 (Demystify: less made responses impatient and worse)."""
+    rollout_distributions: WholeDistributions | None = None
+    """What `rollout_correction.divergence: exact` needs; absent: log-probs of the sampled tokens are kept."""
+
+
+class RlParams(StrictParams):
+    """Section `rl`."""
+
+    problems_per_step: int = Field(ge=1)
+    group_size: int = Field(ge=1)
+    """Responses drawn for each problem."""
+    temperature: float = Field(gt=0)
+    top_p: float = Field(gt=0, le=1)
+    top_k: int = Field(ge=0)
+    """0 keeps the whole vocabulary."""
+    max_response_tokens: int = Field(ge=1)
+    reward: RewardParams
+    verifier: RoundVerifierParams
+    """Who judges the responses: the rules of section `verifier`, or a model."""
+    overlong: OverlongParams
+    overlong_filtering: bool
+    """True leaves truncated responses out of the loss (DAPO's overlong filtering); the divisor still counts them."""
+    dynamic_sampling: DynamicSamplingParams
+    advantage: AdvantageParams
+    policy_loss: PolicyLossParams
+    aggregation: Literal["token_mean", "sequence_mean_token_mean", "sequence_mean_token_sum", "constant"]
+    """How token losses become one number: DAPO token_mean, GRPO sequence_mean_token_mean, Dr. GRPO constant."""
+    proximal: Literal["recompute", "rollout"]
+    """Where the proximal log-probs come from: the trainer before the update, or the sampler's own (saves a pass)."""
+    rollout_correction: RolloutCorrectionParams
+    reference_kl: ReferenceKlParams
+    minibatches: int = Field(ge=1)
+    """Optimizer updates of one step."""
+    max_gradient_norm: float = Field(gt=0)
+    optimizer: OptimizerParams
+    weight_sync_check: WeightSyncCheckParams
+    checkpoint_every_steps: int = Field(ge=1)
+    loop: LoopParams
+    study: StudyParams | None = None
+    """Absent where nothing is studied."""
+
+    @property
+    def mismatch(self) -> Mismatch | None:
+        """Between the sampler's weights and the trainer's; None when there is none on purpose."""
+        return self.study.mismatch if self.study else None
+
+    @property
+    def vocabulary_pruning(self) -> SafeSet | None:
+        return self.study.vocabulary_pruning if self.study else None
+
+    @property
+    def log_threshold(self) -> float | None:
+        """Of the safe vocabulary on both sides; None when nothing is pruned."""
+        return self.vocabulary_pruning.log_threshold if self.vocabulary_pruning else None
+
+    @property
+    def repetition_penalty(self) -> NgramPenalty | None:
+        return self.study.repetition_penalty if self.study else None
+
+    @property
+    def reward_discount(self) -> float:
+        """1 for none."""
+        discount = self.study.reward_discount if self.study else None
+        return 1.0 if discount is None else discount
+
+    @property
+    def rollout_distributions(self) -> WholeDistributions | None:
+        return self.study.rollout_distributions if self.study else None
+
+    @property
+    def keeps_distributions(self) -> bool:
+        """True when the sampler's whole distributions are kept."""
+        return self.rollout_distributions is not None
+
+    @property
+    def is_divergence_exact(self) -> bool:
+        """True when trust region masking judges by the KL over the whole vocabulary."""
+        correction = self.rollout_correction
+        return isinstance(correction, TrustRegionMasking) and correction.divergence == "exact"
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> RlParams:
+        found = [*reward_contradictions(self), *_group_contradictions(self), *_update_contradictions(self)]
+        if found:
+            raise ValueError("; ".join(found))
+        return self
+
+
+def reward_contradictions(rl: RlParams) -> Iterator[str]:
+    """What the reward and the limits of length contradict each other in."""
+    if isinstance(rl.overlong, SoftOverlong):
+        if isinstance(rl.reward, CosineReward):
+            yield (
+                "reward.kind cosine has its own value for long responses (exceeded): set overlong.kind none, or "
+                "reward.kind by_verdict"
+            )
+        if rl.overlong.buffer_tokens >= rl.max_response_tokens:
+            yield (
+                f"overlong.buffer_tokens {rl.overlong.buffer_tokens} must be less than max_response_tokens "
+                f"{rl.max_response_tokens}"
+            )
+    penalty = rl.repetition_penalty
+    if penalty and penalty.n >= rl.max_response_tokens:
+        yield (
+            f"study.repetition_penalty.n {penalty.n} must be less than max_response_tokens {rl.max_response_tokens}: "
+            "no n-gram could repeat"
+        )
+
+
+def _group_contradictions(rl: RlParams) -> Iterator[str]:
+    if rl.group_size > 1:
+        return
+    if not isinstance(rl.advantage, PlainReward):
+        yield (
+            f"advantage.kind {rl.advantage.kind} compares the responses of a group, and group_size is 1: set "
+            "group_size to at least 2, or advantage.kind reward"
+        )
+    if isinstance(rl.dynamic_sampling, DynamicSampling):
+        yield (
+            "dynamic_sampling.kind dynamic trains on groups that are right and wrong at once, which a group_size of 1 "
+            "never is: set group_size to at least 2, or dynamic_sampling.kind none"
+        )
+
+
+def _update_contradictions(rl: RlParams) -> Iterator[str]:
+    is_weighted = isinstance(rl.rollout_correction, ImportanceWeights)
+    if isinstance(rl.advantage, OptimalTokenBaseline):
+        if rl.proximal != "recompute":
+            yield (
+                "advantage.kind optimal_token_baseline weighs tokens by the trainer's probabilities before the "
+                "update: set proximal: recompute"
+            )
+        if rl.advantage.is_importance_weighted and not is_weighted:
+            yield (
+                "advantage.is_importance_weighted takes the weights of rollout_correction, which has none: set "
+                "rollout_correction.kind importance_weights, or is_importance_weighted false"
+            )
+    if is_weighted and rl.proximal == "rollout" and not isinstance(rl.policy_loss, Reinforce):
+        yield (
+            f"with proximal: rollout the ratio of policy_loss.kind {rl.policy_loss.kind} is that of trainer to "
+            "sampler already, and importance_weights would count it twice: set proximal: recompute, "
+            "rollout_correction.kind none, or policy_loss.kind reinforce"
+        )
+    if rl.is_divergence_exact and not rl.keeps_distributions:
+        yield (
+            "rollout_correction.divergence exact needs the sampler's distribution at every token: set "
+            "study.rollout_distributions: {kind: whole, max_gib: 4.0}, or set divergence sampled"
+        )
+    if rl.keeps_distributions and not rl.is_divergence_exact:
+        yield (
+            "study.rollout_distributions keeps what only an exact divergence reads: leave it out, or set "
+            "rollout_correction.kind trust_region_masking with divergence exact"
+        )
+    if rl.vocabulary_pruning and (rl.top_p < 1 or rl.top_k):
+        yield (
+            f"study.vocabulary_pruning needs the log-probs of the safe set, and with top_p {rl.top_p} and top_k "
+            f"{rl.top_k} the sampler reports those of a smaller one: set top_p 1.0 and top_k 0"
+        )
+
+
+class RoundParams(StrictParams):
+    """Section `rl_rounds.<policy>`."""
+
+    start_from: str
+    """Policy that the round starts from."""
+    steps: int = Field(ge=1)
+    """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
+    warmup_steps: int = Field(ge=0)
+    """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
+    problems: Literal["problems/train", "web/solutions"]
+    """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
+    problem_slice: ProblemSlice
+    prompt_selection: PromptSelectionParams
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Names of the sources whose problems are drawn from, before they are sliced; absent for all of the table."""
+    reward: RewardParams | None = None
+    """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
+
+    def of(self, rl: RlParams) -> RlParams:
+        """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
+        return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
+
+
+def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
+    """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
+    found = []
+    if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
+        found.append(
+            f"rl.weight_sync_check.max_logprob_gap {rl.weight_sync_check.max_logprob_gap} would stop a round whose "
+            f"sampler differs on purpose (rl.study.mismatch.kind {rl.mismatch.kind}): set it to null"
+        )
+    if rl.mismatch and not isinstance(sampler, TorchSamplerParams):
+        found.append(
+            "rl.study.mismatch is simulated in the built-in sampler: set sampler.kind torch, or leave it out"
+        )
+    if isinstance(rl.verifier, ModelVerifier) and not isinstance(sampler, TorchSamplerParams):
+        found.append(
+            "rl.verifier.kind model judges in the built-in sampler, whose settings sampler.kind "
+            f"{sampler.kind} does not give: set sampler.kind torch, or rl.verifier.kind rule"
+        )
+    if isinstance(sampler, VirtualSamplerParams) and rl.weight_sync_check.max_logprob_gap is not None:
+        found.append(
+            "sampler.kind virtual has no weights to probe: set rl.weight_sync_check.max_logprob_gap to null"
+        )
+    return found
+
+
+def loop_contradictions(
+    rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1
+) -> list[str]:
+    """A sentence each that says what to change; `ranks` is how many section `launch` starts."""
+    if not isinstance(rl.loop, AsynchronousLoop):
+        return list(_contradictions_of_loop_and_update(rl))
+    return [
+        *_contradictions_of_loop_and_update(rl),
+        *_process_contradictions(rl.loop, sampler, trainer, ranks),
+    ]
+
+
+def _contradictions_of_loop_and_update(rl: RlParams) -> Iterator[str]:
+    loop = rl.loop
+    if rl.keeps_distributions and not isinstance(loop, SynchronousLoop):
+        yield (
+            f"rl.study.rollout_distributions are neither sent nor recorded, so rl.loop.kind {loop.kind} has none: set "
+            "rl.rollout_correction.divergence sampled and leave them out, or set rl.loop.kind synchronous"
+        )
+    if not isinstance(loop, AsynchronousLoop):
+        return
+    yield from _staleness_contradictions(rl, loop)
+    if rl.mismatch:
+        yield (
+            f"rl.study.mismatch.kind {rl.mismatch.kind} is made in the synchronous loop's own sampler, and "
+            "rl.loop.kind asynchronous has none: leave rl.study.mismatch out, or set rl.loop.kind synchronous"
+        )
+    if isinstance(rl.verifier, ModelVerifier):
+        yield (
+            "rl.verifier.kind model judges in the synchronous loop's own sampler, and rl.loop.kind asynchronous has "
+            "none: set rl.verifier.kind rule, or rl.loop.kind synchronous"
+        )
+
+
+def _staleness_contradictions(rl: RlParams, loop: AsynchronousLoop) -> Iterator[str]:
+    """Plain PPO collapses with responses one version old: 2 of 128 right, 98 with truncated importance weights.
+
+    Source of the figures: marin-community/marin, issue 8955.
+    """
+    if loop.window is not None and loop.relay.keep < loop.window + 1:
+        yield (
+            f"rl.loop.relay.keep {loop.relay.keep} is fewer than the {loop.window + 1} versions that rl.loop.window "
+            f"{loop.window} has in use, so unfinished trajectories of a lost replica would start again: set "
+            f"rl.loop.relay.keep to at least {loop.window + 1}, or lower rl.loop.window"
+        )
+    if loop.window == 0 or not isinstance(rl.rollout_correction, NoCorrection):
+        return
+    stale = "any number of" if loop.window is None else f"up to {loop.window}"
+    has_ratio = not isinstance(rl.policy_loss, Reinforce)
+    if has_ratio and rl.proximal == "recompute":
+        yield (
+            f"rl.loop.window lets responses be {stale} versions old, and with rl.proximal: recompute and "
+            "rl.rollout_correction.kind none the loss does not see it: such runs collapse (marin-community/marin#8955: "
+            "2 of 128 right, against 98 with truncated importance weights). Set rl.rollout_correction.kind "
+            "importance_weights or trust_region_masking, or rl.proximal: rollout, whose ratio is the whole importance "
+            "ratio, or rl.loop.window 0"
+        )
+    # Rewards that are never negative make it supervised learning on what was right, whoever said it.
+    if not has_ratio and not isinstance(rl.advantage, PlainReward):
+        yield (
+            f"rl.loop.window lets responses be {stale} versions old, and rl.policy_loss.kind reinforce has no ratio "
+            "that sees it: set rl.rollout_correction.kind importance_weights or trust_region_masking, or "
+            "rl.loop.window 0"
+        )
+
+
+def _process_contradictions(
+    loop: AsynchronousLoop, sampler: SamplerParams, trainer: TrainerParams, ranks: int
+) -> Iterator[str]:
+    if sampler.replicas is None:
+        yield (
+            "rl.loop.kind asynchronous draws with samplers in processes of their own, and section sampler has none: "
+            "set sampler.replicas: {kind: ray, count: 2}, or rl.loop.kind synchronous"
+        )
+    if loop.trainer_ranks > 1 and trainer.kind != "deepspeed":
+        yield (
+            f"rl.loop.trainer_ranks {loop.trainer_ranks} train together, and trainer.kind {trainer.kind} is one "
+            "process: set trainer.kind deepspeed, or rl.loop.trainer_ranks 1"
+        )
+    if ranks > 1:
+        yield (
+            f"launch starts the round {ranks} times, once a rank, and rl.loop.kind asynchronous starts its ranks "
+            "itself: set launch.command.kind python, and rl.loop.trainer_ranks to the number of ranks"
+        )
