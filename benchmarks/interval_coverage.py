@@ -8,7 +8,7 @@ the truth is the mean difference over the population. Scores are the mean of 1, 
 single responses: no problem can be lost, and every difference is tried.
 
 The peer is the percentile bootstrap over problems, with the bound of Clopper and Pearson where all are equal. The two
-constants of `comparisons.py` were not chosen on these populations, but on rates whose log-odds are normal, on the worst
+constants of `estimators.py` were not chosen on these populations, but on rates whose log-odds are normal, on the worst
 case, and on beta rates of other precisions (0.3, 1 and 4).
 
     python -m benchmarks.interval_coverage [--draws 10000] [--bootstraps 500] [--rollouts FILE]

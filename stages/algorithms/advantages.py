@@ -1,4 +1,25 @@
-"""Advantages from the rewards of a group: one for each response, or against a baseline for each token."""
+"""Advantages from the rewards of a group: of whole responses (GRPO, Dr. GRPO, RLOO, OPO), or of tokens.
+
+Those of tokens have a baseline for each token that minimises the variance of the gradient, from the forward pass alone.
+
+Sources: DeepSeekMath (arXiv 2402.03300, section 4.1.2) for `group_normalized`; Dr. GRPO (arXiv 2503.20783) for
+the same without the division; RLOO (arXiv 2402.14740, equation 8); OPO (arXiv 2505.23585, equation 9); Optimal Token
+Baseline (arXiv 2602.07078). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+
+The optimal token baseline, with s2 the squared norm of the gradient of log pi(a) with respect to the logits:
+    W_{i,t} = sum_{j <= t} m_{i,j} s2_{i,j} w_{i,j}^2      B_t = sum_i m W G / (sum_i m W + 1e-8)
+over the responses i of one group that are still alive at t; the caller's advantage is (G - B) * mask. W accumulates
+because the score terms of a response are martingale differences: the squared norm of their sum is, in expectation, the
+sum of their squared norms.
+
+Deviations:
+1. A group whose rewards are all equal has advantage exactly 0. Subtracting a rounded mean leaves about 1e-8,
+   which the division by epsilon alone (1e-6) would blow up to a visible update.
+2. Sums are in float64; the result has the floating type of the rewards or returns (float32 for integer rewards).
+3. The tail where one response alone is alive follows `lone_tail`; verl's default is what is "return" here.
+4. A group of one is such a tail from its first token on. verl gives it a baseline of 0 whatever the setting, which is
+   "return" here.
+"""
 
 import torch
 from jaxtyping import Float, Int, Real, Shaped
@@ -85,6 +106,7 @@ def _result_type(rewards: Tensor) -> torch.dtype:
     return rewards.dtype if rewards.is_floating_point() else torch.float32
 
 
+# ---------------------------------------------------------------------------------- the optimal token baseline
 PerToken = Float[Tensor, "batch tokens"]
 WEIGHT_EPSILON = 1e-8
 

@@ -5,7 +5,8 @@ Four rules, each of which a recipe can leave out (None or false):
   (the other three do not see how the letters of formulas are named)
 - ngrams: shared word n-grams (GPT-3, arXiv 2005.14165, appendix C: 13 words; s1, arXiv 2501.19393: 8 words);
 - near_duplicates: Jaccard similarity of word shingles, candidates by MinHash (Broder 1997, datasketch);
-- templates: numbers and names abstracted, wording compared (stages/algorithms/decontamination.py).
+- templates: numbers and names abstracted, wording compared: a problem behind changed numbers, names and wording, which
+  n-grams miss.
 Deviations:
 1. One shared n-gram does not count, a share of all n-grams does: phrases such as "how many more apples does she
    have than" stand in problems that have nothing else in common.
@@ -14,6 +15,20 @@ Deviations:
    recipe says so.
 4. An n-gram that stands in more than 200 different benchmark problems is not looked up. It still counts as not shared.
 Equal benchmark problems are compared once: a benchmark that repeats itself costs no more than one that does not.
+
+The template of a problem: numbers, number words, names and function words are taken out. The stems of the words that
+are left are weighed by how rare they are among the benchmarks' problems (inverse document frequency, Sparck Jones
+1972). Three ways to be hit, in the order of certainty:
+- `template`, similarity 1: the templates are word for word the same (re-numbered, other names);
+- `template`: the weighted Jaccard similarity of the stems reaches `similarity` (re-numbered, lightly reworded);
+- `reworded`: it reaches only `reworded_similarity`, but the two texts hold the same quantities and share what is rare:
+  stems, quantities, and quantities of the same thing ("20 miles"), which count for more than their parts.
+Short texts have no template worth the name: the bounds below. This is a match of words, not of meaning: a paraphrase
+without common words or numbers is not found (recall by kind: docs/curation.md).
+
+Decisive words: `x + y = 10` and `x - y = 10`, "a perfect square" and "a perfect cube" differ in one word of many, and
+are two problems. "At a constant speed" is three words more, and the same problem. So numbers and formulas are compared
+with the signs in them, and of the other words those that name an operation, a quantity, an extreme or a direction.
 """
 
 from __future__ import annotations
@@ -82,7 +97,7 @@ class NearDuplicateRule:
     permutations: int
     """Hash functions of MinHash: more of them miss fewer pairs close to the threshold (datasketch: 128)."""
     same_numbers: bool
-    """Only texts with the same numbers, formulas and decisive words (`decisive_words.py`) are near-duplicates."""
+    """Only texts with the same numbers, formulas and decisive words (`decisive`) are near-duplicates."""
 
     def __post_init__(self) -> None:
         _require(self.shingle_words >= 1, "shingle_words must be at least 1")
@@ -308,6 +323,7 @@ def _require(is_met: bool, message: str) -> None:
         raise ValueError(message)
 
 
+# --------------------------------------------------------------------------------------------------- templates
 FEWEST_TEMPLATE_WORDS = 8
 """Words, numbers and names not counted, that a text needs to be compared word for word."""
 FEWEST_STEMS = 5
@@ -493,6 +509,7 @@ class _Weights:
         return sorted(found)
 
 
+# ---------------------------------------------------------------------------------------------- decisive words
 _OPERATIONS = """\
 sum difference product quotient remainder ratio square cube root power factor factorial multiple divisor
 reciprocal add subtract multiply divide sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp

@@ -1,4 +1,32 @@
-"""Policy-gradient losses per token, and what corrects them for the gap between trainer and sampler."""
+"""Policy-gradient losses per token, the ways to aggregate them into one number, and what corrects them for the gap
+between the trainer's and the sampler's log-probabilities: importance weights, trust region masking.
+
+Sources: PPO (arXiv 1707.06347, equation 7) with DAPO's two clip offsets (arXiv 2503.14476, equation 8) and the dual
+clip of arXiv 1912.09729 (equation 5); GSPO (arXiv 2507.18071, equations 5 and 13 to 15); CISPO (arXiv 2506.13585,
+equations 4 and 5); REINFORCE (Williams, 1992). Reference code: verl `trainer/ppo/core_algos.py` at 1dda039b.
+Corrections: truncated importance sampling (Yao et al., fengyao.notion.site/off-policy-rl); Trust Region Masking (arXiv
+2512.23075), algorithm 1 and its table of bounds; verl `trainer/ppo/rollout_corr_helper.py` at 1dda039b, for the clamp
+of the log-ratio to +-20 and the estimators (`seq_max_k2`, `seq_mean_k3`).
+
+The four losses share one face. `advantages` are per token [batch, tokens] or per response [batch]; they carry no
+gradient. What is outside the response mask is replaced before any arithmetic, so that NaN in padding reaches
+neither the loss nor the gradient; the loss there is 0. Diagnostics are detached scalars over the masked tokens.
+
+Which log-probabilities the caller passes to `importance_weights` as `policy_logprobs` decides the mode: the proximal
+ones, times a clipped surrogate (decoupled); or the current ones, times REINFORCE (bypass).
+
+Trust region masking drops a response whole whose divergence leaves the trust region. The guarantee holds for the exact
+KL only; k2 and k3 of the sampled tokens stand in for it. The caller multiplies the response mask by the result and
+divides the loss by the count of *all* responses or tokens, not of the accepted ones.
+
+Deviations:
+1. The log-ratio is clamped to +-20 in all four (verl: all but GSPO, which it clamps to at most 10; both hold here).
+2. `dual_clip` also bounds GSPO when it is given; CISPO and REINFORCE have no use for it and ignore it.
+3. `aggregate` divides by what the caller says. Without a divisor, the sequence modes count every row of the batch,
+   also the rows that a mask has emptied: masking responses out must not give the others more weight.
+4. With vocabulary pruning on both sides the policy's set is joined with the sampler's before the exact KL is taken: the
+   sets differ at their border, where one token more would otherwise make the KL infinite.
+"""
 
 import math
 from collections.abc import Sequence
@@ -11,6 +39,7 @@ from stages.algorithms.token_statistics import safe_vocabulary
 
 PerToken = Float[Tensor, "batch tokens"]
 Mask = Shaped[Tensor, "batch tokens"]
+PerResponse = Bool[Tensor, " batch"]
 Advantages = Float[Tensor, "batch tokens"] | Float[Tensor, " batch"]
 Diagnostics = dict[str, Tensor]
 LOG_RATIO_LIMIT = 20.0  # exp(20) is about 5e8: far from float32's end, far past any clip
@@ -195,14 +224,10 @@ def _masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp_min(1)
 
 
-_PerToken2 = Float[Tensor, "batch tokens"]
-_Mask2 = Shaped[Tensor, "batch tokens"]
-_LIMIT2 = 20.0
-
-
+# ------------------------------------------------------------------------------------------ importance weights
 def importance_weights(
-    policy_logprobs: _PerToken2, rollout_logprobs: _PerToken2, response_mask: _Mask2, level: str, cap: float
-) -> _PerToken2:
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask, level: str, cap: float
+) -> PerToken:
     """min(pi / mu, cap), each token's own ratio (level "token") or that of the response for all its tokens
     ("sequence": the product).
 
@@ -212,29 +237,20 @@ def importance_weights(
     if not cap > 0:
         raise ValueError(f"cap must be positive, not {cap} (2 is usual for tokens)")
     mask = response_mask.bool()
-    log_ratio = _detached_log_ratio(policy_logprobs, rollout_logprobs, mask)
+    log_ratio = torch.where(mask, policy_logprobs.detach() - rollout_logprobs.detach(), 0.0)
     if level == "sequence":
         log_ratio = log_ratio.sum(-1, keepdim=True).expand_as(log_ratio)
     elif level != "token":
         raise ValueError(f"level must be 'token' or 'sequence', not {level!r}")
-    weights = log_ratio.clamp(-_LIMIT2, _LIMIT2).exp().clamp(max=cap)
+    weights = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp().clamp(max=cap)
     return torch.where(mask, weights, 0.0)
 
 
-def _detached_log_ratio(policy_logprobs: Tensor, rollout_logprobs: Tensor, mask: Tensor) -> Tensor:
-    return torch.where(mask, policy_logprobs.detach() - rollout_logprobs.detach(), 0.0)
-
-
-_PerToken3 = Float[Tensor, "batch tokens"]
-_Mask3 = Shaped[Tensor, "batch tokens"]
-PerResponse = Bool[Tensor, " batch"]
-_LIMIT3 = 20.0
-
-
+# ---------------------------------------------------------------------------------------- trust region masking
 def trust_region_mask(
-    policy_logprobs: _PerToken3,
-    rollout_logprobs: _PerToken3,
-    response_mask: _Mask3,
+    policy_logprobs: PerToken,
+    rollout_logprobs: PerToken,
+    response_mask: Mask,
     max_threshold: float | None = None,
     mean_threshold: float | None = None,
 ) -> PerResponse:
@@ -249,12 +265,12 @@ def trust_region_mask(
 
 
 def sampled_divergences(
-    policy_logprobs: _PerToken3, rollout_logprobs: _PerToken3, response_mask: _Mask3
-) -> tuple[_PerToken3, _PerToken3]:
+    policy_logprobs: PerToken, rollout_logprobs: PerToken, response_mask: Mask
+) -> tuple[PerToken, PerToken]:
     """k2 and k3 of the sampled tokens, in nats and float64; 0 outside the mask. No gradient."""
     mask = response_mask.bool()
     log_ratio = torch.where(mask, policy_logprobs.detach().double() - rollout_logprobs.detach().double(), 0.0)
-    log_ratio = log_ratio.clamp(-_LIMIT3, _LIMIT3)
+    log_ratio = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
     return 0.5 * log_ratio.square(), log_ratio.expm1() - log_ratio
 
 
@@ -268,7 +284,7 @@ def exact_divergences(
 
     mu is given by its log-probs, -inf where the sampler had cut it off; its rounding is normalised away. pi is the
     softmax of the logits over the temperature, over the safe vocabulary of `log_threshold` and the support of mu
-    (deviation 1). NaN stays NaN. ValueError on a temperature that is not positive or a threshold above 0.
+    (deviation 4). NaN stays NaN. ValueError on a temperature that is not positive or a threshold above 0.
     """
     if not temperature > 0:
         raise ValueError(f"temperature must be positive, not {temperature}")
@@ -283,10 +299,7 @@ def exact_divergences(
 
 
 def trust_region_mask_exact(
-    kl: _PerToken3,
-    response_mask: _Mask3,
-    max_threshold: float | None = None,
-    mean_threshold: float | None = None,
+    kl: PerToken, response_mask: Mask, max_threshold: float | None = None, mean_threshold: float | None = None
 ) -> PerResponse:
     """True where max_t KL <= max_threshold and mean_t KL <= mean_threshold; None leaves a criterion out.
 

@@ -1,4 +1,14 @@
-"""How far annotators agree with each other, and scores with people's preferences."""
+"""How far annotators agree with each other, with themselves and beyond chance; and scores with people's preferences.
+
+Sources: Krippendorff, "Computing Krippendorff's Alpha-Reliability" (2011), sections C and D; Kendall and
+Babington Smith, "On the method of paired comparisons" (1940), for circular triads. ImageReward (arXiv 2304.05977)
+judges annotators by agreement with researchers and with each other, in shares of pairs (section 2), and scores by
+preference accuracy, recall@k and filter@k, and rank correlation of generators (tables 1 to 3).
+
+Deviations:
+1. A pair that the scores tie is half right. `test.py` of ImageReward counts it as wrong; `tie_points=0` does so too.
+2. Recall with tied scores is the chance under a random order of the tied, and with several best images any one counts.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +20,6 @@ from typing import NamedTuple
 
 import numpy
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from stages.algorithms.estimators import Interval
 
@@ -114,6 +123,7 @@ def circular_triads(wins: Mapping[tuple[Hashable, Hashable], float]) -> int:
     )
 
 
+# ------------------------------------------------------------------------------------------------------ scores
 def pair_points(better: ArrayLike, worse: ArrayLike, tie_points: float = 0.5) -> NDArray[numpy.float64]:
     """1 for each pair whose preferred image scores higher, 0 where the other does, `tie_points` where they tie."""
     first, second = numpy.asarray(better, dtype=float), numpy.asarray(worse, dtype=float)
@@ -170,6 +180,8 @@ def rank_correlation(
 
 def _ranked_means(weights: NDArray, values: NDArray) -> NDArray:
     """Ranks [draws, generators] of the weighted means over prompts; NaN rows where one is missing."""
+    from scipy.stats import rankdata  # not above: more than a second, for who only asks annotators
+
     known = numpy.isfinite(values)
     with numpy.errstate(invalid="ignore", divide="ignore"):
         means = (weights @ numpy.where(known, values, 0.0)) / (weights @ known)

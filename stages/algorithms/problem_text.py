@@ -1,4 +1,13 @@
-"""A problem as words and quantities that do not depend on how it was typeset or worded."""
+"""A problem as words that do not depend on how it was typeset, and as quantities that do not depend on how they are
+written: equal words for equal problems.
+
+`renamed_words` does not depend on the names of letters in formulas either: `$x+y$` and `$a+b$` are one.
+
+`half an hour`, `30 minutes` and `0.5 hours` are one quantity. A rewording that keeps the problem keeps its quantities,
+and with them what they count or measure. Read are digits, number words, fractions in words and signs, dozens and the
+like, `twice`, percents, and a few units that are written in two ways (cents and dollars, hours and minutes, feet and
+inches). Deviation from arithmetic: a 1 is left out, because `a`, `one` and nothing at all are used alike.
+"""
 
 from __future__ import annotations
 
@@ -180,6 +189,7 @@ def word_runs(words: Sequence[str], length: int) -> set[str]:
     return {" ".join(words[start : start + length]) for start in range(len(words) - length + 1)}
 
 
+# -------------------------------------------------------------------------------------------------- quantities
 _UP_TO_TWENTY = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
     "seventeen eighteen nineteen twenty"

@@ -1,4 +1,28 @@
-"""When rollouts begin, which ones a step trains on, and which replicas hand theirs over."""
+"""When rollouts begin and which of them a step trains on; and which replica hands its last trajectories to which.
+
+Window: no group is trained on more than a window too late. A group that the weights of version `v` draw has the
+deadline `v + window`: the last step (from 0) that may train on it. One rule serves both decisions. With `steps_done`
+steps trained, the groups outstanding (begun, neither trained on nor left out) are feasible when for every step `d` at
+most `(d - steps_done + 1) * groups_per_step` of them have a deadline of `d` or before: then batches that take the
+earliest deadlines first meet them all. A group may be begun when all stay feasible with it, and a batch may be taken
+when all that it leaves behind stays feasible. So staleness is bounded by when work starts, and no finished group is
+ever thrown away for its age.
+
+Batches take ready groups in the order in which they were begun. A younger one overtakes an older one that is not ready
+only as far as the rule allows: short responses are not learned first for more than the window.
+
+Source: pacing by issue as in AReaL (arXiv 2505.24298, section 5.1), order and window ours. The last step of the round
+is a deadline for all: nothing is begun that no step could train on, but for what takes the place of groups left out.
+
+Repack: whole replicas come free for newer weights. Source: Laminar (arXiv 2510.12633), dynamic repack; no code of the
+authors is public.
+Deviations:
+1. A replica that already is a destination is never emptied in the same plan. Moved on, the trajectories it was promised
+   would have to move twice, and the load planned for them would be counted where they no longer are.
+2. A replica without trajectories is no destination: a move there empties one replica and fills another.
+3. Equal footprints and equal loads are taken in the order in which the replicas are given, so that a plan is one of its
+   inputs only.
+"""
 
 from __future__ import annotations
 
@@ -148,6 +172,7 @@ class ExperienceWindow:
             del self._by_deadline[outstanding.deadline], self._ready_by_deadline[outstanding.deadline]
 
 
+# ------------------------------------------------------------------------------------------------------ repack
 @dataclass(frozen=True, slots=True)
 class Replica:
     """What the manager knows of a rollout replica; KV cache in tokens, or in any unit that the capacity shares."""

@@ -1,8 +1,15 @@
-"""The prompts of the shape world and the scenes that they ask for.
+"""Pictures of coloured shapes with a prompt, a renderer, and a detector that says how true a picture is.
 
-Seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `counted_list` and `placed_list` can be checked
-object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts` ask for
-the same scene, so that a split of prompts is a split of scenes.
+The small world of the laptop's text-to-image recipe: what people would judge by eye is known here, so that scorers,
+annotators and generators are measured against the truth.
+
+Prompts: seven kinds, from easy to hard. `object`, `place`, `count`, `list`, `counted_list` and `placed_list` can be
+checked object by object; `relation` cannot, which is what small scorers do not learn. No two prompts of `all_prompts`
+ask for the same scene, so that a split of prompts is a split of scenes.
+
+Truth: how true a picture is to a prompt and how clean it is, read from its pixels alone, whoever made it. Objects are
+found by colour, told apart by outline, and compared with what the prompt asks for. This is the laptop's stand-in for
+what people agree on; the weights are a choice, and every figure that a recipe reports as `truth` depends on it.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import numpy
 
 from stages.foundations.errors import UserError
 
+# ------------------------------------------------------------------------------------------ prompts and scenes
 SIDE = 24
 """Width and height of a picture, in pixels."""
 COLOURS = MappingProxyType(
@@ -139,6 +147,7 @@ def _number(item: Item) -> int:
     return list(COLOURS).index(item.colour) * len(SHAPES) + SHAPES.index(item.shape)
 
 
+# ------------------------------ drawing: sizes, places and shades differ from seed to seed, the scene does not
 SIDES_OF_OBJECTS = {1: (8, 11), 2: (7, 9), 3: (7, 8), 4: (7, 7)}
 """Objects in the picture -> smallest and largest side of one, in pixels."""
 MOST_TRIES = 20_000
@@ -227,6 +236,7 @@ def _do_relate(scene: Scene, boxes: list[tuple[int, int, int]]) -> bool:
     return first[axis] + first[2] < second[axis]
 
 
+# ------------------------------------------------------------------------------------------------------- truth
 ALIGNMENT_WEIGHT = 0.6
 """Of the overall score; fidelity has the rest."""
 ARRANGEMENT_WEIGHT = 0.4
@@ -434,6 +444,7 @@ def _arrangement(scene: Scene, wanted: list[Item], matches: list[FoundObject | N
     return sum(held) / len(held)
 
 
+# ---------------------------------------------------------------------------- prompts that differ in one thing
 def changed_scenes(scene: Scene) -> list[Scene]:
     """The scene with another colour, shape, number or place of one item, or both places or the relation turned round.
 

@@ -1,4 +1,20 @@
-"""The losses of text to image: of a pair of encoders, of a reward model, and of the generator that learns from it."""
+"""The losses of text to image: of a pair of encoders, of a reward model, and of a generator that learns from it or from
+preferred images.
+
+Sources: BLIP (arXiv 2201.12086, section 3.2), image-text contrastive and image-text matching loss; captions with one
+word changed as further columns of the contrast: Yuksekgonul et al. (arXiv 2210.01936, NegCLIP). ImageReward (arXiv
+2304.05977, equation 1); `train/src/ImageReward.py` at c1392c6d writes the same loss as a two-way cross entropy. ReFL,
+ImageReward (algorithm 1 and equation 3; `ImageReward/ReFL.py` at 1beb4e4); DRaFT-K, Clark et al. (arXiv 2309.17400,
+section 4); Diffusion-DPO, Wallace et al. (arXiv 2311.12908, equation 14; `train.py` at 5a28b05).
+
+Deviations:
+1. No momentum encoder and no queue (BLIP): the negatives are the batch's captions and the changed ones.
+2. Negatives for matching are given by the caller and not drawn by the contrastive score.
+3. A step is called with the value of its timestep. ReFL.py gives the denoiser the step's index instead, and the
+   scheduler the timestep of the step before.
+4. One rule for ReFL and DRaFT-K: `bound` may cut the reward of either, and ReFL takes the gradient through one step.
+5. The preference loss is per pair, before any mean (a mean inside of the log sigmoid weighs pairs by their batch).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, logsigmoid
 
 
+# --------------------------------------------------------------------------- encoders of pictures and captions
 def contrastive_loss(
     images: Float[Tensor, "images width"], texts: Float[Tensor, "texts width"], temperature: Float[Tensor, ""]
 ) -> Float[Tensor, ""]:
@@ -31,6 +48,7 @@ def matching_loss(logits: Float[Tensor, "images captions 2"]) -> Float[Tensor, "
     return -(logprobs[:, 0, 1].mean() + logprobs[:, 1:, 0].mean()) / 2
 
 
+# -------------------------------------------------------------------------------------------- the reward model
 def pairwise_ranking_loss(
     better: Float[Tensor, " pairs"],
     worse: Float[Tensor, " pairs"],
@@ -59,6 +77,7 @@ def pairs_from_ranking(ranks: Sequence[float] | Real[Tensor, " items"]) -> list[
     ]
 
 
+# ----------------------------------------------------------------------------------------------- the generator
 DenoisingStep = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 """Latents and the timestep's value -> latents at the next timestep, and the guess of the latents without noise."""
 

@@ -6,19 +6,23 @@ of both gradients while it is still in the cache.
 
 Sources: chunked recomputation as in Liger-Kernel (arXiv 2410.10989) and Cut Cross-Entropy (arXiv 2411.09009);
 sum of squared probabilities for the optimal token baseline (arXiv 2602.07078; verl `calculate_sum_pi_squared`);
-safe vocabulary z_v >= z_max + log_threshold (arXiv 2512.23087, re-derived in `vocabulary_pruning`).
+vocabulary pruning, "Taming the Tail" (arXiv 2512.23087), re-derived: S = {v : pi(v) >= rho max pi} <=> z_v >= z_max +
+log rho (the min-p rule), log pi_S(a) = z_a - LSE_S(z). The rule does not depend on a shift of the logits but does on
+their scale: apply it after the temperature, on the sampler's side and the trainer's alike.
 
 With S the safe vocabulary (all of it when nothing is pruned), treated as a constant, and z = hidden . head / T:
     log p_a = z_a - LSE_S(z)      H = -sum_S p log p      Q = sum_S p^2
     d log p_a / dz_v = [v = a] - p_v      dH / dz_v = -p_v (log p_v + H)      dQ / dz_v = 2 p_v (p_v - Q)
 
 Deviations:
-1. A sampled token outside S is added to the S of its own position (its log-probability is then finite and its
-   gradient pulls it back in) and reported in `outside`; the caller counts it and may drop it.
+1. A sampled token outside S (the engines' sets differ at the border) is added to the S of its own position. Its
+   log-probability is then finite and its gradient pulls it back in. It is reported in `outside`; the caller counts it
+   and may drop the token or the response.
 2. Positions whose incoming gradients are all zero (padding, clipped tokens, groups without signal) are left out of
    the backward pass. The result is the same to the last bit of rounding, sooner.
 3. In the backward pass S is cut a few roundings lower (BORDER_ROUNDINGS), so that a token on the border, such as the
    likeliest one at a threshold of 0, is not lost to the rounding of the recomputed logits.
+4. The threshold of the paper could not be read; e^-13 is a recollection. It has no default here.
 """
 
 import importlib.util
@@ -360,6 +364,7 @@ def _tile_tokens(tensor: Tensor) -> int:
     return 8192 if tensor.is_cuda else 1024
 
 
+# ------------------------------------------------------------------------------------------ vocabulary pruning
 def safe_vocabulary(
     logits: Float[Tensor, "*batch vocab"], log_threshold: float
 ) -> Bool[Tensor, "*batch vocab"]:

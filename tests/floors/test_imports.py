@@ -25,11 +25,11 @@ OWNERS_OF_SHARED_SECTIONS = (
     "stages.engines.verifier",
 )
 """Where the models of the sections `sampler`, `trainer` and `verifier` live."""
-INTERVALS = ("stages.algorithms.estimators", "stages.algorithms.estimators")
+INTERVALS = ("stages.algorithms.estimators",)
 """What compares runs needs the formulas of comparisons and of scores, and no other."""
 SAME_TEXT = ("stages.algorithms.problem_text",)
 """When two problems are the same one: `compare` and the gate must mean by it what `curate` does."""
-DECISIONS = ("stages.algorithms.rollout_schedule", "stages.algorithms.rollout_schedule")
+DECISIONS = ("stages.algorithms.rollout_schedule",)
 """What the simulator takes from the asynchronous loop instead of copying it."""
 TIMED = ("stages.engines.trainers.torch_trainer",)
 """What the planner times instead of a copy."""

@@ -258,7 +258,7 @@ def kill_in_sft(project, victim, shell):
     process = subprocess.Popen(["dvc", "repro", "sft"], cwd=project, env=surroundings, **silent)
     wait_until(lambda: set(scratch.glob("sft-*/step-*/manifest.json")) - known)
     family = psutil.Process(process.pid).children(recursive=True)
-    stage = descendants("stages.sft", process.pid)[0]
+    stage = descendants("stages sft", process.pid)[0]
     os.kill(process.pid if victim == "dvc" else stage.pid, signal.SIGKILL)
     process.wait()
     assert_all_end(family)

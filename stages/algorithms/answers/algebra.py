@@ -1,4 +1,13 @@
-"""A canonical form for expressions, and the arithmetic of matrices."""
+"""A canonical form for expressions, and matrices of expressions worked out entry by entry.
+
+The form is a quotient of polynomials with rational coefficients, in atoms. Atoms are variables, pi, e, i, roots of
+primes, and what has no rule here (`sin` of a form, a root of a sum), which is opaque. Two expressions with equal forms
+are equal. Two forms without opaque atoms that differ are different expressions: roots of primes are linearly
+independent over the rationals (Besicovitch 1940), and variables are free; of pi and e it is assumed.
+
+Everything is bounded: terms, exponents, and bits of a coefficient; beyond, UnreadableError. Roots are taken only
+where no sign is in doubt: of positive numbers, of a single variable (x^{1/2}), never sqrt(x^2) = x.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,24 @@
-"""Whether two answers of any kind agree: lists, sets, relations, single values, numbers."""
+"""Whether two answers of any kind agree. True and False are certain or, for False, rest on values that differ; None
+means that the rules here cannot tell.
+
+Conventions, where readings differ:
+- Order counts in brackets, `(1, 2)`; it does not in a list without them, nor in braces. A list agrees with a set.
+- One value does not agree with several: who enumerates candidates has not answered.
+- `(1, 2)` is an interval beside an interval or an inequality, and a tuple beside a tuple; it is no set.
+- `x = 5` agrees with 5; `a = 1, b = 2` agrees with `b = 2, a = 1`, with (1, 2), and in this order with the list 1, 2.
+- `2:3` agrees with 4:6 and with 2/3.
+- An answer whose parts do not agree, `x = 41 = 42`, contradicts itself.
+
+Two expressions are compared exactly where the algebra decides, else by their values. The precision rule, for two
+numbers of which at least one is a decimal:
+1. equal, they agree;
+2. not farther apart than 1e-6, absolutely and relative to the larger, they agree: noise of floating point;
+3. a gold decimal agrees with an exact value (a fraction, root, power, multiple of pi ...; not an integer) of which it
+   is the rounding, half up or half even, to its own places, if it shows at least four significant digits;
+4. else they differ.
+An exact gold answer is not met by a decimal, however near: 1.000 is no 99999/100000. Who asks may allow it: then 2. and
+3. hold there too (`Leniency.decimals`), or numbers agree that are no farther apart than a stated tolerance.
+"""
 
 from __future__ import annotations
 
@@ -217,6 +237,7 @@ def _agree_ends(gold: Node, prediction: Node, allowed) -> bool | None:
     return same_value(gold, prediction, allowed)
 
 
+# --------------------------------------------------------------------------------------------------- relations
 def agree_relations(gold: Relation, prediction: Relation) -> bool | None:
     """Equations agree when they are multiples of each other; inequalities too, turned the same way."""
     sides = [_rising(relation) for relation in (gold, prediction)]
@@ -252,6 +273,7 @@ def _rising(relation: Relation) -> Relation:
     return Relation(relation.items[::-1], signs)
 
 
+# ----------------------------------------------------------------------------------------------- single values
 _BASES = {"ten": "", "10": ""} | {name: value for value, name in enumerate(UNTIL_TWENTY) if value != 10}
 EXPRESSIONS = frozenset(
     ["number", "symbol", "pi", "add", "multiply", "power", "call", "percent", "degree", "infinity"]
@@ -374,6 +396,7 @@ def _agree_ratios(gold: Node, prediction: Node, allowed) -> bool | None:
     return all_agree(same_value(one, other, allowed) for one, other in zip(*quotients, strict=True))
 
 
+# ------------------------------------------------------------------------------------------------- expressions
 NOISE = Fraction(1, 10**6)
 LEAST_SIGNIFICANT_DIGITS = 4
 _SAME = 1e-9
@@ -470,6 +493,7 @@ def _written(node: Node, form: algebra.Form | None) -> Written | None:
     return Written(Fraction(value.real), None, False)
 
 
+# ----------------------------------------------------------------------------------------- parts of one answer
 def holds(node: Node) -> bool:
     r"""False where parts of an equation in a row, `x = 41 = 42`, are not shown to agree; names come first.
 

@@ -1,4 +1,16 @@
-"""What the rules decide about a response, or the question that is left for math-verify."""
+r"""What the rules decide about a response, or the question that is left for math-verify.
+
+The order: exact rules on the texts (`equivalence`); the same after a reading as mathematics (`algebraic_verdict`), of a
+sentence's own answer where it is one. Only what the grammar reads from end to end, without a word left over, and what
+cannot explode may be asked of math-verify, which drops what it does not understand.
+
+The reading as mathematics is exact and takes less than a millisecond. What it cannot read, or cannot decide, is None.
+It executes nothing, and its time and memory are bounded whatever the texts.
+
+The algebra takes letters for numbers, whose products have one sign and no order. No text says whether its letters are
+numbers, vectors, matrices or statements. So where two answers differ in just that, no rule decides: `u \cdot v` and
+`u \times v`, `A^T A` and `A A^T`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +27,7 @@ from stages.algorithms.answers.equivalence import (
     is_choice,
     without_name,
 )
-from stages.algorithms.answers.evaluation import bits_of, is_debris, is_explosive, symbols_of
+from stages.algorithms.answers.evaluation import bits_of, is_explosive, symbols_of
 from stages.algorithms.answers.extraction import Extraction, extract_gold, is_prose
 from stages.algorithms.answers.latex import FUNCTIONS, Node, UnreadableError, number
 from stages.algorithms.answers.latex_parser import parse_answer
@@ -38,6 +50,9 @@ from stages.algorithms.answers.worked_out import leaves_unsolved, leaves_work
 _WORDS = frozenset(["text", "based"])
 _MOST_BITS_ASKED = 250
 """Of the numbers in both answers: math-verify compares to 150 digits and takes what is smaller for nothing."""
+_RUN = re.compile(r"([^\w\s.-])\1{15}")
+_EMPTY_SET = re.compile(r"[\s$]{0,9}(?:∅|\\\{\s{0,9}\\\})[\s$.]{0,9}")
+_ESCAPE = re.compile(r"\\[{}()\[\]]|\\(?:left|right) ?\.")
 _LOWER_CHOICE = re.compile(r"\(?[a-j]\)?\.?")
 
 
@@ -108,6 +123,17 @@ def _bare(side: Extraction) -> Extraction:
     return replace(side, text=without_wording(text) if side.is_delimited else text)
 
 
+def is_debris(text: str) -> bool:
+    """True for what no reader takes for mathematics: control characters, no letter or digit, open brackets, a long run
+    of one sign. Round and square brackets may close each other, as in [0, 1)."""
+    if _EMPTY_SET.fullmatch(text):
+        return False
+    if not "".join(text.split()).isprintable() or not any(map(str.isalnum, text)) or _RUN.search(text):
+        return True
+    plain = _ESCAPE.sub("", text)
+    return plain.count("{") != plain.count("}") or sum(map(plain.count, "([")) != sum(map(plain.count, ")]"))
+
+
 def _question(answers: list[str], text: str) -> Outcome | Question:
     """The question for math-verify, of texts that are read whole, hold no word and can be computed."""
     trees = [read(answer) for answer in answers]
@@ -171,6 +197,7 @@ def _holds_words(node: Node) -> bool:
     return any(_holds_words(part) for part in parts if isinstance(part, Node) and node.head != "operator")
 
 
+# -------------------------------------------------------------------------------------- reading as mathematics
 MAX_CHARACTERS = 1_500
 _PERCENT = re.compile(r"(?<=[0-9}$]) ?(?:\\?%|percent(?:age)?(?![a-z])|pct(?![a-z]))|\\text ?\{ ?percent ?\}")
 _DEGREES = re.compile(r"(?<=[0-9}]) ?(?:degrees?(?![a-z])|\\text ?\{ ?degrees? ?\})")
@@ -351,12 +378,16 @@ def _is_language(text: str) -> bool:
     return any(len(word) > 3 and word not in FUNCTIONS and not word.isupper() for word in _WORD.findall(text))
 
 
+# --------------------------------------------------------------------------------------- texts for math-verify
 _BARE_PERCENT = re.compile(r"(?<!\\)%")
 """In LaTeX it starts a comment; in an answer it is a percent sign."""
 
 
 def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
-    """Both answers between `$`, without a common `x =`: math-verify cannot read every name."""
+    """Both answers between `$`, without a common `x =`: math-verify cannot read every name.
+
+    As formulas it reads them as a whole or not at all; without delimiters it picks numbers out of text.
+    """
     texts = [gold, prediction]
     cleaned = clean(gold), clean(prediction)
     values = without_name(*cleaned)
@@ -367,6 +398,7 @@ def math_verify_texts(gold: str, prediction: str) -> tuple[str, str]:
     return _BARE_PERCENT.sub(r"\\%", formulas[0]), _BARE_PERCENT.sub(r"\\%", formulas[1])
 
 
+# --------------------------------------------------------------------------------------- signs between letters
 _STYLED = r"\\(?:mathbf|mathrm|vec|bm|boldsymbol|hat|overrightarrow)\s?\{?\s?[A-Za-z]\s?\}?"
 _LETTER = rf"(?:{_STYLED}|\\nabla|(?<![A-Za-z\\])[A-Za-z])"
 _JOINED = re.compile(

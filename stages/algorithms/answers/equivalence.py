@@ -1,4 +1,16 @@
-"""Decides whether two final answers agree from their texts alone, exactly and in microseconds."""
+r"""Decides whether two final answers agree from their texts, exactly and in microseconds, or says that it cannot tell.
+
+It gives an opinion only where there is no doubt: the same text, two numbers, two choices, two tuples of numbers, two
+times of day. Everything else is None, which means: ask a verifier that knows algebra.
+
+Rules, where readings differ:
+- Decimals: the precision rule of `comparison`.
+- Percent: `28\%` agrees with 28% and with 0.28; beside a bare integer it agrees with 28 as well, since problems ask
+  "what percent" (the gold answers of MATH leave the sign out).
+- `x = 5` agrees with 5; two assignments must name the same variable.
+- `(1, 2)` is ordered; what stands in braces is not.
+- Times: `4:30 p.m.`, `16:30`, `2 PM`, `noon`, `7 in the evening`. `decisions` asks for them, after all other texts.
+"""
 
 from __future__ import annotations
 
@@ -239,6 +251,7 @@ def _opinion(is_equal: bool, reason: str) -> Decision:
     return (Verdict.CORRECT if is_equal else Verdict.WRONG), reason
 
 
+# ------------------------------------------------------------------------------------------------ times of day
 _TIME = re.compile(
     r"([01]?[0-9]|2[0-4])(?:(?::|\.(?=[0-9]{2} ?[ap]))([0-5][0-9])(?::([0-5][0-9]))?| o'clock)?"
     r" ?(?:([AaPp])(?:\.?\s?[Mm]\.{0,2})?|(noon|in the afternoon|in the evening)|(midnight|in the morning))?"

@@ -1,4 +1,7 @@
-"""What LaTeX and plain mathematics are read into: first tokens, then the nodes of a tree."""
+"""What an answer, LaTeX or plain, is read into: first tokens, then the nodes of a tree.
+
+Splitting is linear in the length of the text; nothing is executed or expanded. `latex_parser` makes the tree.
+"""
 
 from __future__ import annotations
 
@@ -260,6 +263,7 @@ class TokenStream:
 _END = Token("end_of_text", "", False)
 
 
+# ---------------------------------------------------------------------------------------------------- the tree
 @dataclass(frozen=True, slots=True)
 class Node:
     """A part of an answer. `head` says what it is; `parts` are nodes, or for leaves numbers and names."""

@@ -1,4 +1,15 @@
-"""Reads an answer, LaTeX or plain, into a tree: lists and relations, then expressions, then commands."""
+r"""Reads a whole answer into a tree: lists, relations, unions and ratios; then expressions; then commands.
+
+Time and memory are bounded whatever the text: every call takes a token, there are at most `MAX_TOKENS` of them, and
+levels are counted. What is not in the subset known here is an UnreadableError, never a guess.
+
+Readings, where notation is ambiguous:
+- `(a, b)` stays a sequence with its brackets: what it is compared with decides whether it is a tuple or an interval.
+- `{a, b}` without backslashes is a list.
+- `2\frac{1}{2}` and `2 1/2` are mixed numbers. `10^35` is the power with exponent 35, `2^63^2` is `2^6 3^2`.
+- `x(y+1)` is a product, but `f(x)`, for f, g, h, F, G, H, is a call that nothing is known about.
+- `\sin 2x \cos y` is the product of sin(2x) and cos(y); `\sin^2 x` is a square, `\sin^{-1} x` the inverse.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,15 @@
-"""The text of an answer: one spelling for what means the same, and the numbers that it may be."""
+r"""The text of an answer: one spelling for what means the same, and the number that it may be.
+
+Every step keeps the meaning, so that two answers with the same canonical form are the same answer. In particular
+Unicode is not folded (NFKC would turn `5²` into `52`), and a space between two word characters stays.
+
+Source of the list of steps: the normaliser of Hendrycks et al., MATH (arXiv 2103.03874, math_equivalence.py), without
+its lossy ones (dropping units, `0.5` into a fraction, a leading `k =`).
+
+Numbers are read exactly, as people write answers: `-7`, `1,234.50`, `1 000`, `\$5`, `28\%`, `3/4`, `\frac{3}{4}`,
+`7.8\times 10^2`, `90^\circ`, of any length. Anything else, `3\frac{1}{2}` and `2,74` included, is no number here: it is
+for a verifier that can weigh readings.
+"""
 
 from __future__ import annotations
 
@@ -198,6 +209,7 @@ def _without_delimiters(text: str) -> str:
     return text
 
 
+# ----------------------------------------------------------------------------------------------------- numbers
 _MAX_DIGITS = 4_000
 """Longest integer that is converted; longer ones are compared as digits. Python refuses above 4,300 by default."""
 _INTEGER = (
@@ -249,7 +261,7 @@ class WrittenNumber:
 
 
 def read_number(text: str) -> WrittenNumber | None:
-    """The number that `text` (as `normalisation.clean` leaves it) denotes, or None when it is not just a number."""
+    """The number that `text` (as `clean` leaves it) denotes, or None when it is not just a number."""
     if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS:
         return WrittenNumber(Fraction(int(text)))
     if text[:1].isalpha():

@@ -1,4 +1,9 @@
-"""What kind of thing an answer is, told from its tree, and the sets of real numbers that some of them are."""
+r"""What kind of thing an answer is, told from its tree: one value, values with names, a list, a set of numbers.
+
+Here the conventions of answers are applied: `x = 5` names a value; of `x = 2 + 3 = 5` the last link counts, of
+`x = 1/3 \approx 0.33` the last exact one; `1 \pm 2` is two values; an inequality in one unknown is a set of numbers.
+A set of real numbers is a union of intervals, from interval notation or from an inequality that is solved here.
+"""
 
 from __future__ import annotations
 
@@ -332,6 +337,7 @@ def _renamed(node: Node, name: str, new: str) -> Node:
     return Node(node.head, parts)
 
 
+# ---------------------------------------------------------------------------------------- sets of real numbers
 _FLIPPED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "ne": "ne"}
 _NOISE = 1e-12
 INFINITY = Node("infinity", ())

@@ -1,4 +1,8 @@
-"""What a verifier may say of an answer, and what a row may allow beyond the rules for everyone."""
+"""What a verifier may say of an answer, and what a row may allow beyond the rules for everyone.
+
+Only two of the verdicts are opinions; the rest say why there is none. An allowance is stated by who poses the problem,
+never guessed from an answer.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ class Leniency:
     """Allowances of one row; none of them is for rewards."""
 
     tolerance: Fraction | None = None
-    """How far apart two numbers may be and agree, absolutely; None for the precision rule of `values`."""
+    """How far apart two numbers may be and agree, absolutely; None for the precision rule of `comparison`."""
     decimals: bool = False
     """A decimal agrees with an exact answer (a fraction, a root) of which it is the rounding."""
     expressions: bool = False

@@ -1,6 +1,7 @@
 import pytest
 
-from stages.algorithms.answers.evaluation import is_debris, is_explosive
+from stages.algorithms.answers.decisions import is_debris
+from stages.algorithms.answers.evaluation import is_explosive
 from stages.algorithms.answers.latex_parser import parse_answer
 from stages.algorithms.answers.sentences import (
     is_about_money,
