@@ -1,4 +1,7 @@
-"""Trains tokenizers for networks that start from nothing, without loading torch: byte pairs, and whole words."""
+"""Makes tokenizers for networks that start from random weights, without loading torch.
+
+Byte pairs are for policies. A token for each word is for networks that learn the few words of a small world.
+"""
 
 from __future__ import annotations
 

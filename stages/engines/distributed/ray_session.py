@@ -1,7 +1,8 @@
 """Ray for as long as a block runs: the cluster at RAY_ADDRESS, else one of this process's own.
 
 Its own listens on loopback only, asks for a token that nobody else has, starts no dashboard and reports nothing home.
-It ends with this process, however that one ends: see `ray_guard.py`.
+It ends with this process, however that one ends: see `ray_guard.py`. `map_with_ray` uses it: a function over rows, one
+task a row.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ OBJECT_STORE_BYTES = 100 << 20
 LONGEST_SOCKET = 107
 """Characters of a Unix socket's path, a limit of the kernel."""
 SOCKET_IN_FOLDER = "/session_2026-11-21_18-24-03_847922_1234567/sockets/plasma_store.1"
+"""An example of the longest name that Ray gives a socket below its folder: only its length counts."""
 START_SECONDS = 300.0
+"""For Ray to start, and for a node of a cluster to answer."""
 GUARD = "stages.engines.distributed.ray_guard"
 
 

@@ -4,6 +4,9 @@ Latent diffusion (Rombach et al., arXiv 2112.10752) drawn by DDIM without noise 
 equation 12 with eta 0) under classifier-free guidance (Ho & Salimans, arXiv 2207.12598). What the U-Net predicts is
 read from the scheduler's config. Deviations: (1) a generator without a VAE folds pixels into channels instead, which
 is exact; (2) images are encoded to the mode of the VAE's distribution, not to a sample, so latents are repeatable.
+
+On disk a generator is a folder in diffusers' layout: `unet`, `text_encoder`, `tokenizer`, `scheduler`, perhaps `vae`.
+Nothing else of a folder is read: no safety checker, no pipeline's code. Weights are safetensors, read strictly.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Step(NamedTuple):
 
 
 class Generator:
-    """U-Net, text encoder, tokenizer, noise schedule and VAE; `generator_folders` loads, makes and saves one."""
+    """U-Net, text encoder, tokenizer, noise schedule and VAE."""
 
     def __init__(
         self,
@@ -190,8 +193,6 @@ def images_of(pixels: numpy.ndarray) -> Tensor:
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
 
 
-transformers_logging.disable_progress_bar()
-diffusers_logging.disable_progress_bar()
 PADDING = "[PAD]"
 NETWORKS = ("unet", "text_encoder")
 """Parts that learn."""
@@ -203,6 +204,8 @@ def load_generator(folder: Path, device: torch.device) -> Generator:
     A folder without `vae` is one of `new_generator`: its pixels are folded into channels. Any scheduler's config does
     that DDIM can be made of.
     """
+    transformers_logging.disable_progress_bar()
+    diffusers_logging.disable_progress_bar()
     try:
         scheduler = _scheduler(folder)
         unet = _network(UNet2DConditionModel, folder / "unet")

@@ -1,4 +1,4 @@
-"""What a scorer folder says of its network, in `scorer.json`: sizes, pixels, text, heads and normalisation."""
+"""The shape of a scorer, as `scorer.json` in its folder says it, and the cost of a score, counted from sizes alone."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ class ScorerConfig(StrictParams):
 BLIP_LARGE_VISION = EncoderSizes(hidden_size=1024, layers=24, heads=16, feed_forward_size=4096)
 BERT_BASE = EncoderSizes(hidden_size=768, layers=12, heads=12, feed_forward_size=3072)
 BERT_VOCABULARY = 30_524
+"""Tokens of bert-base-uncased, and BLIP's two own."""
 
 
 @dataclass(frozen=True)

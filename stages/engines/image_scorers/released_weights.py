@@ -1,9 +1,10 @@
 """Weights that BLIP and ImageReward published, as a scorer: each tensor gets its name here, and none may be left.
 
 Source: `models/med.py` and `models/vit.py` of BLIP at 3a29b741, `ImageReward/ImageReward.py` of ImageReward at
-c1392c6d. Their files are pickles. They are
-read by torch's reader that builds tensors and nothing else (`weights_only`), once; what is written is safetensors, and
-nothing later opens the file again.
+c1392c6d.
+
+Their files are pickles. torch's reader that builds tensors and nothing else (`weights_only`) reads them once. What is
+written is safetensors, and nothing later opens the file again.
 """
 
 from __future__ import annotations

@@ -9,6 +9,9 @@ Deviations from ImageReward's code:
 2. A picture is encoded once, however many pairs it is in.
 3. Resizing is torch's antialiased bicubic and differentiable; it differs from PIL's by rounding to bytes
    (tests/engines/image_scorers).
+
+On disk a scorer is a folder: weights in safetensors, `scorer.json`, `tokenizer.json`; no pickle, and no hub is asked.
+`Pictures` are what it scores: those of a pool, at its size.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.files import write_json, write_text_atomically
 
 FIRST_TEMPERATURE = 0.07
+"""Of the contrastive score, as in BLIP's code."""
 PAD = "[PAD]"
 
 
@@ -49,7 +53,7 @@ class Tokens(NamedTuple):
 
 
 class ImageScorer(nn.Module):
-    """Both encoders and the heads that `config` names; `scorer_folders` loads and saves it."""
+    """Both encoders and the heads that `config` names."""
 
     def __init__(self, config: ScorerConfig, tokenizer: Tokenizer, initializer_range: float = 0.02) -> None:
         super().__init__()

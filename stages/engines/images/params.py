@@ -1,4 +1,4 @@
-"""Parameters of the sections `images` and `ranking_rounds`."""
+"""Parameters of the sections `images` and `ranking_rounds`, and how many pictures of a prompt a round ranks."""
 
 from __future__ import annotations
 

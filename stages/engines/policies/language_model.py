@@ -1,4 +1,7 @@
-"""A policy as a model that trainers learn: its outputs are token statistics, and logits never leave it."""
+"""A policy as a model that trainers learn: its outputs are token statistics, and logits never leave it.
+
+`ReferencePolicy` is the frozen policy that training is held near: log-probs of given responses, never a gradient.
+"""
 
 from __future__ import annotations
 

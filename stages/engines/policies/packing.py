@@ -1,7 +1,15 @@
-"""Packs prompts and responses of uneven length into rows for one forward pass, and finds the responses again.
+"""Packs prompts and responses of uneven length into rows for one forward pass, and splits a batch into micro-batches.
 
-Rows hold several sequences after each other; attention stays inside a sequence and positions start anew. A response
+**Rows** hold several sequences after each other; attention stays inside a sequence and positions start anew. A response
 token is predicted from the hidden state one position before it.
+
+**Micro-batches** of several ranks cost about the same in each pass. Ranks meet in each forward and backward pass (ZeRO
+3 gathers a layer's weights on all of them at once), so a pass lasts as long as its costliest micro-batch. First the
+number of passes is chosen, the smallest that fits. Then the passes are filled one after the other, the costliest
+sequences first: up to the cost of the longest sequence left, or up to an equal share of what is left where that is
+more. In the last pass each sequence goes to the rank with the least to do (Graham, "Bounds on multiprocessing timing
+anomalies", 1969: longest processing time first). No partition can mend one thing: a rank is never done before the
+longest sequence is.
 """
 
 from __future__ import annotations
@@ -168,6 +176,7 @@ def split_by_tokens(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
 
 
 ROUNDING = 1 + 1e-9
+"""Float sums of equal costs differ in their last digits: a sequence that fills a share exactly must still fit."""
 
 
 def groups_of_rank(lengths: Sequence[int], max_tokens: int, trainer: Trainer) -> list[list[int]]:

@@ -1,4 +1,8 @@
-"""Policies as folders: weights in safetensors, config and tokenizer, as transformers writes them."""
+"""Policies as folders: weights in safetensors, config and tokenizer, as transformers writes them.
+
+Loading checks that the folder is a whole policy. The last part makes policies that do not come in this layout: random
+ones, and GGUF files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -23,6 +26,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.initialization import no_init_weights
+from transformers.utils.logging import disable_progress_bar
 from transformers.utils.quantization_config import GgufConfig
 
 from stages.engines.new_tokenizers import END, PAD, byte_level_tokenizer
@@ -31,11 +35,12 @@ from stages.engines.policies.tokenizers import load_tokenizer
 from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
-transformers.utils.logging.disable_progress_bar()
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "mixed": torch.bfloat16}
 """What a setting `dtype` of a sampler or a trainer computes in."""
-_BROKEN = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_BROKEN += (SafetensorError, StrictDataclassError)
+_BROKEN = (
+    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError),
+    *(SafetensorError, StrictDataclassError),
+)
 """What transformers raises over a config or weights that somebody else wrote; no memory is another matter."""
 NAMED = 3
 """Weights that an error about many of them names."""
@@ -46,6 +51,7 @@ def load_model(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
 
     UserError when the folder is not a policy, or its weights are not exactly those of the architecture, all finite.
     """
+    disable_progress_bar()
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -211,6 +217,7 @@ def train_tokenizer(corpus: Iterable[str], vocabulary_size: int) -> PreTrainedTo
 
 def dequantise_policy(gguf_file: Path, folder: Path) -> None:
     """Writes the policy of a GGUF file into `folder` in float32; ValueError when transformers cannot read it."""
+    disable_progress_bar()
     place, name = gguf_file.parent, gguf_file.name
     tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
     model = AutoModelForCausalLM.from_pretrained(

@@ -5,6 +5,8 @@ it has even while it is still receiving the rest itself, so a version takes litt
 Every chunk is checked; a damaged one is asked for again, and who is silent is passed over for the one before it.
 
 A relay holds nothing but files: one that was killed reads its folder again and goes on. There are no tensors in here.
+
+`Relay` runs on each node. `RelayChain` is the process that tells all relays of new versions. It waits for none of them.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class _Partial:
 
 
 class Relay:
-    """Becomes a Ray actor in `chain.py`; `fetch` runs in a thread of its own, so that it serves while it receives."""
+    """Becomes a Ray actor in `RelayChain`; `fetch` runs in a thread of its own, so that it serves while it receives."""
 
     def __init__(self, node: str, run: str, keep: int, has_guard: bool) -> None:
         """`has_guard` has a process remove the folder some seconds after no relay uses it any more."""

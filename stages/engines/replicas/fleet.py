@@ -6,6 +6,9 @@ second, and one that hangs never does, so a call that does not come back in time
 is a new actor with a new handle: what an old one still says, even one that was stopped and wakes, reaches nobody.
 
 Nothing here waits for a replica, and none waits for another. The process that holds the fleet needs no torch.
+
+The last part says where replicas go: what one needs of a node (`ReplicaSpec`), and whether all of them find room before
+any is started.
 """
 
 from __future__ import annotations
@@ -34,11 +37,13 @@ from stages.foundations.errors import UserError
 from stages.observe.progress import say
 
 OUTSTANDING_CALLS = 2
+"""Of a replica: it works on one while the next is there already."""
 START_SECONDS = 300.0
 """For a replica to start, and for the first call of each kind (a pull, a trajectory): engines compile in them."""
 USUAL_STEPS = 20
 """A call may take so many of the usual decode steps (and pulls) longer than it was asked to."""
 REMEMBERED = 50
+"""Durations of decode steps, and of pulls, that say what is usual."""
 MOST_RESTARTS = 5
 """In a row, without a sample between them."""
 LONGEST_PAUSE_SECONDS = 30.0
@@ -337,6 +342,7 @@ def _reason(error: Exception) -> str:
 PROCESS_BYTES = 400 << 20
 """A process with torch, transformers and Ray before it holds a policy."""
 STORED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
+"""Of one number, by a sampler's `dtype`."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,12 @@
 """A sampler that works in short turns: orders in, some decoding, a report out.
 
 It holds one version of the weights at a time and takes another only while nothing is in flight, so no trajectory is
-drawn under two. A version counts as its own after the probe in the version's manifest agrees, not before. There is no
-Ray in here: `fleet.py` puts it into an actor.
+drawn under two. A version counts as its own after the probe in the version's manifest agrees, not before.
+
+`Replica` knows nothing of Ray; `ReplicaActor` is what runs in a replica's process. `Orders` and `Report` are plain
+values, so the process that holds the fleet needs no torch. `ProbeCheck` is the check of every pull: on a fixed batch,
+the replica must give the log-probs that the trainer published. The batch and the trainer's answer lie in the manifest
+of the version, so a replica needs nobody to check itself.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from stages.engines.relays.published_weights import PublishedWeights, VersionGone
+from stages.engines.relays.published_weights import PublishedWeights, VersionGone, weights_folder
 from stages.engines.samplers.protocol import (
     Begun,
     Decoding,
@@ -25,6 +29,7 @@ from stages.engines.samplers.protocol import (
     SamplingSettings,
     Trajectory,
 )
+from stages.observe.quick_imports import quick_imports
 
 
 class Replica:
@@ -183,7 +188,10 @@ class _Clock:
 
 
 class ReplicaActor:
-    """Becomes a Ray actor in `fleet.py`. The constructor only keeps its arguments: what fails in one has no class."""
+    """A `Replica` that is built once, then called again and again; becomes a Ray actor in `fleet.py`.
+
+    The constructor only keeps its arguments: Ray does not tell the class of an exception that a constructor raises.
+    """
 
     def __init__(self, build: Callable[[], Sampler], run: str | None, version: int | None) -> None:
         self._build, self._run, self._version = build, run, version
@@ -191,9 +199,6 @@ class ReplicaActor:
     def start(self) -> tuple[str, int]:
         """Builds the replica; the node's id and the process's."""
         import ray
-
-        from stages.engines.relays.published_weights import weights_folder
-        from stages.observe.quick_imports import quick_imports
 
         node = ray.get_runtime_context().get_node_id()
         folder = None if self._run is None else weights_folder(self._run, node)
@@ -204,13 +209,11 @@ class ReplicaActor:
         return node, os.getpid()
 
     def advance(self, orders: Orders) -> Report:
-        """See `Replica`."""
         return self._replica.advance(orders)
 
     def logprobs(
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]
     ) -> list[list[float]]:
-        """See `Replica`."""
         return self._replica.logprobs(prompts, responses)
 
 

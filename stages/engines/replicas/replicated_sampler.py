@@ -26,11 +26,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STALLED_SECONDS = 30.0
+"""Of silence, after which a replica or a relay counts as hung."""
 REPORT_SECONDS = 0.25
+"""Longest time until a replica reports: an ended response is seen that much later."""
 POLL_SECONDS = 1.0
+"""Longest wait for one event."""
 KEPT_VERSIONS = 2
 """The newest, and the one before for who is reading it."""
 PACKAGES = ("torch", "transformers", "safetensors", "pydantic")
+"""What each node of a cluster needs to build a sampler."""
 
 
 class ReplicatedSampler:

@@ -1,4 +1,7 @@
-"""The sampler that section `sampler` describes."""
+"""The sampler that section `sampler` describes, and the part of the prompts that each rank samples.
+
+On several ranks each rank, or tensor-parallel group of ranks, has an engine and samples its own part.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.params import chosen
 from stages.observe.quick_imports import quick_imports
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the hub of the asynchronous loop draws too, and has no torch
     from stages.engines.trainers.protocol import Ranks
 
 

@@ -1,11 +1,21 @@
-"""A decoder forward pass for sampling: Llama-family weights of a transformers model, attention left to the caller.
+"""The forward pass of the built-in sampler: a decoder (Llama family), reading prompts, and the key-value cache.
 
-Covers the model types in `MODEL_TYPES`: rotary positions, RMS norms, gated feed-forward, grouped key-value heads,
-biases on the query, key and value projections (Qwen2), norms on queries and keys (Qwen3).
+**Decoder.** Covers the model types in `MODEL_TYPES`: rotary positions, RMS norms, gated feed-forward, grouped key-value
+heads, biases on the query, key and value projections (Qwen2), norms on queries and keys (Qwen3). Attention is a
+function that the caller passes in.
 
 Rotary positions turn pairs of a head's numbers as complex numbers, one multiplication each. For that the two numbers of
-a pair are put side by side: the rows of the query and key projections are reordered, which leaves every product of a
-query and a key as it is.
+a pair are put side by side: the rows of the query and key projections are reordered. Every product of a query and a key
+stays as it is.
+
+**Cache.** A prompt is held once for all its open responses: their queries meet its keys in one matrix product. Each
+response has a cache of its own without the prompt, which is small to grow and to compact. One softmax runs over the
+scores of both.
+
+Responses stand at places [groups, width]: a group is up to `width` responses of one prompt. Ended responses leave empty
+places behind, which cost a little attention and nothing else, until a compaction closes the ranks.
+
+The cache is in float32, whatever the policy's precision: products of lower precision would round the scores.
 """
 
 from __future__ import annotations
@@ -169,7 +179,7 @@ class PromptReading:
         self.values: list[Tensor] = []
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `decoder.Attention`. Padding comes last, so nothing real looks at it."""
+        """See `Attention`. Padding comes last, so nothing real looks at it."""
         decoder = self.decoder
         by_head = heads.view(*self.shape, *heads.shape[1:]).transpose(1, 2)
         query, key, value = by_head.split([decoder.heads, decoder.kv_heads, decoder.kv_heads], dim=1)
@@ -415,7 +425,7 @@ class KeyValueCache:
         self.used = max(self.columns, self.columns_at_least)
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `decoder.Attention`; writes keys and values of the rows into the newest column."""
+        """See `Attention`; writes keys and values of the rows into the newest column."""
         decoder, width, newest = self.decoder, self.width, self.columns - 1
         if not self.is_full:
             heads = heads.index_select(0, self.row_of_place)

@@ -1,19 +1,24 @@
-"""What every sampler does: token ids in; token ids, log-probs, stop reason and policy version out; new weights in."""
+"""What every sampler does: trajectories in; token ids, log-probs, stop reason and policy version out; new weights in.
+
+A trajectory is a response that is still to be sampled: its prompt and a seed. `Sampler` holds the policy, and
+`Decoding` the trajectories in flight. `sample_prompts` is for callers that wait for all responses. `uniform` gives the
+random number of a seed and a position, so a response does not depend on what is sampled beside it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from torch import Tensor
 from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
 
 import numpy
 
 from stages.foundations.seeds import derive_seed
 from stages.observe.progress import progress
+
+if TYPE_CHECKING:  # the hub of the asynchronous loop knows samplers, and has no torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,12 @@ FIRST_FACTOR, SECOND_FACTOR = numpy.uint64(0xBF58476D1CE4E5B9), numpy.uint64(0x9
 
 
 def uniform(seeds: numpy.ndarray, positions: numpy.ndarray) -> numpy.ndarray:
-    """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast."""
+    """Numbers in [0, 1) with 53 random bits, float64, for seeds (uint64) and positions (from 0) that broadcast.
+
+    No generator has a state here: the number at a position is an output of the generator that starts with the seed.
+    Source: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), with the
+    constants of the authors' reference code.
+    """
     bits = seeds + (positions.astype(numpy.uint64) + numpy.uint64(1)) * GOLDEN_GAMMA
     bits = (bits ^ (bits >> numpy.uint64(30))) * FIRST_FACTOR
     bits = (bits ^ (bits >> numpy.uint64(27))) * SECOND_FACTOR

@@ -3,6 +3,8 @@
 Responses that were admitted together share a cache. Caches of different age are stepped together: everything but
 attention runs on the rows of all of them at once. Two caches are joined when that is cheaper than attention in two
 pieces, so a short response does not pay for the columns of a long one.
+
+Below the decoding: `draw` samples tokens from logits, and `RandomNumbers` gives each sequence its random numbers.
 """
 
 from __future__ import annotations
@@ -77,24 +79,20 @@ class TorchDecoding:
         self.refill_places = REFILL_SHARE[device.type] * max_sequences
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        """See the protocol."""
         check_begun(trajectories, self.waiting.keys() | self.place_of.keys(), self.settings)
         self.waiting.update(trajectories)
 
     @property
     def is_idle(self) -> bool:
-        """See the protocol."""
         return not self.waiting and not len(self.places)
 
     @property
     def load(self) -> Load:
-        """See the protocol."""
         prompts = sum(self.prompt_tokens[place] for place in self.names)
         return Load(len(self.places), len(self.waiting), prompts + int(self.counts.sum()))
 
     @torch.inference_mode()
     def step(self) -> dict[Hashable, Sample]:
-        """See the protocol."""
         logits: list[Tensor] = []
         if self.caches:
             self.caches = [KeyValueCache.joined([one]) if one.is_sparse else one for one in self.caches]
@@ -109,7 +107,7 @@ class TorchDecoding:
         return self._draw(logits[0] if len(logits) == 1 else torch.cat(logits))
 
     def _attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `decoder.Attention`."""
+        """See `Attention`."""
         if len(self.caches) == 1:
             return self.caches[0].attend(layer, heads)
         parts = heads.split([len(cache) for cache in self.caches])
@@ -267,7 +265,6 @@ class TorchDecoding:
 
     @torch.inference_mode()
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        """See the protocol."""
         found: dict[Hashable, Begun] = {}
         rows = {place: row for row, place in enumerate(self.places.tolist())}
         left: list[int] = []
@@ -288,7 +285,6 @@ class TorchDecoding:
         return found
 
     def close(self) -> None:
-        """See the protocol."""
         self.withdraw([*self.waiting, *self.place_of])
 
 

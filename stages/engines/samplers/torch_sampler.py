@@ -2,6 +2,8 @@
 
 A prompt is read and held once however many responses are drawn from it; ended responses leave the batch at the next
 step. For small policies this is quicker than an inference server, and it needs nothing but torch.
+
+A `mismatch` makes it use other weights than those it is given: rounded ones, or those of some versions ago.
 """
 
 from __future__ import annotations
@@ -151,7 +153,6 @@ class TorchSampler:
         return self.past.to_tensors() if self.past else {}
 
     def restore_weights(self, kept: Mapping[str, Tensor]) -> None:
-        """See the protocol."""
         if self.past and kept:
             self.past.restore(kept)
 

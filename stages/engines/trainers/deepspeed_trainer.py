@@ -7,6 +7,11 @@ caller's to divide; the losses here are shares of one sum, so each is multiplied
 Not bit-exact across numbers of ranks or ZeRO stages: the order of float additions differs. For a fixed number of
 ranks on CPU, a run resumed from a checkpoint gives the same bits as one that was not interrupted. A checkpoint serves
 any number of ranks and any ZeRO stage.
+
+The last part finds where DeepSpeed keeps the float32 weights and moments of this rank, as `Fragment`s of weights:
+- ZeRO 0 keeps all on every rank.
+- ZeRO 1 and 2 cut a flat buffer of all weights into one part for each rank, so a weight may be cut anywhere.
+- ZeRO 3 cuts each weight.
 """
 
 from __future__ import annotations
@@ -368,6 +373,7 @@ def _engine_config(params: DeepspeedTrainerParams, max_gradient_norm: float) -> 
 
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's, by torch's names."""
 
 
 @dataclass(frozen=True)

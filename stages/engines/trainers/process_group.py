@@ -51,7 +51,6 @@ class ProcessGroup:
         return held[0]
 
     def scatter(self, values: Sequence[Any] | None) -> Any:
-        """See the protocol."""
         held: list[Any] = [None]
         with self._waiting():
             dist.scatter_object_list(held, None if values is None else list(values), src=0, group=self._talk)
@@ -65,7 +64,6 @@ class ProcessGroup:
         return values
 
     def gather_to_first(self, value: Any) -> list[Any]:
-        """See the protocol."""
         values: list[Any] | None = [None] * self.world_size if self.rank == 0 else None
         with self._waiting():
             dist.gather_object(value, values, dst=0, group=self._talk)

@@ -1,5 +1,8 @@
 """What every trainer does with the model that it is given, whatever that model is and learns for.
 
+`TrainedModel` is all that a trainer knows of a model: a network, how a micro-batch goes through it, and how it is
+saved. So a language model, a reward model and a denoiser learn by the same code.
+
 A loss sees the outputs of the model's forward pass and the micro-batch. It returns a scalar that is already divided by
 the divisor of the whole batch, so micro-batches and ranks add up.
 """

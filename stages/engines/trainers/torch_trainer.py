@@ -1,4 +1,8 @@
-"""The trainer for one process and one device, in plain torch. On CPU it is bit-exact for a fixed thread count."""
+"""The trainer for one process and one device, in plain torch. On CPU it is bit-exact for a fixed thread count.
+
+Below it: its optimizers (AdamW alone, or Muon on the matrices of the layers), Muon for a CPU, and the float32 weights
+behind a network that computes in bfloat16.
+"""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from stages.engines.verifier.verifier import Judgement
 from stages.foundations.params import ChatPrompt, PlainPrompt
 
 RESPONSE_LINES = 20
+"""The last lines of a response, which the judge sees: its final answer stands there."""
 _MAX_CHARACTERS = 8_000
 """Of the response and of the solution each, from the end: a line may be of any length, a context is not."""
 MAX_TOKENS = 1024

@@ -24,7 +24,7 @@ WITHOUT_TORCH = """
 import sys
 from pathlib import Path
 from stages.engines.policies.tokenizers import decode_response, encode_prompt, load_tokenizer
-from stages.engines.samplers import build, params, protocol, samples, sampling
+from stages.engines.samplers import build, params, protocol
 from stages.foundations.params import ChatPrompt, PlainPrompt
 
 tokenizer = load_tokenizer(Path(sys.argv[1]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from stages.algorithms.token_statistics import pruned_logprobs
-from stages.engines.samplers import torch_decoding as token_sampling
+from stages.engines.samplers import torch_decoding
 from stages.engines.samplers.protocol import SamplingSettings
 from stages.engines.samplers.torch_decoding import distribution
 
@@ -19,9 +19,9 @@ def seeded():
 
 
 def draw(logits, settings, generator=None):
-    """`token_sampling.draw` with random numbers of a generator."""
+    """`torch_decoding.draw` with random numbers of a generator."""
     numbers = torch.rand(len(logits), 1, generator=generator or seeded(), dtype=torch.float64)
-    return token_sampling.draw(logits, settings, numbers)
+    return torch_decoding.draw(logits, settings, numbers)
 
 
 def test_tokens_are_drawn_with_their_probabilities():
@@ -85,7 +85,7 @@ def test_no_random_number_draws_a_token_without_probability(number):
     none = -torch.inf
     logits = torch.tensor([[none, none, 0.0, none, 0.0, none], [0.0, none, none, none, none, none]])
     numbers = torch.full((2, 1), number, dtype=torch.float64)
-    token, logprob = token_sampling.draw(logits, SETTINGS, numbers)
+    token, logprob = torch_decoding.draw(logits, SETTINGS, numbers)
     assert token.tolist() == ([2, 0] if number == 0 else [4, 0])
     assert logprob.exp().tolist() == pytest.approx([0.5, 1.0])
 

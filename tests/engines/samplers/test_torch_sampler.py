@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from stages.algorithms.token_statistics import pruned_logprobs, safe_vocabulary
-from stages.engines.samplers import decoder as kv_cache
+from stages.engines.samplers import decoder
 from stages.engines.samplers.decoder import Decoder
 from stages.engines.samplers.params import TorchSamplerParams
 from stages.engines.samplers.protocol import SamplingSettings, StopReason, Trajectory, sample_trajectories
@@ -143,8 +143,8 @@ def test_compaction_changes_no_response(open_share, spare_places, monkeypatch):
     sampler = TorchSampler(replace_params(max_sequences=64), make("llama", num_key_value_heads=2), END)
     settings = replace(SETTINGS, max_response_tokens=40)
     expected = sample_numbered(sampler, PROMPTS, 12, settings, seed=5)
-    monkeypatch.setattr(kv_cache, "OPEN_SHARE", open_share)
-    monkeypatch.setattr(kv_cache, "SPARE_PLACES", spare_places)
+    monkeypatch.setattr(decoder, "OPEN_SHARE", open_share)
+    monkeypatch.setattr(decoder, "SPARE_PLACES", spare_places)
     for samples, others in zip(
         expected, sample_numbered(sampler, PROMPTS, 12, settings, seed=5), strict=True
     ):
