@@ -16,15 +16,38 @@ import yaml
 from stages.foundations.errors import UserError
 from stages.foundations.yaml_text import load_yaml
 
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def state_folder() -> Path:
+    """`$RETRACE_STATE`, else `state/` of the DVC project that runs this stage, else of this source tree.
+
+    `$DVC_ROOT` counts because `dvc exp run --temp` runs a copy of the tree that is thrown away. The folder is closed to
+    other accounts of the machine: it holds prompts, databases and logins.
+    """
+    if os.environ.get("RETRACE_STATE"):
+        folder = Path(os.environ["RETRACE_STATE"]).absolute()
+    else:
+        folder = Path(os.environ.get("DVC_ROOT") or PROJECT).absolute() / "state"
+    _close_to_others(folder)
+    return folder
+
+
+@functools.cache
+def _close_to_others(folder: Path) -> None:
+    with suppress(OSError):  # whoever needs the folder says what is wrong with it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mode = folder.stat().st_mode
+        # A group that may write is one that the user shares the folder with, or has to himself.
+        allowed = 0o770 if mode & 0o020 else 0o700
+        if mode & 0o777 & ~allowed:
+            folder.chmod(mode & allowed)
+
+
 FILE = "machine.yaml"
 """Beside params.yaml, left out of git: `mirror: /data/mirror`, a path from the project's root or an absolute one."""
 MIRROR_VARIABLE = "RETRACE_MIRROR"
 MIRROR_BESIDE = Path("../shared/data/mirror")
-
-
-def from_root(path: str | Path) -> Path:
-    """Paths count from the project's root, also where DVC runs a copy of the tree."""
-    return Path(os.environ.get("DVC_ROOT") or ".") / path
 
 
 def mirror_folder(root: Path | None = None) -> Path | None:
@@ -66,32 +89,9 @@ def share_mirror(root: Path, folder: Path) -> None:
         (folder / FILE).write_text(yaml.safe_dump({"mirror": str(mirror)}), encoding="utf-8")
 
 
-PROJECT = Path(__file__).resolve().parents[2]
-
-
-def state_folder() -> Path:
-    """`$RETRACE_STATE`, else `state/` of the DVC project that runs this stage, else of this source tree.
-
-    `$DVC_ROOT` counts because `dvc exp run --temp` runs a copy of the tree that is thrown away. The folder is closed to
-    other accounts of the machine: it holds prompts, databases and logins.
-    """
-    if os.environ.get("RETRACE_STATE"):
-        folder = Path(os.environ["RETRACE_STATE"]).absolute()
-    else:
-        folder = Path(os.environ.get("DVC_ROOT") or PROJECT).absolute() / "state"
-    _close_to_others(folder)
-    return folder
-
-
-@functools.cache
-def _close_to_others(folder: Path) -> None:
-    with suppress(OSError):  # whoever needs the folder says what is wrong with it
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        mode = folder.stat().st_mode
-        # A group that may write is one that the user shares the folder with, or has to himself.
-        allowed = 0o770 if mode & 0o020 else 0o700
-        if mode & 0o777 & ~allowed:
-            folder.chmod(mode & allowed)
+def from_root(path: str | Path) -> Path:
+    """Paths count from the project's root, also where DVC runs a copy of the tree."""
+    return Path(os.environ.get("DVC_ROOT") or ".") / path
 
 
 BFLOAT16_INSTRUCTIONS = {"avx512bw", "avx_ne_convert", "bf16"}

@@ -152,7 +152,11 @@ PROBLEM_COLUMNS = {
     "licence": TEXT,
 }
 PROBLEM = TableSchema("problem", PROBLEM_COLUMNS)
+"""A problem with its gold answer, and a worked solution where there is one."""
+
 BENCHMARK = TableSchema("benchmark", {**PROBLEM_COLUMNS, "benchmark": TEXT})
+"""A benchmark problem."""
+
 SAMPLED = {"problem_id": TEXT, "benchmark": TEXT, "mode": TEXT, "sample_index": pyarrow.int32()}
 """What names a response."""
 RESPONSE = TableSchema(
@@ -166,9 +170,13 @@ RESPONSE = TableSchema(
         "is_truncated": pyarrow.bool_(),
     },
 )
+"""A policy's response to a benchmark problem."""
+
 VERDICT = TableSchema(
     "verdict", {**SAMPLED, "verdict": TEXT, "extracted": TEXT, "path": TEXT, "reason": TEXT}
 )
+"""The verifier's verdict on a stored response."""
+
 DIFFICULTY = TableSchema(
     "difficulty",
     {
@@ -179,6 +187,8 @@ DIFFICULTY = TableSchema(
         "band": TEXT,
     },
 )
+"""How often a policy solves a problem."""
+
 ROLLOUT = TableSchema(
     "rollout",
     {
@@ -196,13 +206,19 @@ ROLLOUT = TableSchema(
         "is_trained": pyarrow.bool_(),
     },
 )
+"""A response that a round of reinforcement learning has sampled."""
+
 DEMONSTRATION = TableSchema(
     "demonstration",
     dict.fromkeys(
         ("demonstration_id", "problem_id", "source", "kind", "problem", "response", "licence"), TEXT
     ),
 )
+"""A problem and the response that supervised fine-tuning learns."""
+
 PAGE = TableSchema("page", dict.fromkeys(("page_id", "url", "format", "content", "licence"), TEXT))
+"""A web page or document as it was collected."""
+
 CANDIDATE = TableSchema(
     "candidate",
     {
@@ -212,7 +228,11 @@ CANDIDATE = TableSchema(
         "confidence": pyarrow.float64(),  # share of pairs found in this way that are right
     },
 )
+"""What extraction found on a page: problem, worked solution, short answer."""
+
 DROPPED = TableSchema("dropped", dict.fromkeys(("row_id", "stage", "reason", "detail", "row"), TEXT))
+"""A row that a stage left out, with the reason. `Funnel` collects them."""
+
 DUPLICATE = TableSchema(
     "duplicate",
     {
@@ -227,6 +247,8 @@ DUPLICATE = TableSchema(
         "similarity": pyarrow.float64(),
     },
 )
+"""A problem that was left out as the duplicate of another."""
+
 CONTAMINATION = TableSchema(
     "contamination",
     {
@@ -241,6 +263,8 @@ CONTAMINATION = TableSchema(
         "benchmark_revision": TEXT,
     },
 )
+"""A problem that overlaps a benchmark problem."""
+
 TRANSFORM = TableSchema(
     "transform",
     {
@@ -255,8 +279,10 @@ TRANSFORM = TableSchema(
         "inverse": TEXT,
     },
 )
+"""A problem whose answer was made an integer, before and after."""
+
 PROMPT = TableSchema("prompt", dict.fromkeys(("prompt_id", "prompt", "split", "source"), TEXT))
-"""`split` is train, validation or test."""
+"""A prompt that pictures are made of. `split` is train, validation or test."""
 
 
 def prompt_id(prompt: str) -> str:
@@ -280,11 +306,17 @@ IMAGE = TableSchema(
         "png": pyarrow.binary(),
     },
 )
-"""`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the file that
-came in. `seed` is -1 where nobody knows it: pandas would make floats of a column with nulls, and lose digits."""
+"""A picture with the prompt that it was made of, as PNG inside the table.
+
+`image_id` is the hash of the decoded pixels (stages/engines/images/shards.py), `file_sha256` that of the file that
+came in. `seed` is -1 where nobody knows it: pandas would make floats of a column with nulls, and lose digits.
+"""
+
 IMAGE_SCORE = TableSchema(
     "image_score", {**dict.fromkeys(("prompt_id", "image_id", "scorer"), TEXT), "score": pyarrow.float64()}
 )
+"""What a scorer says of an image for its prompt. Higher is better, and scales differ between scorers."""
+
 ANNOTATOR = TableSchema(
     "annotator",
     {
@@ -299,6 +331,11 @@ ANNOTATOR = TableSchema(
         "reason": TEXT,
     },
 )
+"""What is known of an annotator, and whether the work is kept.
+
+A measure is null where there was too little to measure it. `reason` names every rule that the annotator breaks.
+"""
+
 RANKING = TableSchema(
     "ranking",
     {
@@ -310,6 +347,14 @@ RANKING = TableSchema(
         "seconds": pyarrow.float64(),
     },
 )
+"""An annotator's ranking of the images of a task.
+
+`task_id` names the images that were shown together: two annotators agree or not on one task. `ranks` are slots, 1 is
+best and equal ranks are ties. `is_gold` marks the reference answer of a task, against which annotators are checked.
+`annotator_id` is empty for an anonymous vote, which is a ranking of two; `weight` is 1 but for votes that come with
+one. `seconds` is null where nobody took the time.
+"""
+
 ASPECTS = ("overall", "alignment", "fidelity")
 """The three ratings of an image; null where the annotator gave none."""
 ISSUES = ("repeated_generation", "body_problem", "blur", "discomfort", "sexual", "violent", "defamatory")
@@ -324,6 +369,8 @@ RATING = TableSchema(
         "created": TEXT,
     },
 )
+"""What an annotator says of one image of a task, in points from 1 to 7."""
+
 PAIR = TableSchema(
     "pair",
     {
@@ -332,6 +379,8 @@ PAIR = TableSchema(
         "split": TEXT,
     },
 )
+"""Two images of a prompt of which an annotator preferred one."""
+
 QUANTITIES = ("reward", "held_out", "truth", "alignment", "fidelity", "saturation")
 """Measured of each picture; those of the truth are null where nobody knows it."""
 FEEDBACK_IMAGE = TableSchema(
@@ -348,5 +397,8 @@ FEEDBACK_IMAGE = TableSchema(
         "png_after": pyarrow.binary(),
     },
 )
-"""`shown_for`: `gain`, `loss` or `middle`, the rule by which the pair's pictures are kept; for the others it is empty,
-and there are no pictures."""
+"""Two pictures from one noise: by the generator that a round started from, and by the one that it made.
+
+`shown_for` is the rule by which a pair's pictures are kept: `gain`, `loss` or `middle`. For other pairs it is empty,
+and there are no pictures.
+"""

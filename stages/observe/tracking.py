@@ -14,6 +14,9 @@ database and a slow server cost the stage nothing, and numbers that cannot be de
 The address is `$MLFLOW_TRACKING_URI`, else the SQLite database `state/mlflow.db`. A server that does not
 answer is refused before the stage does any work; one that goes away later is told about at the end.
 `RETRACE_TRACKING=off` writes nothing at all (tests); ranks other than 0 of a distributed stage write nothing.
+
+A finished run is also a line of `state/ledger.jsonl`: where the time went. Times differ between equal runs, so they are
+no DVC output; the report, which is one, loads the latest of each stage from `reports/timings.js`.
 """
 
 from __future__ import annotations

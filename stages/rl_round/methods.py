@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 
 from stages.foundations.params import StrictParams
 
+# rl.loop: in which order a round samples and trains.
+
 
 class SynchronousLoop(StrictParams):
     """Sample, train, sync, one after the other: the same seed gives the same weights."""
@@ -77,6 +79,9 @@ class ReplayLoop(StrictParams):
 LoopParams = Annotated[SynchronousLoop | AsynchronousLoop | ReplayLoop, Field(discriminator="kind")]
 
 
+# Which problems a round draws, and which groups it trains on.
+
+
 class NoDynamicSampling(StrictParams):
     """Every drawn group is trained on, with or without signal (GRPO)."""
 
@@ -137,6 +142,9 @@ class ProblemSlice(StrictParams):
         if self.index >= self.count:
             raise ValueError(f"index {self.index} must be less than count {self.count}")
         return self
+
+
+# rl.verifier: who decides whether a response is correct.
 
 
 class RuleVerifier(StrictParams):
@@ -202,6 +210,9 @@ class ModelVerifier(StrictParams):
 RoundVerifierParams = Annotated[RuleVerifier | ModelVerifier, Field(discriminator="kind")]
 
 
+# rl.reward and rl.overlong: a verdict and a length become rewards.
+
+
 class VerdictReward(StrictParams):
     """Reward of a response by its verdict. Responses that the verifier could not decide are never rewarded."""
 
@@ -248,6 +259,9 @@ class SoftOverlong(StrictParams):
 
 RewardParams = Annotated[VerdictReward | CosineReward, Field(discriminator="kind")]
 OverlongParams = Annotated[NoOverlong | SoftOverlong, Field(discriminator="kind")]
+
+
+# The update: advantage, policy loss, rollout correction, KL to the reference.
 
 
 class GroupNormalized(StrictParams):

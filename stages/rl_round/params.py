@@ -1,7 +1,8 @@
 """Parameters of `rl_round`: section `rl` holds for every round, `rl_rounds.<policy>` for one.
 
-Below the sections: `rl.study`, whose settings only a study needs (an absent one is off; docs/recipes.md lists them),
-and what contradicts each other within `rl` and between `rl` and other sections.
+First `rl.study`, whose settings only a study needs: an absent one is off (docs/recipes.md lists them). Then sections
+`rl` and `rl_rounds`. Then what contradicts each other within `rl`, and between `rl` and other sections.
+methods.py has the alternatives behind each `kind`.
 """
 
 from __future__ import annotations
@@ -195,6 +196,32 @@ class RlParams(StrictParams):
         return self
 
 
+class RoundParams(StrictParams):
+    """Section `rl_rounds.<policy>`."""
+
+    start_from: str
+    """Policy that the round starts from."""
+    steps: int = Field(ge=1)
+    """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
+    warmup_steps: int = Field(ge=0)
+    """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
+    problems: Literal["problems/train", "web/solutions"]
+    """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
+    problem_slice: ProblemSlice
+    prompt_selection: PromptSelectionParams
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Names of the sources whose problems are drawn from, before they are sliced; absent for all of the table."""
+    reward: RewardParams | None = None
+    """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
+
+    def of(self, rl: RlParams) -> RlParams:
+        """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
+        return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
+
+
+# Contradictions: a sentence each that says what to change. First those within section `rl`.
+
+
 def reward_contradictions(rl: RlParams) -> Iterator[str]:
     """What the reward and the limits of length contradict each other in."""
     if isinstance(rl.overlong, SoftOverlong):
@@ -267,31 +294,11 @@ def _update_contradictions(rl: RlParams) -> Iterator[str]:
         )
 
 
-class RoundParams(StrictParams):
-    """Section `rl_rounds.<policy>`."""
-
-    start_from: str
-    """Policy that the round starts from."""
-    steps: int = Field(ge=1)
-    """Batches of rollouts; each makes `rl.minibatches` optimizer updates."""
-    warmup_steps: int = Field(ge=0)
-    """Linear warm-up from 0, in steps; the optimizer starts anew in each round."""
-    problems: Literal["problems/train", "web/solutions"]
-    """Table under `data/` that the round draws from: curate's train problems, or the trusted web problems."""
-    problem_slice: ProblemSlice
-    prompt_selection: PromptSelectionParams
-    sources: list[str] | None = Field(default=None, min_length=1)
-    """Names of the sources whose problems are drawn from, before they are sliced; absent for all of the table."""
-    reward: RewardParams | None = None
-    """Instead of `rl.reward`, for rounds that differ in nothing else; absent where a round has none of its own."""
-
-    def of(self, rl: RlParams) -> RlParams:
-        """Section `rl` as it holds for this round; `reward_contradictions` are not looked for."""
-        return rl if self.reward is None else rl.model_copy(update={"reward": self.reward})
+# Contradictions between section `rl` and other sections.
 
 
 def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
-    """What sections `rl` and `sampler` contradict each other in, a sentence each that says what to change."""
+    """What sections `rl` and `sampler` contradict each other in."""
     found = []
     if rl.mismatch and rl.weight_sync_check.max_logprob_gap is not None:
         found.append(
@@ -317,7 +324,10 @@ def sampler_contradictions(rl: RlParams, sampler: SamplerParams) -> list[str]:
 def loop_contradictions(
     rl: RlParams, sampler: SamplerParams, trainer: TrainerParams, ranks: int = 1
 ) -> list[str]:
-    """A sentence each that says what to change; `ranks` is how many section `launch` starts."""
+    """Settings that `rl.loop` has no process for, and updates that are known to collapse.
+
+    `ranks` is how many section `launch` starts.
+    """
     if not isinstance(rl.loop, AsynchronousLoop):
         return list(_contradictions_of_loop_and_update(rl))
     return [

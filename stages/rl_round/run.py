@@ -28,6 +28,7 @@ from stages.rl_round.schedule import find_rollouts, find_schedule
 from stages.rl_round.task import RoundTask
 
 BYTES_OF_A_LOGPROB = 4
+"""Samplers keep whole distributions in float32."""
 
 
 def main(job: Job) -> None:
@@ -116,12 +117,9 @@ def _problems_of_round(job: Job, params: RlParams, this_round: RoundParams, toke
     ]
     problems = slice_problems(problems, this_round.problem_slice, job.seed)
     if len(problems) < params.problems_per_step:
+        named = "" if this_round.sources is None else f" of {', '.join(this_round.sources)}"
         raise UserError(
-            f"rl_rounds.{job.item}.problem_slice holds {len(problems)} problems{_of(this_round.sources)}, fewer "
+            f"rl_rounds.{job.item}.problem_slice holds {len(problems)} problems{named}, fewer "
             f"than rl.problems_per_step {params.problems_per_step}: use fewer slices or collect more problems"
         )
     return problems
-
-
-def _of(sources: list[str] | None) -> str:
-    return "" if sources is None else f" of {', '.join(sources)}"

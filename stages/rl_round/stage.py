@@ -11,11 +11,17 @@ from stages.engines.trainers.params import TrainerParams
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.params import PromptParams
 from stages.foundations.stage import About, Sections, Stage, unknown_sources
-from stages.rl_round.params import RlParams, RoundParams
+from stages.rl_round.methods import AsynchronousLoop
+from stages.rl_round.params import (
+    RlParams,
+    RoundParams,
+    loop_contradictions,
+    reward_contradictions,
+    sampler_contradictions,
+)
 
 if TYPE_CHECKING:
     from stages.foundations.planned_work import Lengths, Sampling, Work
-    from stages.rl_round.methods import AsynchronousLoop
 
 STAGE = Stage(
     sections={
@@ -44,8 +50,6 @@ STAGE = Stage(
 
 
 def _contradictions(sections: Sections) -> list[str]:
-    from stages.rl_round.params import loop_contradictions, reward_contradictions, sampler_contradictions
-
     rl, sampler = sections["rl"], sections["sampler"]
     own = loop_contradictions(rl, sampler, sections["trainer"], sections["launch"].ranks)
     of_rounds = [
@@ -75,7 +79,6 @@ def _unknown_sources(sections: Sections) -> list[str]:
 
 def _work(sections: Sections, address: str, lengths: Lengths) -> Work:
     from stages.foundations.planned_work import Sampling, SideBySide, Training, Work
-    from stages.rl_round.methods import AsynchronousLoop
 
     rl, this_round = sections["rl"], sections["rl_rounds"][address.partition("@")[2]]
     drawn = lengths.of(address, rl.max_response_tokens)

@@ -9,15 +9,17 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stages.engines.policies.language_model import ReferencePolicy
 from stages.engines.trainers.params import TrainerParams
-from stages.engines.trainers.protocol import Trainer
 from stages.foundations.job import Attempt
 from stages.observe.tracking import Run
 from stages.rl_round.params import RlParams, RoundParams
 from stages.rl_round.rollouts.records import Problem
+
+if TYPE_CHECKING:  # both import torch
+    from stages.engines.policies.language_model import ReferencePolicy
+    from stages.engines.trainers.protocol import Trainer
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ PICTURE = TableSchema("picture", {"picture_id": TEXT})
 """
 MAIN = """
 from stages.foundations.params import load_section
-from stages.foundations.tables.picture import PICTURE
+from stages.foundations.picture import PICTURE
 
 
 def main(job):
@@ -88,12 +88,13 @@ def test_what_a_stage_does_not_compute_with_leaves_its_fingerprint(project, memo
         for module, name in reach.definitions
         if name == ALL
     }
-    files = [path for path in memory if path.name != "stage.py" and path.relative_to(project) not in whole]
+    sources = [path for path in memory if path.name != "stage.py"]
+    files = [path for path in sources if path.relative_to(project) not in whole]
     for path in files:
         path.write_text(f"{path.read_text()}\n\ndef a_function_more():\n    return {path.name!r}\n")
         del memory[path]
-    assert len(files) > 350 and changed() == set(), "a function more in nearly every file"
-    (project / "stages/foundations/tables/picture.py").write_text(SCHEMA)
+    assert len(files) > 0.9 * len(sources) and changed() == set(), "a function more in nearly every file"
+    (project / "stages/foundations/picture.py").write_text(SCHEMA)
     assert changed() == set(), "a new schema"
     edit(project, memory, "stages/observe/tracking.py", "math.isfinite(value)", "value < 1e9")
     assert changed() == set(), "tracking"
@@ -363,7 +364,7 @@ def test_dvc_runs_nothing_but_code(project):
     (project / ".dvc/config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     assert stages_run(dvc(project, "repro")) == ["code", "sft"]
     written = {path.name: path.read_bytes() for path in project.glob("data/code/*.json")}
-    (project / "stages/foundations/tables/picture.py").write_text(SCHEMA)
+    (project / "stages/foundations/picture.py").write_text(SCHEMA)
     edit(project, {}, "stages/observe/tracking.py", "math.isfinite(value)", "value < 1e9")
     deepspeed = "stages/engines/trainers/deepspeed_trainer.py"
     edit(project, {}, deepspeed, "class DeepspeedTrainer(", "class DeepspeedTrainer(dict, ")

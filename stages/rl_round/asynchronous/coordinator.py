@@ -294,38 +294,6 @@ class Coordinator:
             )
 
 
-class Reason(StrEnum):
-    """Why nothing was learned from a group."""
-
-    NO_SIGNAL = "no_signal"
-    """All decided responses are right, or none is (dynamic sampling)."""
-    TOO_FEW_DECIDED = "too_few_decided"
-    """The verifier or the replicas failed on so many members that too few are left to compare."""
-
-
-@dataclass
-class Lengths:
-    """Response tokens of many responses."""
-
-    tokens: int = 0
-    responses: int = 0
-
-    def add(self, rollouts: Iterable[Rollout]) -> None:
-        """Counts these too."""
-        for rollout in rollouts:
-            self.tokens += len(rollout.sample.token_ids)
-            self.responses += 1
-
-
-@dataclass
-class _Begun:
-    draw: ProblemDraw
-    members: int
-    rollouts: dict[int, Rollout] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    completed_at: float = 0.0
-
-
 class ExperienceBuffer:
     """The outstanding groups of a round by number, and the fates of the others."""
 
@@ -437,3 +405,35 @@ class ExperienceBuffer:
                 f"{self.issued} groups were issued and {accounted} are accounted for ({self.trained} trained, "
                 f"{dict(self.left_out)} left out, {len(self._groups)} outstanding): this is a fault of the loop"
             )
+
+
+@dataclass
+class _Begun:
+    draw: ProblemDraw
+    members: int
+    rollouts: dict[int, Rollout] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    completed_at: float = 0.0
+
+
+class Reason(StrEnum):
+    """Why nothing was learned from a group."""
+
+    NO_SIGNAL = "no_signal"
+    """All decided responses are right, or none is (dynamic sampling)."""
+    TOO_FEW_DECIDED = "too_few_decided"
+    """The verifier or the replicas failed on so many members that too few are left to compare."""
+
+
+@dataclass
+class Lengths:
+    """Response tokens of many responses."""
+
+    tokens: int = 0
+    responses: int = 0
+
+    def add(self, rollouts: Iterable[Rollout]) -> None:
+        """Counts these too."""
+        for rollout in rollouts:
+            self.tokens += len(rollout.sample.token_ids)
+            self.responses += 1

@@ -2,6 +2,9 @@
 
 What happens next is the coordinator's; who is alive is the fleet's and the trainers'; what has happened is the
 journal's. A hub that was killed goes on from the journal and the trainer's last checkpoint.
+
+Below the hub: `Judge` asks the verifier in a thread, so that the verifier holds nobody up, and `NodeVersions` knows
+which versions of the weights replicas can load.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from stages.rl_round.rollouts.records import Rollout
 from stages.rl_round.task import Trained
 
 POLL_SECONDS = 0.05
+"""A turn of the loop waits at most this long for replicas and trainer."""
 FLUSH_SECONDS = 1.0
 """The journal holds every token that is older than this."""
 STILL_SECONDS = 60.0
@@ -54,72 +58,6 @@ MOST_STILL_SECONDS = 600.0
 """After so long in which nobody has had anything to do either, the round is given up."""
 MOST_FAILED_PROBES = 3
 """Of one replica in a row; as often again after it was replaced, the weights are wrong and not the replica."""
-
-
-class Judge:
-    """A thread that asks the verifier; a context manager ends it."""
-
-    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
-        self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
-        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
-        self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
-
-    def __enter__(self) -> Judge:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._asked.put(None)
-        self._thread.join()
-
-    def ask(self, answers: Mapping[Name, str], samples: Mapping[Name, Sample]) -> None:
-        """To be judged: samples by name, with the gold answers of their problems."""
-        self._asked.put(_Asked(answers, samples))
-
-    def judged(self) -> dict[Name, Rollout]:
-        """What has been judged since the last call; raises what the verifier raised."""
-        found: dict[Name, Rollout] = {}
-        while not self._judged.empty():
-            one = self._judged.get()
-            if isinstance(one, BaseException):
-                raise one
-            found |= one
-        return found
-
-    def _work(self) -> None:
-        try:
-            while asked := self._asked.get():
-                names = list(asked.samples)
-                answers = [asked.answers[name] for name in names]
-                samples = [asked.samples[name] for name in names]
-                rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
-                self._judged.put(dict(zip(names, rollouts, strict=True)))
-        except BaseException as error:  # handed to the hub, which raises it
-            self._judged.put(error)
-
-
-class NodeVersions:
-    """On the trainer's node, which is the hub's, a version is there once published; elsewhere a relay brings it."""
-
-    def __init__(self, run: str, node: str, chain: RelayChain) -> None:
-        self.folder = weights_folder(run, node)
-        self._published = PublishedWeights(self.folder)
-        self._node, self._chain = node, chain
-        self._here: list[int] = []
-
-    def of(self, node: str) -> list[int]:
-        """Those that a replica on this node can load, oldest first."""
-        return self._here if node == self._node else self._chain.have.get(node, [])
-
-    def look(self, nodes: Iterable[str]) -> list[Arrived]:
-        """Looks again, and lets relays fetch what is new for `nodes`; what has arrived since. Waits for nobody."""
-        here = self._published.versions()
-        self._chain.ensure([self._node, *nodes])
-        if here != self._here:
-            self._here = here
-            self._chain.announce(here[-1])
-        return self._chain.poll()
 
 
 @dataclass
@@ -384,7 +322,73 @@ class Hub:
         self._parts.journal.append(record_to_json(record))
 
 
+class Judge:
+    """A thread that asks the verifier; a context manager ends it."""
+
+    def __init__(self, verifier: RoundVerifier, tokenizer, params: RlParams) -> None:
+        self._verifier, self._tokenizer, self._params = verifier, tokenizer, params
+        self._asked: SimpleQueue[_Asked | None] = SimpleQueue()
+        self._judged: SimpleQueue[dict[Name, Rollout] | BaseException] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="judge", daemon=True)
+
+    def __enter__(self) -> Judge:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._asked.put(None)
+        self._thread.join()
+
+    def ask(self, answers: Mapping[Name, str], samples: Mapping[Name, Sample]) -> None:
+        """To be judged: samples by name, with the gold answers of their problems."""
+        self._asked.put(_Asked(answers, samples))
+
+    def judged(self) -> dict[Name, Rollout]:
+        """What has been judged since the last call; raises what the verifier raised."""
+        found: dict[Name, Rollout] = {}
+        while not self._judged.empty():
+            one = self._judged.get()
+            if isinstance(one, BaseException):
+                raise one
+            found |= one
+        return found
+
+    def _work(self) -> None:
+        try:
+            while asked := self._asked.get():
+                names = list(asked.samples)
+                answers = [asked.answers[name] for name in names]
+                samples = [asked.samples[name] for name in names]
+                rollouts = score_samples(answers, samples, self._verifier, self._tokenizer, self._params)
+                self._judged.put(dict(zip(names, rollouts, strict=True)))
+        except BaseException as error:  # handed to the hub, which raises it
+            self._judged.put(error)
+
+
 @dataclass(frozen=True)
 class _Asked:
     answers: Mapping[Name, str]
     samples: Mapping[Name, Sample]
+
+
+class NodeVersions:
+    """On the trainer's node, which is the hub's, a version is there once published; elsewhere a relay brings it."""
+
+    def __init__(self, run: str, node: str, chain: RelayChain) -> None:
+        self.folder = weights_folder(run, node)
+        self._published = PublishedWeights(self.folder)
+        self._node, self._chain = node, chain
+        self._here: list[int] = []
+
+    def of(self, node: str) -> list[int]:
+        """Those that a replica on this node can load, oldest first."""
+        return self._here if node == self._node else self._chain.have.get(node, [])
+
+    def look(self, nodes: Iterable[str]) -> list[Arrived]:
+        """Looks again, and lets relays fetch what is new for `nodes`; what has arrived since. Waits for nobody."""
+        here = self._published.versions()
+        self._chain.ensure([self._node, *nodes])
+        if here != self._here:
+            self._here = here
+            self._chain.announce(here[-1])
+        return self._chain.poll()

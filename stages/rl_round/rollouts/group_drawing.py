@@ -34,18 +34,6 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.rollouts.records import Group, Problem, Rollout, to_columns, to_groups
 
 
-class RoundVerifier(Protocol):
-    """What a round asks: `Verifier`, or `CheckedJudge` where `rl.verifier` is a model."""
-
-    def judge(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        truncated: Sequence[bool] | None = None,
-        require_marker: bool = False,
-    ) -> list[Judgement]:
-        """One judgement for each (gold answer, response), in order."""
-
-
 @dataclass(frozen=True)
 class GroupDrawing:
     """What a rank draws and scores its share of the groups with."""
@@ -73,11 +61,6 @@ class GroupDrawing:
             return groups
         columns = self.share.assemble([to_columns([group]) for group in groups], len(draws))
         return [group for one in columns for group in to_groups(one)]
-
-
-def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
-    """The group of a draw, from its rollouts in the order of their sample numbers."""
-    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
 
 
 def draw_groups(
@@ -110,6 +93,15 @@ class ProblemDraw:
     """How often the round had drawn the problem before: a second draw samples other responses."""
 
 
+def sample_draws(
+    draws: Sequence[ProblemDraw], sampler: Sampler, params: RlParams, group_size: int, *seed_parts: int | str
+) -> list[list[Sample]]:
+    """`group_size` samples of each draw, by draw."""
+    trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_parts)]
+    samples = sample_trajectories(sampler, trajectories, sampling_settings(params))
+    return [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
+
+
 def trajectories_of(draw: ProblemDraw, group_size: int, *seed_parts: int | str) -> list[Trajectory]:
     """The trajectories of a draw's group. `seed_parts` name the run and the round.
 
@@ -135,15 +127,6 @@ def sampling_settings(params: RlParams) -> SamplingSettings:
     )
 
 
-def sample_draws(
-    draws: Sequence[ProblemDraw], sampler: Sampler, params: RlParams, group_size: int, *seed_parts: int | str
-) -> list[list[Sample]]:
-    """`group_size` samples of each draw, by draw."""
-    trajectories = [one for draw in draws for one in trajectories_of(draw, group_size, *seed_parts)]
-    samples = sample_trajectories(sampler, trajectories, sampling_settings(params))
-    return [samples[start : start + group_size] for start in range(0, len(samples), group_size)]
-
-
 def score_samples(
     answers: Sequence[str], samples: Sequence[Sample], verifier: RoundVerifier, tokenizer, params: RlParams
 ) -> list[Rollout]:
@@ -158,6 +141,18 @@ def score_samples(
         make_rollout(sample, response, judgement.verdict, params)
         for sample, response, judgement in zip(samples, responses, judgements, strict=True)
     ]
+
+
+class RoundVerifier(Protocol):
+    """What a round asks: `Verifier`, or `CheckedJudge` where `rl.verifier` is a model."""
+
+    def judge(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        truncated: Sequence[bool] | None = None,
+        require_marker: bool = False,
+    ) -> list[Judgement]:
+        """One judgement for each (gold answer, response), in order."""
 
 
 def make_rollout(sample: Sample, response: str, verdict: Verdict, params: RlParams) -> Rollout:
@@ -192,6 +187,11 @@ def verdict_reward(reward: VerdictReward, verdict: Verdict) -> float:
     """Reward of a decided verdict, whatever the length; a response that exhausted its limits is as one unparsed."""
     rewards = {Verdict.CORRECT: reward.correct, Verdict.WRONG: reward.wrong}
     return rewards.get(verdict, reward.unparsed)
+
+
+def make_group(draw: ProblemDraw, rollouts: Sequence[Rollout]) -> Group:
+    """The group of a draw, from its rollouts in the order of their sample numbers."""
+    return Group(draw.problem.problem_id, draw.problem.prompt, tuple(rollouts), draw.number)
 
 
 def stop_when_undecided(drawn: Iterable[Group], most_fraction: float, verifier: RoundVerifierParams) -> None:

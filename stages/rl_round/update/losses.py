@@ -54,6 +54,7 @@ from stages.rl_round.params import RlParams
 from stages.rl_round.update.training_samples import TrainingSamples
 
 LOG_RATIO_LIMIT = 20.0
+"""exp(20) is about 5e8: far from float32's end, and far past any ratio that is learned from."""
 OVER_TOKENS = "sum/over_tokens/"
 """Begins the name of a sum that is to be divided by the count of tokens that gave gradient."""
 
@@ -279,7 +280,7 @@ def _weights(
     correction, rollout_logprobs = params.rollout_correction, batch.fields["rollout_logprobs"]
     if not isinstance(correction, ImportanceWeights):
         ratio = importance_weights(policy_logprobs, rollout_logprobs, mask, "token", math.inf)
-        return None, ratio, _corrections_sums(ratio, mask)
+        return None, ratio, _weight_sums(ratio, mask)
     # A clipped loss brings the ratio to the proximal policy itself; REINFORCE has none.
     is_whole = isinstance(params.policy_loss, Reinforce)
     corrected = policy_logprobs if is_whole else batch.fields["proximal_logprobs"]
@@ -287,10 +288,10 @@ def _weights(
         corrected, rollout_logprobs, batch.response_mask, correction.level, correction.cap
     )
     capped = (weights >= correction.cap) & mask.bool()
-    return weights, weights, {**_corrections_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
+    return weights, weights, {**_weight_sums(weights * mask, mask), "sum/capped_tokens": capped.sum()}
 
 
-def _corrections_sums(weights: Tensor, mask: Tensor) -> Shares:
+def _weight_sums(weights: Tensor, mask: Tensor) -> Shares:
     exact = weights.double()
     return {
         "sum/weights": exact.sum(),
@@ -315,6 +316,7 @@ def shares_by_token(mask: Tensor, aggregation: str, totals: Totals, divisor: flo
 OLDEST = 4
 """Responses this stale and staler ones are counted together."""
 _PREFIX = "by_staleness/"
+_SUMS = ("weights", "squared_weights", "tokens", "responses", "accepted")
 
 
 def shares_by_staleness(
@@ -353,6 +355,3 @@ def rates_by_staleness(means: Mapping[str, float]) -> dict[str, float]:
         if own["responses"]:
             kept[f"trust_region/acceptance_rate_{ending}"] = own["accepted"] / own["responses"]
     return kept
-
-
-_SUMS = ("weights", "squared_weights", "tokens", "responses", "accepted")

@@ -1,7 +1,8 @@
 """From groups to optimizer updates: statistics of the trainer, advantages, minibatches, the policy loss.
 
 Three log-probabilities are never mixed: `rollout_logprobs` are the sampler's, `proximal_logprobs` those of the weights
-at the start of the update, `policy_logprobs` the current ones, with gradient.
+at the start of the update, `policy_logprobs` the current ones, with gradient. Trainer and reference say theirs before
+the update, each sample once (`with_proximal_statistics`, `with_reference_logprobs`).
 """
 
 from __future__ import annotations

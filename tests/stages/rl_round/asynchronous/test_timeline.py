@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from stages.rl_round.asynchronous import timeline as spans
 from stages.rl_round.asynchronous import timeline as subject
 from stages.rl_round.asynchronous.timeline import AWAY_SECONDS, Timeline
 from tests.stages.rl_round.asynchronous.chrome_trace import problems_of
@@ -181,7 +180,7 @@ def test_neighbours_of_one_activity_are_one_span(tmp_path: Path):
 
 def test_size_stays_bounded_and_shares_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(subject, "MAX_SPANS", 2_000)
-    monkeypatch.setattr(spans, "MAX_MARKS", 100)
+    monkeypatch.setattr(subject, "MAX_MARKS", 100)
     timeline, path = Timeline(0.0), tmp_path / "timeline.json"
     for number in range(10_000):
         for replica in range(4):

@@ -14,7 +14,7 @@ from stages.foundations.errors import UserError
 from stages.foundations.tables import ROLLOUT, read_table
 from stages.rl_round.methods import PassRateSelection
 from stages.rl_round.params import RlParams
-from stages.rl_round.rollouts import dynamic_sampling as prompt_selection
+from stages.rl_round.rollouts import dynamic_sampling
 from stages.rl_round.rollouts.dynamic_sampling import (
     PassCount,
     count_passes,
@@ -79,7 +79,7 @@ def test_what_was_counted_is_not_sampled_again(tmp_path, monkeypatch):
         ]
 
     drawing = SimpleNamespace(draw=draw_groups, share=DrawingShare(OneRank()))
-    monkeypatch.setattr(prompt_selection, "PROBLEMS_AT_ONCE", 4)
+    monkeypatch.setattr(dynamic_sampling, "PROBLEMS_AT_ONCE", 4)
 
     def count():
         return count_passes(PROBLEMS, 3, rl, drawing, tmp_path, 0, "rl_1")
