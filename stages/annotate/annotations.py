@@ -1,6 +1,7 @@
-"""One annotation of whatever origin, and the checks that all of them go through.
+"""Annotations of whatever origin: the checks that all of them pass, the two plain file formats, and the tasks.
 
-Nobody else checks: Label Studio takes a rating of 99, a rating "a", an unknown image and an image in two slots.
+`checked_tables` is the only check. Label Studio accepts a rating of 99, a rating "a", an unknown image and an image in
+two slots. Below it: how an annotation file is read, as text whose hash is known, and which images a task shows.
 """
 
 from __future__ import annotations
@@ -221,6 +222,7 @@ def _ratings(one: Annotation) -> list[dict[str, Any]]:
 Refusal = tuple[str, str, str]
 """Row id, reason, detail."""
 Found = Iterator[Annotation | Refusal]
+"""What a reader of any format yields: `checked_tables` drops the refused rows with the others."""
 MAX_BYTES = 1 << 30
 """Of a file, unpacked."""
 
@@ -364,10 +366,10 @@ def set_tasks(
     The last task of a prompt may have fewer images, never one.
     """
     tasks = []
-    for prompt_id in sorted(images):
-        drawn = random.Random(derive_seed(seed, "tasks", prompt_id))
+    for prompt in sorted(images):
+        drawn = random.Random(derive_seed(seed, "tasks", prompt))
         left: dict[str, list[str]] = {}
-        for image_id, generator in sorted(images[prompt_id]):
+        for image_id, generator in sorted(images[prompt]):
             left.setdefault(generator, []).append(image_id)
         for own in left.values():
             drawn.shuffle(own)
@@ -379,5 +381,5 @@ def set_tasks(
         cut = [
             tuple(mixed[start : start + images_per_task]) for start in range(0, len(mixed), images_per_task)
         ]
-        tasks += [Task(prompt_id, part) for part in cut[:tasks_per_prompt] if len(part) > 1]
+        tasks += [Task(prompt, part) for part in cut[:tasks_per_prompt] if len(part) > 1]
     return tasks

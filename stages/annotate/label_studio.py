@@ -1,8 +1,18 @@
-"""The full JSON export of Label Studio (1.23): tasks with their annotations.
+"""Label Studio (1.23): its full JSON export as annotations, and folders of tasks that it can import.
 
-The images of a task are those of its `image_ids`, which `labelling.py` has put there, never Label Studio's paths. Of
-result items those count whose control is ours: `ranking`, and for image n `overall_n`, `alignment_n`, `fidelity_n` and
-`issues_n`. An annotation that is `ground_truth` is the reference answer of its task.
+Reading: the images of a task are those of its `image_ids`, which `labelling_task` writes, never Label Studio's paths.
+Only results of our controls count: `ranking`, and for image n `overall_n`, `alignment_n`, `fidelity_n` and `issues_n`.
+An annotation that is `ground_truth` is the reference answer of its task.
+
+Writing (`retrace annotations export`): pictures as PNG, and for each number of images a project of its own, because a
+configuration names its images one by one.
+
+    images/<image id>.png
+    6_images/labelling.xml, 6_images/tasks.json
+
+A prompt is hostile text in an annotator's browser: `html` escapes it, and Label Studio shows `$prompt` as text. Tasks
+hold the images' ids beside their addresses, so nobody has to parse an address. The PNGs are encoded again from pixels
+and so hold no metadata: text chunks of a foreign file may hold prompts, paths and places.
 """
 
 from __future__ import annotations

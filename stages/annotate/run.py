@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas
 
-from stages.annotate.annotations import Annotation, Known, checked_tables
+from stages.annotate.annotations import (
+    Found,
+    Known,
+    by_prompt,
+    checked_tables,
+    json_rows,
+    ranking_annotations,
+    read_checked,
+    set_tasks,
+    vote_annotations,
+)
+from stages.annotate.label_studio import export_annotations
 from stages.annotate.params import (
     AnnotateParams,
     LabelStudioAnnotations,
@@ -24,8 +34,6 @@ from stages.foundations.metrics import write_metrics
 from stages.foundations.params import chosen
 from stages.foundations.tables import DROPPED, PROMPT, RANKING, RATING, read_table, write_table
 from stages.observe.tracking import track
-
-Found = Iterable[Annotation | tuple[str, str, str]]
 
 
 def main(job: Job) -> None:
@@ -81,19 +89,12 @@ def _said(
         case PanelAnnotations() as panel:
             return _by_panel(panel, prompts, images, job)
         case LabelStudioAnnotations():
-            from stages.annotate.annotations import json_rows, read_checked
-            from stages.annotate.label_studio import export_annotations
-
             file = _file_of(own, job)
             return export_annotations(json_rows(read_checked(file), file.path), Path(file.path).name)
         case RankingFile():
-            from stages.annotate.annotations import json_rows, ranking_annotations, read_checked
-
             file = _file_of(own, job)
             return ranking_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
         case VoteFile():
-            from stages.annotate.annotations import json_rows, read_checked, vote_annotations
-
             file = _file_of(own, job)
             return vote_annotations(json_rows(read_checked(file), file.path), Path(file.path).name, known)
 
@@ -102,7 +103,6 @@ def _by_panel(
     params: PanelAnnotations, prompts: pandas.DataFrame, images: pandas.DataFrame, job: Job
 ) -> Found:
     from stages.algorithms.shape_world import true_score
-    from stages.annotate.annotations import by_prompt, set_tasks
     from stages.annotate.panel import Seen, annotate_tasks, seat_panel
 
     seen, truths = {}, {}

@@ -1,4 +1,8 @@
-"""Collects one source of problems."""
+"""Collects one source of problems: a pinned file, a file of a hub's data set, or a generator.
+
+`collect_source` reads the upstream rows, maps their fields, and counts every row that is dropped. fields.py says how a
+field is found in a row, formats.py how rows are read from a file.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Exercises of the laptop task family as web pages.
+"""Generated exercises as web pages: sums of the laptop task family, and puzzles of the family "digits".
 
-Solutions only state the answer, ramble, break off or contain wrong steps; every share is a parameter. What pages add
-is in page_layouts.py.
+Solutions only state the answer, ramble, break off, jump or contain wrong steps; every share is a parameter. The pages
+add the web's noise. Around the exercises: navigation, advertisements, scripts, comments, footers and prose. Inside: six
+ways to label an exercise and its solution, missing or wrong answers, and exercises that appear on two pages.
 """
 
 from __future__ import annotations

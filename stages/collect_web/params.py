@@ -65,7 +65,7 @@ class WarcPages(StrictParams):
 
 
 class GeneratedPages(StrictParams):
-    """What pages of generated exercises have in common, whatever the exercises are about: see page_layouts.py."""
+    """What pages of generated exercises have in common, whatever the exercises are about: see generated_pages.py."""
 
     exercises: int = Field(ge=1)
     """Different exercises; the repeated ones come on top."""
@@ -96,7 +96,7 @@ class GeneratedPages(StrictParams):
 
 
 class ArithmeticPages(GeneratedPages):
-    """Generated pages of the laptop task family, as noisy as the web: see arithmetic_pages.py.
+    """Generated pages of the laptop task family, as noisy as the web: see generated_pages.py.
 
     What the shares leave is worked step by step; a rambling solution works the steps again one, two or four times.
     """
@@ -107,7 +107,7 @@ class ArithmeticPages(GeneratedPages):
 
 
 class DigitPages(GeneratedPages):
-    """Generated pages of the task family "digits": see digit_pages.py. What the shares leave is a search."""
+    """Generated pages of the task family "digits": see generated_pages.py. What the shares leave is a search."""
 
     kind: Literal["digit_pages"]
     sizes: dict[Annotated[int, Field(ge=2, le=9)], Annotated[float, Field(gt=0)]] = Field(min_length=1)

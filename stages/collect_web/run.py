@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stages.collect_web import generated_pages as arithmetic_pages
-from stages.collect_web import generated_pages as digit_pages
+from stages.collect_web.generated_pages import arithmetic_pages, digit_pages
 from stages.collect_web.params import (
     ArithmeticPages,
     CollectWebParams,
@@ -76,6 +75,6 @@ def _read(name: str, source: WebSource, max_bytes: int, seed: int) -> Iterator[F
         case WarcPages():
             return read_warc(source, max_bytes)
         case ArithmeticPages():
-            return arithmetic_pages.arithmetic_pages(source, seed)
+            return arithmetic_pages(source, seed)
         case DigitPages():
-            return digit_pages.digit_pages(source, seed)
+            return digit_pages(source, seed)

@@ -1,4 +1,9 @@
-"""The steps of curate, each a pure function from rows to rows, with every drop in the funnel."""
+"""The steps of curate, each a pure function from rows to rows, with every drop in the funnel.
+
+`curate` runs them in order; below it they follow in that order. Which answers can be graded is in gradability.py.
+Pass rates measure difficulty: the share of sampled responses that were right. They hold for the policy that they were
+measured with. Their file is pinned by its sha256; its problems are matched by normalised text, whatever their source.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,8 @@ from stages.algorithms.decontamination import (
     NearDuplicates,
 )
 from stages.algorithms.problem_text import normalise_problem
-from stages.curate.gradability import ask_for_integers, keep_gradable, keep_kinds
-from stages.curate.params import CurateParams, IntegerAnswers, PassRates, answer_kind
+from stages.curate.gradability import answer_kind, ask_for_integers, keep_gradable, keep_kinds
+from stages.curate.params import CurateParams, IntegerAnswers, PassRates
 from stages.engines.verifier.params import VerifierParams
 from stages.foundations.errors import UserError
 from stages.foundations.files import packed_lines, require_sha256

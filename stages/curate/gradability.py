@@ -1,4 +1,7 @@
-"""Makes answers gradable, and tests that they are: the gold answer must grade itself correct, another one wrong."""
+"""Makes answers gradable, and tests that they are: the gold answer must grade itself correct, another one wrong.
+
+`answer_kind` says how an answer is written, which decides who can grade it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import Any
 
+from stages.algorithms.answers.extraction import is_prose
 from stages.algorithms.answers.normalisation import clean, read_number
 from stages.algorithms.answers.verdicts import Verdict
 from stages.algorithms.integer_answers import Inexact, IntegerQuestion, ask_for_integer
-from stages.curate.params import AnswerKind, answer_kind
+from stages.curate.params import AnswerKind
 from stages.engines.verifier.params import VerifierParams
 from stages.engines.verifier.verifier import Judgement, Verifier
 from stages.foundations.errors import UserError
@@ -28,6 +32,8 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _LANGUAGE = re.compile(r"[A-Za-z]{4}|[a-z]{2,} [a-z]{2,}")
 _NAMES = re.compile(r"[^a-z]*[A-Z][^a-z]*")
 _ANY_LITERAL = re.compile(r"\d+")
+_CHOICE = re.compile(r"\(?[A-J]\)?")
+_WORDS = re.compile(r"[A-Za-z]+")
 
 
 def ask_for_integers(rows: Sequence[Row]) -> tuple[list[Row], list[Row], Counter[str]]:
@@ -167,3 +173,19 @@ def _plus_one(digits: str) -> str:
     head = digits.rstrip("9")
     tail = "0" * (len(digits) - len(head))
     return f"{head[:-1]}{int(head[-1]) + 1}{tail}" if head else f"1{tail}"
+
+
+def answer_kind(answer: str) -> AnswerKind | None:
+    """The kind, None for an answer with nothing in it."""
+    text = clean(answer)
+    if not text.strip(" .,;:!?$"):
+        return None
+    if _CHOICE.fullmatch(text):
+        return AnswerKind.choice
+    number = read_number(text)
+    if number is not None:
+        is_whole = number.value is None or number.value.denominator == 1
+        return AnswerKind.integer if is_whole and not number.is_percent else AnswerKind.number
+    if _WORDS.fullmatch(text):
+        return AnswerKind.word
+    return AnswerKind.prose if is_prose(text) else AnswerKind.expression

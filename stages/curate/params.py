@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from stages.algorithms.answers.extraction import is_prose
-from stages.algorithms.answers.normalisation import clean, read_number
 from stages.algorithms.decontamination import DecontaminationRules, NearDuplicateRule, source_revision
 from stages.foundations.errors import UserError
 from stages.foundations.params import StrictParams
@@ -141,23 +138,3 @@ def require_roles(sources: Mapping[str, SourceRole]) -> None:
     for role in ("train", "benchmark"):
         if role not in {source.role for source in sources.values()}:
             raise UserError(f"no entry of `sources` has role: {role}; add one")
-
-
-_CHOICE = re.compile(r"\(?[A-J]\)?")
-_WORDS = re.compile(r"[A-Za-z]+")
-
-
-def answer_kind(answer: str) -> AnswerKind | None:
-    """The kind, None for an answer with nothing in it."""
-    text = clean(answer)
-    if not text.strip(" .,;:!?$"):
-        return None
-    if _CHOICE.fullmatch(text):
-        return AnswerKind.choice
-    number = read_number(text)
-    if number is not None:
-        is_whole = number.value is None or number.value.denominator == 1
-        return AnswerKind.integer if is_whole and not number.is_percent else AnswerKind.number
-    if _WORDS.fullmatch(text):
-        return AnswerKind.word
-    return AnswerKind.prose if is_prose(text) else AnswerKind.expression

@@ -1,4 +1,8 @@
-"""Gathers demonstrations from the sources of the parameters and splits off the validation rows."""
+r"""Gathers demonstrations: web solutions, given solutions, a policy's own correct responses. Splits off validation.
+
+A solution becomes the text that a policy learns to write: it ends in `The answer is \boxed{..}.`. Rejection sampling
+keeps responses that the verifier calls correct.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
 """Blocks to exercises: which solution, answer and instruction belongs to which problem.
 
-A solution belongs to the exercise in whose box it stands, or that it follows without a gap. Of several the first
-counts. An exercise without a label is what stands between the last boundary and a toggle that shows a solution, or a
-quotation that the rest of its section works out.
+A solution belongs to the exercise in whose box it is, or that it follows without a gap. Of several the first counts. An
+exercise without a label is what is between the last boundary and a toggle that shows a solution, or a quotation that
+the rest of its section works out.
+
+Answer keys ("Answers to Odd-Numbered Exercises") collect answers elsewhere on the page. A key is a heading in the
+plural over numbered entries whose numbers are those of exercises. Where a page has several keys or a key starts again
+at 1, runs of entries are matched with runs of exercises in order.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ class Exercise:
     instructions: str = ""
     """What the page tells to do in this exercise and its neighbours, where that stands before them."""
     rule: str = "marked"
-    """How problem and solution were found and joined: see `confidence.py`."""
+    """How problem and solution were found and joined: see candidates.py."""
     labels: tuple[str, ...] = ()
     """The labels of problem and solution as the page has them."""
     doubts: tuple[str, ...] = ()

@@ -1,4 +1,7 @@
-"""A page to candidates: through the reader of its format, then pairing, then the short answer."""
+"""A page to candidates, through the reader of its format; and many pages, in workers that can be killed.
+
+A page that hangs, crashes or fills its process costs only itself.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ Outcome = tuple[list[dict[str, Any]], str, str]
 def extract_page(page: Mapping[str, str], max_answer_characters: int) -> Outcome:
     """The candidates of one page in reading order; an empty list comes with a reason.
 
-    Raises for no bad page, apart from MemoryError where memory is limited: see `page_readers.py`.
+    Raises for no bad page, apart from MemoryError where memory is limited: see `read_pages`.
     """
     reader = READERS.get(page["format"])
     if reader is None:

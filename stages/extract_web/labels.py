@@ -1,8 +1,12 @@
-"""Recognises the words with which pages label exercises, solutions, answers and hints.
+"""Recognises the words with which pages label exercises, solutions, answers and hints, and a site's own short texts.
 
-A label is either a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one, set off by emphasis,
-a colon, a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). What a label means in its surroundings (a key at
-the page's end, a list that is merely numbered) is decided in page_labels.py.
+A label is a whole block ("Show Solution", "Q12", "Exercise 3.") or the beginning of one, set off by emphasis, a colon,
+a full stop or a number ("Answer: 7", "Q12. Compute 3+4"). page_labels.py decides what a label means in its surroundings
+(a key at the page's end, a list that is merely numbered).
+
+The words: English with the phrases around them, other languages by their nouns. Accents may be missing, as on old pages
+("Losung", "Solucion"). What else a language puts around the noun ("Lösung anzeigen", "Ver solución") is a short list of
+verbs of showing.
 """
 
 from __future__ import annotations

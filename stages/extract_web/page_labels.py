@@ -1,7 +1,13 @@
-"""The labels of a whole page: what single blocks say, corrected and completed by what the page does again and again.
+"""The labels of a whole page, and the sections that they govern.
 
-The markup's own words (a box of class "answer") stand in where there is no text; numbers alone are exercises where
-solutions follow them.
+1. `page_labels`: what single blocks say, corrected and completed by what the page does again and again. The markup's
+   own words (a box of class "answer") count where there is no text; numbers alone are exercises where solutions follow
+   them.
+2. Numbers at the beginning of blocks, and runs of them: how pages that label with nothing but numbers are read.
+3. Instructions that several exercises share: "For the following exercises, solve for x."
+4. `find_sections`: the blocks that each label governs. A labelled part is the box that its label opens, when the page's
+   nesting shows one: the largest container that begins with the label and holds no second exercise. On a flat page it
+   ends at the next exercise, or at a heading of the label's rank or above.
 """
 
 from __future__ import annotations

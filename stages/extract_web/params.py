@@ -43,7 +43,7 @@ class PolicyModel(StrictParams):
     """In transformers' layout, relative to the project's root, or absolute; not one that this graph makes, on which the
     stage would have to wait: the graph cannot see it from here."""
     prompt: PromptParams
-    """How the request is put to this policy; what is asked stands in asking/windows.py."""
+    """How the request is put to this policy; what is asked is in second_reading.py."""
     max_prompt_tokens: int = Field(ge=64)
     """A window whose request is longer is left out and counted."""
 

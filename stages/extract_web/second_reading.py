@@ -3,6 +3,10 @@
 Source: "MAmmoTH2: Scaling Instructions from the Web" (arXiv 2405.03548), whose WebInstruct has a model extract pairs of
 question and answer from pages. Deviations: 1. the model names spans, and what a row holds is the page's own text; there
 is no refinement, which would add text that no page has; 2. rules read first; 3. the prompt's wording is our own.
+
+A page is shown in windows. An answer is hostile: it is the output of a model that has read a hostile page. All that it
+can do is point at parts of that page. If one of them is not there, the whole exercise is refused, with a reason.
+`AddressExtractor` asks a server of OpenAI's chat completions; policy.py asks a policy through the sampler.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ from stages.observe.progress import progress, say
 
 
 class Extractor(Protocol):
-    """Who is asked: `asking/policy.py` or `asking/address.py`."""
+    """Who is asked: `PolicyExtractor` or `AddressExtractor`."""
 
     def ask(self, requests: Sequence[str]) -> list[str | None]:
         """The answer to each request, in order; None for one that is too long."""

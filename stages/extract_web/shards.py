@@ -1,4 +1,12 @@
-"""A page table to candidates, drops and metrics."""
+"""Pages to tables: one page table, or many Parquet shards in processes of this machine or with Ray.
+
+Runs over shards are resumable, and an unreadable shard is reported. Candidates, drops and metrics of a shard are kept
+in the work folder. Their names hold the hash of the shard, of the parameters, of this package's code and of the stage's
+fingerprint. A run that was killed continues with the missing shards, with either engine.
+
+Each shard gets a new process with limits of computing time and memory. It is not forked: a fork would inherit the locks
+that this process's threads hold, and its address space would count against the limit before the first page is read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy."""
+"""From candidates to trusted problems: rules on each row, duplicates, benchmarks, agreement with a policy.
+
+Each rule looks at one exercise and returns what it objects to, or None. Its name in `RULES` is the reason that is
+counted; what it returns goes into the table of dropped rows.
+"""
 
 from __future__ import annotations
 

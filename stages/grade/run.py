@@ -1,6 +1,6 @@
 """Verifies the stored responses of a policy and scores each benchmark.
 
-The headline is a folder with one file for each benchmark.
+The headline is a folder with one file for each benchmark. scores.py has the scores and their intervals.
 """
 
 from __future__ import annotations

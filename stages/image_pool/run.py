@@ -1,4 +1,4 @@
-"""The stage around the intake: shards and a foreign list in, the pool's shards out."""
+"""The images of a round: what generators made, then what the foreign list names; each once, safely decoded."""
 
 from __future__ import annotations
 

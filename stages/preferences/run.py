@@ -1,4 +1,4 @@
-"""The stage around the judging of annotators: tables of annotations in, tables of preferences out."""
+"""Annotations to preferences: judges annotators, keeps rankings, makes pairs of images, splits them by prompt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """The updates of a round: feedback and pre-training loss together, a moving average, the curve, the choice by it.
 
-Every batch is a function of the seed and the update alone, so a run that goes on from a checkpoint sees what an
-uninterrupted one sees.
+Every batch is a function of the seed and the update alone, so a resumed run sees what an uninterrupted one sees.
+The images of the pre-training loss come from elsewhere: the generator that learns drew none of them. `GradientNorms`
+measures each part's own gradient beside that of the sum, because Adam hides the weight of a loss: what decides is how
+large the two gradients are beside each other.
 """
 
 from __future__ import annotations

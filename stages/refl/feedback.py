@@ -1,4 +1,9 @@
-"""What every kind of feedback does: it makes the micro-batches of an update, and a loss of what comes out of them."""
+"""The two kinds of feedback: a reward model's gradient, and preferred images. Each makes micro-batches and a loss.
+
+`RewardClimbing` draws pictures, scores them, and lets the gradient flow back into the denoiser. `PreferenceLearning` is
+Diffusion-DPO on the pairs that the reward model learns from; both images of a pair get the same noise and the same
+timestep, as in the released code.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What is seen of a generator: pictures from fixed noise, their scores, and signs that it is being hacked.
+"""What is measured of a generator: pictures from fixed noise, their scores, and signs that it is being hacked.
 
-Scores are those of the pictures as they would be saved, rounded to bytes.
+Scores are those of the pictures as they would be saved, rounded to bytes. `compare_generators` compares the result with
+the start: pictures of test prompts from the same noise, scored by all judges.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from stages.foundations.seeds import derive_seed
 from stages.foundations.tables import FEEDBACK_IMAGE, PROMPT, read_table, write_table
 from stages.observe.tracking import track
 from stages.refl.climbing import Learner, Pretraining, climb, image_source, use_weights
-from stages.refl.feedback import Feedback, UpdatePrompts
+from stages.refl.feedback import Feedback, UpdatePrompts, preference_learning, reward_climbing
 from stages.refl.measurement import Draws, Judges, Validation, compare_generators
 from stages.refl.params import DraftFeedback, PreferenceFeedback, ReflFeedback, ReflParams, ReflRound
 
@@ -109,12 +109,8 @@ def _feedback(
     updates = UpdatePrompts(prompts, params.batch_images, seed, stream)
     match chosen("refl.feedback", params.feedback):
         case ReflFeedback() | DraftFeedback():
-            from stages.refl.feedback import reward_climbing
-
             return reward_climbing(params.feedback, params.sampling_steps, generator, paths.scorer, updates)
         case PreferenceFeedback():
-            from stages.refl.feedback import preference_learning
-
             return preference_learning(
                 params.feedback, generator, paths.pairs, paths.pool, params.batch_images, seed, stream
             )

@@ -1,4 +1,7 @@
-"""What the page says about each benchmark: the headline, the table of policies, the plots, published figures."""
+"""What the page says about each benchmark: the headline, the table of policies, the plots, published figures.
+
+The second half reads the scores that stage `grade` wrote, and says which of their differences are real.
+"""
 
 from __future__ import annotations
 

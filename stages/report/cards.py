@@ -1,4 +1,7 @@
-"""Dataset cards: for each table its rows, fields, licences, sources, hash, and how long its texts are."""
+"""Dataset cards: for each table its rows, fields, licences, sources, hash, and how long its texts are.
+
+Tables are read a batch of rows at a time, so memory does not grow with them.
+"""
 
 from __future__ import annotations
 

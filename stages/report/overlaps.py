@@ -1,4 +1,7 @@
-"""What training sources share with benchmarks, and problems with each other: counts, and pairs with both texts."""
+"""What training sources share with benchmarks, and problems with each other: counts, and pairs with both texts.
+
+Also how much work each stage did.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A few problems with what each policy answered. Problems and responses are hostile text until they are escaped."""
+"""Responses on the page: a few problems with what each policy answered, and how responses search by trial.
+
+Problems and responses are hostile text until they are escaped.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,19 @@
 """Writes the page that a person looks at first: who is better, how it was learned, what was dropped and why.
 
-The page loads nothing but `timings.js` beside it, which holds the run's times; they are no output of the graph."""
+The page loads nothing but `timings.js` beside it, which holds the run's times; they are no output of the graph. What a
+run lacks is said in its section.
+
+Beside the page is its result as data, for the console, MLflow and Prefect. It holds fractions, not percent:
+
+    {"title": "...", "page": "index.html",
+     "scores": [{"policy": "sft", "benchmark": "gsm8k", "metric": "avg@8", "value": 0.41, "low": 0.37, "high": 0.45,
+                 "problems": 400}],
+     "gains": [{"policy": "rl_3", "baseline": "sft", "benchmark": "gsm8k", "metric": "avg@8", "value": 0.05,
+                "low": 0.02, "high": 0.08, "p_value": 0.001, "verdict": "better", "problems": 400}],
+     "warnings": ["..."]}
+
+stages/t2i_report/run.py writes the same keys, and `unit` where a score is not of problems or a gain no fraction.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Asynchronous rounds on the page: what every process did and when, how old its data was, why devices waited."""
+"""Asynchronous rounds on the page: what every process did and when, how old its data was, why devices waited.
+
+The picture is inline SVG: a row a process, colours by activity, marks, steps, a time axis. However long a round was, a
+row has COLUMNS columns, each in the colour of what took most of its time. `read_timeline` reads `timeline.json`: Trace
+Event Format, with exact shares under `otherData`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Wires the `reward_evaluation` stage: scorers, preferences and pictures in, scores and metrics out."""
+"""Scores the held-out pictures by every scorer, and measures how well each agrees with people.
+
+Each scorer encodes each picture once. measures.py has the comparison.
+"""
 
 from __future__ import annotations
 

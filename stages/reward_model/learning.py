@@ -1,4 +1,7 @@
-"""Learns preferences: batches of groups, a validation after each epoch, the best epoch's weights."""
+"""Learns preferences: batches of groups, a validation after each epoch, the best epoch's weights.
+
+A group is one prompt: its pictures once each, the pairs among them, and what people rated.
+"""
 
 from __future__ import annotations
 

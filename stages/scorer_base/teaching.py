@@ -1,4 +1,7 @@
-"""Teaches a scorer captions of the shape world, by the contrastive and the matching loss."""
+"""Teaches a scorer captions of the shape world, by the contrastive and the matching loss.
+
+Captions come with rendered pictures, true and false ones; every batch is a function of seed and step.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Wires the `sft` stage: tables and policy in, policy, metrics and curves out."""
+"""Supervised fine-tuning: cross-entropy on response tokens, packed rows, cosine schedule with warm-up.
+
+Every batch is a function of the seed and the step alone, so a resumed run sees what an uninterrupted one sees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Makes the prompts of the text-to-image branch and splits them."""
+"""The prompts of the text-to-image branch: generated or read, decontaminated against the test split, split by prompt.
+
+Files are JSON lines; a bad line never ends the reading.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pictures are shown, by rules that stand on the page: nobody chooses."""
+"""Which pictures are shown, by rules that the page states, and how they are embedded: small, within a limit in all."""
 
 from __future__ import annotations
 

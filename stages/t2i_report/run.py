@@ -1,6 +1,11 @@
 """Writes the page of the text-to-image branch: who was believed, which scorer agrees with people, what feedback did.
 
-The page holds its pictures and loads nothing but `timings.js` beside it, which holds the run's times.
+The page holds its pictures and loads nothing but `timings.js` beside it, which holds the run's times. What a run lacks
+is said in its section.
+
+Beside the page is its result as data, with the keys of stages/report/run.py. A scorer's score is the share of held-out
+pairs that it orders as people do. A gain of feedback is no fraction, but in units of the judge that `metric` names: its
+`unit` is "score".
 """
 
 from __future__ import annotations

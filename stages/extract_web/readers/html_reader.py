@@ -1,7 +1,12 @@
 """HTML to blocks: navigation, advertisements, scripts and comments left out, formulas as LaTeX.
 
 What counts as noise is decided by what HTML says an element is (nav, footer, aside, script), by the words that sites
-everywhere put into class, id and role ("sidebar", "share"). No rule names a site.
+everywhere put into class, id and role ("sidebar", "share"). No rule names a site. The same words say that an element
+holds part of an exercise or is a toggle.
+
+`read_structured_data` reads the questions that a page tells search engines about: schema.org's QAPage, in JSON-LD (by
+the JSON library) or in microdata (by the HTML parser). Their texts go through `read_html`. A FAQ is left to the reader
+of its text: its questions are seldom exercises.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@ r"""LaTeX to exercises: environments and commands that name exercises, solutions
 No macro is run. Environments are known by their names' beginnings (`exercise`, `nexercise`, `prob`, `soln`), commands
 by theirs (`\question`, `\answer{...}`); a solution may also be a footnote of its exercise. Comments are left out. The
 file's macros are put into formulas; into the text those that are words alone, once.
+
+The second half turns a piece of LaTeX into text: formulas stay, layout commands go, lists and tables become lines.
 """
 
 from __future__ import annotations

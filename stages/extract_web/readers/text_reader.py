@@ -1,4 +1,13 @@
-"""Markdown and plain text to blocks: headings, lists, quotations, tables, code and boxes, by their lines' marks."""
+"""Markdown and plain text: to blocks by their lines' marks, and to exercises where the author marked something.
+
+1. `read_text`: headings, lists, quotations, tables, code and boxes.
+2. `read_markdown`: boxes of HTML (`<div class="problem">`, kramdown's `<div data-type="problem" markdown="1">`) are
+   read as the page that they make. Python-Markdown renders it, and the reader of HTML reads the result.
+3. `read_marked_text`: fences that mark exercises, MyST's directives and Quarto's boxes. What a fence calls itself
+   (`{exercise}`, `{#exr-one}`, a title "Solution") says what it holds; no label is read. A solution belongs to the
+   exercise that it names, that it is in, or that it follows. A fenced container with text and one solution is an
+   exercise, whatever its name.
+"""
 
 from __future__ import annotations
 
