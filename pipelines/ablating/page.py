@@ -1,4 +1,7 @@
-"""The page of an ablation: reports/ablations/<name>.html, one file that needs no other."""
+"""The page of an ablation: reports/ablations/<name>.html, one file that needs no other.
+
+Numbers, intervals and verdicts have the same words in Markdown and on the page.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 Runs of one seed share the stages before RL. The first run of each such prefix goes alone; the others start when it
 has ended and find those stages in DVC's run cache, so that data, base and SFT run once for each seed.
+
+The parameter file of each variant and seed is checked before anything runs (`check_ablation`).
 """
 
 from __future__ import annotations

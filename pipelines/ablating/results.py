@@ -1,9 +1,14 @@
-"""Seed means, differences with two intervals, and the verdict on what the paper claims.
+"""From what is kept of finished runs to seed means, differences with two intervals, and a verdict on each claim.
 
 Two sources of chance stand side by side. Problems: per-problem scores are averaged over the seeds and compared over
 problems (stages/algorithms/estimators.py), which says whether the difference would stand with other problems, for
 these trained policies. Seeds: the t-interval over the paired differences of the seeds says whether it would stand if
 everything were trained again; with three seeds it is wide.
+
+What is kept of a run is in state/ablations/<name>/results/<variant>-<seed>/:
+
+run.json    hashes (parameters, files of code), commit, seconds; written last, so that its presence means a whole run
+params.yaml, dvc.lock, metrics/, curves/, verdicts/
 """
 
 from __future__ import annotations

@@ -1,4 +1,10 @@
-"""What `retrace ablate` does: list, plan, run, write."""
+"""What `retrace ablate` does: list, plan, run, write.
+
+Pending runs go some at once, each as `dvc repro` in its worktree (`run_pending`). A run that fails is reported and the
+others go on. Whatever ends this process ends every DVC and stage with it; worktrees of runs that did not finish stay,
+so that the next call resumes from their checkpoints. `jobs_that_fit` says how many runs fit side by side: small
+policies leave most of a card, or of a machine, unused.
+"""
 
 from __future__ import annotations
 

@@ -1,25 +1,32 @@
-"""Writes what an ablation found: page, JSON metrics, Markdown, MLflow runs."""
+"""Writes what an ablation found: page, JSON metrics, Markdown, MLflow runs.
+
+`show_claims` puts the claims of all ablations into one table: what the paper has, and what each world here found.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.ablating.definition import Ablation
+from pipelines.ablating.definition import Ablation, ablation_names, read_ablation
 from pipelines.ablating.page import (
     ABSENT,
     Table,
     claim_table,
     metric_table,
     overview_table,
+    published,
     render_page,
+    told_claim,
+    told_difference,
     told_missing,
 )
-from pipelines.ablating.plan import PlannedRun
+from pipelines.ablating.plan import PlannedRun, plan_runs
 from pipelines.ablating.results import (
     Difference,
     Judged,
@@ -37,12 +44,6 @@ from stages.foundations.files import stable_hash, write_json, write_text_atomica
 
 if TYPE_CHECKING:
     from stages.observe.mlflow_store import MlflowStore
-from collections import defaultdict
-from collections.abc import Iterable
-
-from pipelines.ablating.definition import ablation_names, read_ablation
-from pipelines.ablating.page import published, told_claim, told_difference
-from pipelines.ablating.plan import plan_runs
 
 
 class Findings:

@@ -9,10 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
-import pandas
+
+if TYPE_CHECKING:
+    import pandas
 
 TOLD = 3
 """Differences that are named; the rest is counted."""
@@ -72,7 +74,7 @@ def compare_files(first: Path, second: Path, tolerance: Tolerance, suffix: str =
                     json.loads(first.read_text()), json.loads(second.read_text()), tolerance
                 )
             case ".csv":
-                return _compare_tables(pandas.read_csv(first), pandas.read_csv(second), tolerance)
+                return _compare_tables(_csv(first), _csv(second), tolerance)
             case ".parquet":
                 return _compare_tables(_parquet(first), _parquet(second), tolerance)
             case ".safetensors":
@@ -96,7 +98,15 @@ def compare_folders(first: Mapping[str, Path], second: Path, tolerance: Toleranc
     )
 
 
+def _csv(path: Path) -> pandas.DataFrame:
+    import pandas  # here and below: `retrace --help` imports this module, and needs no table
+
+    return pandas.read_csv(path)
+
+
 def _parquet(path: Path) -> pandas.DataFrame:
+    import pandas
+
     with open(path, "rb") as file:  # DVC's cache has no endings
         return pandas.read_parquet(file)
 
@@ -152,6 +162,8 @@ def _compare_tables(first: pandas.DataFrame, second: pandas.DataFrame, tolerance
 
 def _column_difference(name: str, first: pandas.Series, second: pandas.Series, tolerance: Tolerance) -> str:
     """How many rows differ, the first of them, and for numbers the largest difference; empty when none does."""
+    import pandas
+
     if pandas.api.types.is_numeric_dtype(first) and pandas.api.types.is_numeric_dtype(second):
         one, other = (column.to_numpy(dtype=float, na_value=numpy.nan) for column in (first, second))
         apart = numpy.abs(one - other)
@@ -170,6 +182,8 @@ def _column_difference(name: str, first: pandas.Series, second: pandas.Series, t
 
 
 def _is_missing(value: Any) -> bool:
+    import pandas
+
     return value is None or value is pandas.NA or (isinstance(value, float) and math.isnan(value))
 
 

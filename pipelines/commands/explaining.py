@@ -1,4 +1,7 @@
-"""`retrace explain`."""
+"""`retrace explain`: the chain behind a score (pipelines/records/chain.py) as text, JSON and an SVG picture.
+
+In the picture raw bytes are on top, the target is at the bottom, and each stage is a box.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from markupsafe import escape
 
-from pipelines.records.chain import Chain, Spent, Step
-from pipelines.records.places import Entry
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT, state_folder
 from stages.foundations.stage import declared_stage
-from stages.observe.mlflow_store import flatten
+
+if TYPE_CHECKING:  # it imports MLflow, which takes a second that `retrace --help` does not have
+    from pipelines.records.chain import Chain, Spent, Step
+    from pipelines.records.places import Entry
 
 
 def explain(
@@ -120,6 +124,8 @@ def _told_scores(chain: Chain) -> list[str]:
 
 
 def _told_step(step: Step, own: Spent, is_all: bool) -> list[str]:
+    from stages.observe.mlflow_store import flatten
+
     entry = step.entry
     lines = [entry.name]
     lines += [f"  made    {path}  {digest[:SHORT]}" for path, digest in entry.outs.items()]

@@ -8,6 +8,11 @@ the order of letters and in brackets does not count). Each row gives one line wi
 
 A row that cannot be judged gets the verdict `unparsed` with its reason, and is counted. A file without a sound row is
 the caller's mistake: exit code 2.
+
+`retrace agreement`: how far two verifiers agree on the same rows. Both files come from `retrace grade`: of the rules,
+of a model as judge, or of an older version. Cohen's kappa is on correct against all else, as a reward sees it:
+(observed - expected) / (1 - expected) agreement, where expected is what independent verifiers with the same rates would
+have (Cohen 1960).
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""`retrace mirror`."""
+"""`retrace mirror`: rebuilds every MLflow run from what is kept outside of MLflow; run again, it changes nothing.
+
+state/runs/          the tracking log of each executed run: every point, time, parameter and tag
+state/scratch/       logs of runs that failed, were killed, or could not be delivered
+state/graph_runs/    a record of each run of the graph: its parameters, scores and stages
+dvc.lock             here, in each commit, experiment and result of an ablation; with metric files, curves, the ledger
+state/comparisons/   tables of `retrace compare`;  state/ablations/ results of `retrace ablate`
+"""
 
 from __future__ import annotations
 

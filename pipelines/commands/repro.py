@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 from pipelines.graph.console import LOG, Console
 from pipelines.graph.graph import what_to_repro

@@ -1,4 +1,8 @@
-"""`retrace verify`: the reproduction certificate."""
+"""`retrace verify`: the reproduction certificate: what was run again, on what, and what became of every output.
+
+The graph runs again where nothing of the finished run is: a clone of a commit, an empty cache, its own state. Its
+outputs are compared with the hashes of dvc.lock and the bytes behind them in DVC's cache or the workspace.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ from pipelines.graph.graph import what_to_repro
 from pipelines.graph.project_lock import refusing_lock
 from pipelines.records.places import git_bytes, read_entries
 from pipelines.runtime.checkouts import code_at, git
-from pipelines.runtime.process_group import dvc, environment, run_in_group
+from pipelines.runtime.process_group import dvc, environment, run_in_group, terminated_as_interrupt
 from stages.foundations.errors import UserError
 from stages.foundations.files import dvc_md5, write_json, write_text_atomically
 from stages.foundations.machine import PROJECT, share_mirror, state_folder
@@ -56,8 +60,6 @@ def verify(
 
     Writes reports/certificate.json and certificate.md. Exit code 0: reproduced, 1: not, 2: a mistake of the caller.
     """
-    from pipelines.commands.comparing_outputs import Tolerance
-    from pipelines.runtime.process_group import terminated_as_interrupt
 
     def tell(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -68,7 +70,7 @@ def verify(
         names = tuple(name.strip() for name in targets.split(",") if name.strip())
         order = Order(revision, names, stage, Tolerance(relative, absolute, weights), keep)
         with terminated_as_interrupt():
-            content = run(PROJECT, state_folder(), order, tell)
+            content = certify(PROJECT, state_folder(), order, tell)
     except UserError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
@@ -103,7 +105,7 @@ class Order:
     """Leave the clone."""
 
 
-def run(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
+def certify(root: Path, state: Path, order: Order, tell: Callable[[str], None]) -> dict[str, Any]:
     """Runs again, compares, and returns the certificate's content. UserError for what cannot be verified."""
     with refusing_lock(state / "verify", "another `retrace verify` is running: wait for it, or end it"):
         return _verify(root, state, order, tell)

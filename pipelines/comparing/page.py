@@ -1,4 +1,7 @@
-"""The page of a comparison: one file without scripts that needs no other."""
+"""The page of a comparison: one file without scripts that needs no other.
+
+The words are the same in the terminal and in Markdown. `as_json` is the whole comparison.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 A problem's score is averaged over its responses and, where a side was trained with several seeds, over the seeds; the
 interval and the p-value then take whole problems (stages/algorithms/estimators.py). They say whether the difference
 would stand with other problems, for these trained policies. Beside them stands how far seeds lie apart.
+
+`shared_benchmarks` makes the scores from verdicts, on the problems and samples that all sides answered. `examples` are
+the problems that one side wins and the other loses, with what each said: a bounded number, and the page says so.
 """
 
 from __future__ import annotations

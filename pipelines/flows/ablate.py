@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from typing import Annotated
+from typing import Annotated, Literal
 
 import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
@@ -15,11 +15,13 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from pydantic import Field
 
+from pipelines.ablating.definition import ablation_names
 from pipelines.flows.stage_task import StageFailed, TaskLog, remedy
-from pipelines.flows.whole_graph import Ablation
 from pipelines.runtime.process_group import environment, run_in_group
 from stages.foundations.machine import PROJECT
 
+Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
+"""What a person may choose in the form: the files that are there."""
 RETRACE = [sys.executable, "-c", "from pipelines.cli import app; app()"]
 
 

@@ -1,4 +1,7 @@
-"""What a run of the graph is called in Prefect's lists, and what it says at its end: state message and artifact."""
+"""What the UI says: of a run of the graph, its name, state message and result; of a stage that has ended, its page.
+
+A stage's page has what happened, resources, the link to MLflow and the metrics.
+"""
 
 from __future__ import annotations
 

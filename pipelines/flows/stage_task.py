@@ -1,23 +1,29 @@
 """One DVC stage as a Prefect task: live log, progress, resources, metrics, the link to MLflow, and the remedy.
 
 DVC decides what runs: the task is `dvc repro --single-item STAGE`, and nothing is cached here.
+
+`TaskLog` takes the lines of its command: into Prefect's log, the last of them for a failure, and as progress.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-
-# isort: split
-import time
-from collections import deque
 from uuid import UUID
 
+# isort: split
 from prefect import get_run_logger, task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    update_progress_artifact,
+)
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.concurrency.sync import concurrency
@@ -28,9 +34,6 @@ from pipelines.graph.graph import DvcStage
 from pipelines.graph.project_lock import project_lock
 from pipelines.runtime.machine import LIMIT, Slots, Usage, gpu_slots, lock_folder, visible_gpus, watched
 from pipelines.runtime.process_group import TimedOut, dvc, environment, run_in_group
-
-# isort: split
-from prefect.artifacts import create_progress_artifact, update_progress_artifact
 
 PROGRESS = re.compile(r"^[^:]*: (\d+) of (\d+) ")
 """What stages say now and then (stages/observe/progress.py)."""

@@ -11,11 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 # isort: split
-from typing import Literal
-
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
@@ -23,7 +21,6 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 from pydantic import Field
 
-from pipelines.ablating.definition import ablation_names
 from pipelines.commands.mirroring import rebuild as mirror
 from pipelines.flows.pages import UNCHANGED, Done, result_message, result_page, run_name
 from pipelines.flows.stage_task import StageFailed, bring_up_to_date, failed
@@ -39,6 +36,20 @@ from pipelines.ui.temporary_server import server_in_use
 from stages.foundations.errors import UserError
 from stages.foundations.machine import PROJECT
 
+
+def policy_names(root: Path) -> list[str]:
+    """Policies that some recipe measures."""
+    found: dict[str, None] = {}
+    for name in recipe_names(root):
+        found |= dict.fromkeys(read_recipe(root, name).get("policies", ()))
+    return list(found)
+
+
+AS_IT_IS = "params.yaml as it is"
+# What a person may choose in the form of a flow: the files that are there when the flow is loaded.
+Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
+RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
+Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]
 Hours = Annotated[float, Field(ge=0, le=24 * 30)]
 EXPECTED = (UserError, StageFailed, TimedOut)
 """Errors whose message says what happened. Prefect would put a traceback into the log."""
@@ -51,10 +62,6 @@ def run_name_of_form() -> str:
         return run_name(project_folder(given.get("project", "")), named(given.get("recipe", AS_IT_IS)))
     except UserError:  # the flow itself reports it
         return ""
-
-
-AS_IT_IS = "params.yaml as it is"
-RecipeOrAsItIs = Literal[AS_IT_IS, *recipe_names(PROJECT)]  # type: ignore[valid-type]
 
 
 @flow(
@@ -156,16 +163,3 @@ def run_by_hand(project: str) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def policy_names(root: Path) -> list[str]:
-    """Policies that some recipe measures."""
-    found: dict[str, None] = {}
-    for name in recipe_names(root):
-        found |= dict.fromkeys(read_recipe(root, name).get("policies", ()))
-    return list(found)
-
-
-Recipe = Literal[*recipe_names(PROJECT)]  # type: ignore[valid-type]
-Ablation = Literal[*ablation_names(PROJECT)]  # type: ignore[valid-type]
-Policy = Literal[*policy_names(PROJECT)]  # type: ignore[valid-type]

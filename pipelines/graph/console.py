@@ -2,6 +2,12 @@
 
 The console reads the output of `dvc repro` line by line. A stage begins with DVC's "Running stage" and ends with DVC's
 next message; the lines between are the stage's. All lines are kept in state/repro.log.
+
+The forecast is made from `dvc.lock` and small files in a few milliseconds, beside DVC, which then decides. A stage that
+is expected to run may not: its input can come out as before, or DVC's run cache can have its outputs. A stage that has
+not run here has the time and size of a measured run, where the recipe's authors kept one:
+
+    python -m pipelines.graph.console MACHINE     # keeps the run of this project as the figures of its recipe
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 DVC's own --wait-for-lock waits for its repository lock only: a second `dvc repro` that meets an output which the first
 one is making fails with "is busy".
+
+With the lock, `repair_dvc_state` removes what a killed DVC left behind, so that the next one starts without an error or
+a warning. Two files need it: the table of paths in use, and `dvc.lock`, which DVC rewrites after each stage, not
+atomically.
 """
 
 from __future__ import annotations

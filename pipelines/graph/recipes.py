@@ -1,8 +1,20 @@
-"""Taking a recipe into use as params.yaml, and what the one before has left behind.
+"""Recipes: taking one into use as params.yaml, clearing what the one before left behind, and resolving the files.
 
 Some stages depend on folders (data/metrics, data/verdicts, ...), which must hold the outputs of the recipe in use
 and nothing else. What another recipe, or an earlier state of params.yaml, left there is taken away: deleted where
 DVC has it in its cache (going back brings it back without running anything), else moved to state/strays/.
+
+A recipe is a file, pipelines/recipes/<name>.yaml. It is whole, or says `extends: other.yaml` and what differs:
+
+    extends: gsm8k-smollm2.yaml    # a file beside it
+    without: [collect_web]         # what is not taken over, by dotted names; comes first
+    sft: {steps: 1000}             # goes into the mapping that is there; one of another `kind`, an empty one, a list
+    sampler.dtype: bfloat16        # and every other value replace; dotted names do as well
+
+It leaves out the sections of branches that it does not use. What runs is the resolved, whole file: without `extends`,
+and with `{}` for a section over which stages run and that the recipe leaves out, where DVC would miss it.
+
+A run holds a lock on params.yaml (`recipe_in_use`), so that no other run ends with its parameters.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""Checks a whole parameter file with what the stages of dvc.yaml say of their sections, and that the graph has no gap.
+"""What the stages declare, against the two files that people write: params.yaml is checked, dvc.yaml is updated.
 
-Each stage checks its own section when it runs; this finds a mistake before the first stage starts.
+`check_values` checks a whole parameter file with the models of its sections, and that the graph has no gap. Each stage
+checks its own section when it runs; this finds a mistake before the first stage starts.
+
+`retrace graph` writes dvc.yaml (`write_graph`). An entry that says what its stage declares stays as it is written, with
+its comments. So does one that no package declares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""Command lines that start a stage's ranks: python, torchrun, and srun with a torchrun on each node."""
+"""Starts a stage's ranks with each tool of section `launch`: torchrun, Slurm, Kubernetes, KubeRay and SkyPilot.
+
+The first two are command lines. A PyTorchJob of Kubeflow's training operator and a RayJob of KubeRay are manifests, and
+`run_job` waits for their end. The training operator tells each pod its place in variables that torchrun reads
+(`PET_NODE_RANK`, `PET_MASTER_ADDR`, ...), so all pods run the same command. KubeRay starts Ray in each pod, and the
+stage on the first. A SkyPilot task runs on a cluster that ends with it. Fields: kubeflow/training-operator v1.9.0,
+manifests/base/crds/kubeflow.org_pytorchjobs.yaml; ray-project/kuberay v1.7.0,
+helm-chart/kuberay-operator/crds/ray.io_rayjobs.yaml.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 The number of ranks is part of the result, because sums of floats depend on it: dvc.yaml watches `nodes`,
 `gpus_per_node` and `command.kind`. Nothing else here changes a result.
+
+Flows ask it how many GPUs and hours a stage takes (`stage_gpus`, `stage_hours`).
 """
 
 from __future__ import annotations

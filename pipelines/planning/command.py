@@ -1,4 +1,7 @@
-"""`retrace plan`: memory, tokens, FLOPs, hours and cost of a recipe before it is run."""
+"""`retrace plan`: memory, tokens, FLOPs, hours and cost of a recipe before it is run.
+
+With `--published`: published runs that say how long a step took, and what the formulas say of them.
+"""
 
 from __future__ import annotations
 

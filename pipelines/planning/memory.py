@@ -3,6 +3,8 @@
 Training state: Rajbhandari et al., ZeRO (arXiv 1910.02054), section 3.1 and figure 1. Activations: the counting of
 Korthikanti et al. (arXiv 2205.05198), section 4.1, redone for a gated feed-forward without biases, for attention that
 never holds its scores (as flash attention), and for the trainer's own head, whose logits exist in chunks.
+
+`problems_of` names what of a planned stage does not fit its devices, each with what to change.
 """
 
 from __future__ import annotations

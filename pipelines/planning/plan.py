@@ -1,4 +1,7 @@
-"""Puts a plan together: the recipe's stages, what each holds and does, how long that takes and what does not fit."""
+"""Puts a plan together: the recipe's stages, what each holds and does, how long that takes and what does not fit.
+
+Lengths of prompts and responses are assumed, given, or read from an earlier run's metric files.
+"""
 
 from __future__ import annotations
 

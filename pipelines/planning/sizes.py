@@ -1,4 +1,8 @@
-"""Devices to plan for: a small table of GPUs, from their makers' data sheets."""
+"""The sizes that a plan starts from: of GPUs, and of a policy that is not there yet.
+
+GPUs are a small table from their makers' data sheets. A policy's sizes come from the recipe, from a config.json, or
+from the table of published configurations.
+"""
 
 from __future__ import annotations
 

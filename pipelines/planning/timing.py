@@ -1,8 +1,15 @@
-"""FLOPs of what the stages of a recipe do on their device: tokens through the trainer, tokens drawn.
+"""Seconds of a recipe's stages, from the FLOPs that they do: on GPUs by their data sheets, on this CPU by the probe.
 
-Products are counted, two FLOPs a multiplication and addition: 2 a weight and token forward, twice that backward
+FLOPs. Products are counted, two FLOPs a multiplication and addition: 2 a weight and token forward, twice that backward
 (Kaplan et al., arXiv 2001.08361, section 2.1), attention at its causal half. Stages that read and write tables do
 next to nothing of this and are left out of the work, not out of the list.
+
+GPUs. Training at a share of peak FLOP/s (MFU, Chowdhery et al., arXiv 2204.02311, appendix B). Decoding by the roofline
+(Pope et al., arXiv 2211.05102, section 2): a step reads all weights and all keys and values once and multiplies, and
+takes the longer of the two. Not counted: launches and Python between kernels, which rule below about a billion
+parameters; communication beyond what the share of the peak holds; the optimizer's own arithmetic; saving weights.
+
+CPU. Each figure of the probe times how often the recipe does it.
 """
 
 from __future__ import annotations
@@ -127,10 +134,6 @@ class GpuSpeed:
         return seconds
 
 
-CPU_STEPS = 200
-"""Points at which the emptying of a batch is looked at."""
-
-
 @dataclass(frozen=True)
 class CpuSpeed:
     """This machine; `lanes` batches are decoded at once (stages/engines/samplers/torch_sampler.py)."""
@@ -186,8 +189,8 @@ class CpuSpeed:
             rows = min(work.in_flight * work.samples / lanes, self.max_sequences / self.lanes, sequences)
             full = (sequences - rows) * work.lengths.mean / rows * self.step_seconds(shape, rows, 0)
             batches = 1.0
-        width, emptied = work.lengths.most / CPU_STEPS, 0.0
-        for step in range(CPU_STEPS):
+        width, emptied = work.lengths.most / STEPS, 0.0
+        for step in range(STEPS):
             open_rows = rows * work.lengths.open_share((step + 0.5) * width)
             if open_rows < 0.5:
                 break

@@ -1,4 +1,7 @@
-"""The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes."""
+"""The chain of stages behind an output, from `dvc.lock`: what made it, from what, down to the raw bytes.
+
+`find_chain` follows the hashes. `spent_by` adds what each stage cost, and which MLflow runs and commits belong to it.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 A stage that a cache hit restored never ran here, so nothing was tracked; it gets a run with `mirrored: true`. One that
 did run has its run already, which is recognised by its inputs, parameters and numbers and given the tag `lock_hash`.
+
+Runs that were executed here come back from their kept tracking logs, with every point, time and tag (`replay_kept`).
+Logs that MLflow did not get are delivered (`deliver_unfinished`).
 """
 
 from __future__ import annotations

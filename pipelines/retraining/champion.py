@@ -14,21 +14,20 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from pipelines.graph.recipes import recipe_names
 from pipelines.records.tracking_store import mlflow_faults, open_store
 from pipelines.runtime.checkouts import git, git_as_someone, has_revision, show
 from stages.foundations.errors import UserError
+from stages.foundations.machine import PROJECT
 from stages.foundations.yaml_text import load_yaml
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
-from typing import Annotated
 
-import typer
-
-from stages.foundations.machine import PROJECT
 
 ALIAS = "champion"
 

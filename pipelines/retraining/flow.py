@@ -2,25 +2,26 @@
 
 It ends as "Nothing new", "Refused" or "Promoted". Promotion moves the git tag champion-<recipe> and MLflow's alias
 retrace-<recipe>@champion; no branch is merged and no file of the checkout changes.
+
+It runs in a git worktree with its own branch and parameters, and the project's DVC cache (`open_worktree`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from stages.foundations.yaml_text import load_yaml
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
 
 # isort: split
-import os
-import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import yaml
 from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
@@ -51,6 +52,7 @@ from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 from stages.foundations.files import stable_hash, write_text_atomically
 from stages.foundations.machine import state_folder
+from stages.foundations.yaml_text import load_yaml
 from stages.observe.tracking import latest_runs
 
 OPTIONS = {"cache_policy": NO_CACHE, "persist_result": False, "retries": 0}

@@ -8,6 +8,8 @@ A candidate is promoted only when all of these hold, on the problems that both h
 4. its share of undecided verdicts does not rise: a policy must not gain by answers that cannot be judged.
 
 Each retraining is one more draw from the noise: a candidate that is no better passes rule 1 once in forty times.
+
+`decision_page` and `decision_sentence` are the decision in words.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The champion's stored responses count when it answered the same benchmarks with the same prompts, sampler, seed and
 code, and was graded by the same verifier. Otherwise it is measured again as the candidate was: with the candidate's own
 commands, in its worktree, on weights that are links into DVC's cache.
+
+`pair_up` gives two policies' verdicts on the same problems as the pairs that the gate compares.
 """
 
 from __future__ import annotations

@@ -6,6 +6,13 @@
 
 A file is copied under a name with its hash, so that nobody can change it under the recipe. Files that were written
 to in the last ten seconds wait for the next time.
+
+Whether a source has a newer revision than the recipe pins is asked of whoever serves it (`newer_revision`):
+
+url: the file is asked for with the entity tag of the last answer, and hashed when it is another one. An address with
+     a commit of a GitHub repository in it cannot change; there the newest commit is asked for (git ls-remote).
+hub: the newest commit of the data set. Generated sources and local files have no revisions; a local file comes anew
+     through the incoming folder.
 """
 
 from __future__ import annotations

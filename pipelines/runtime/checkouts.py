@@ -2,6 +2,8 @@
 
 A run's folder holds committed code only, whatever is being edited meanwhile; uncommitted changes are named and left
 out. With `is_with_changes` they are laid over the commit, and the results say `dirty`.
+
+The git commands that make it are at the end. Their failures are reported in git's words.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""GPUs for a stage: a lock file for each GPU of the machine, and the numbers of those that were free.
+"""What a stage takes of this machine: GPUs that no other stage has, and the time and memory that it used.
 
-The locks belong to the user, not to a clone: two clones on one machine share its GPUs. Prefect's concurrency limit
-`gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be lost while their owner runs.
-The lock is the last word: the kernel drops it when no process of the stage is left.
+A GPU has a lock file. The locks belong to the user, not to a clone: two clones on one machine share its GPUs. Prefect's
+concurrency limit `gpu` queues the tasks that can see each other; its slots leak after a hard kill and can be lost while
+their owner runs. The lock is the last word: the kernel drops it when no process of the stage is left.
+
+Usage is measured from the process that started the stage (`watched`).
 """
 
 from __future__ import annotations

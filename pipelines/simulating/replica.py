@@ -3,6 +3,9 @@
 All sequences of a replica grow by a token in each decode step, so between two ends the number of sequences stays and
 the KV cache grows evenly: the seconds of any number of steps are a sum that can be written down. A sequence that does
 not fit when the cache is full is put back, the youngest first, and read again later, as vLLM does.
+
+`Machine` is one split of a cluster: replicas, and the seconds that the schedules need to know. `Tally` counts while
+they run, and `Outcome` is what a simulated run shows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,20 @@
-"""Schedules that generate one batch after the other: every replica is empty before a batch is complete.
+"""The six schedules of RL that are compared, and the best split of the GPUs for each.
+
+One batch after the other; every replica is empty before a batch is complete:
 
 synchronous: generation, then training (on the same GPUs, or on others that wait).
 one_step: training on a batch while the next one is generated with the weights before it (verl's one-step off-policy).
 stream: training on each mini-batch as soon as its groups have ended; the next batch waits for the last.
+
+partial: replicas never wait for each other, and go on with new weights in the middle of a response (AReaL).
+After each step all replicas stop for a collective, take the weights and read the prefixes of what is in flight again.
+New groups begin while those outstanding stay within (eta + 1) batches; each goes to the replica with the fewest
+trajectories. Source: AReaL (arXiv 2505.24298), section 5.1 (bound) and 4.1 (interruption).
+
+asynchronous, with and without repack: a replica takes a share of groups when it is empty, with the newest weights.
+The trainer takes a batch when `ExperienceWindow` gives one, pushes its weights and goes on; a relay has them when the
+broadcast is over. Every few seconds `repack` empties replicas into others of the same weights. Both decisions are
+those of the loop itself. Source: Laminar (arXiv 2510.12633).
 """
 
 from __future__ import annotations

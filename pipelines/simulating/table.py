@@ -1,4 +1,8 @@
-"""What people read: seconds a step of each policy, the ratios that the paper publishes, one sentence for a recipe."""
+"""Runs the cells of a table on some processes, and writes what people read: the table, one sentence, and a picture.
+
+A cell is a policy in a setting at its best split, for one or more seeds. `sensitivities` gives the ratios that the
+paper publishes when one assumption is another, on one large setting of each model.
+"""
 
 from __future__ import annotations
 

@@ -6,26 +6,28 @@ A process work pool with a worker, and not flows that serve themselves: deployme
 and the history of runs belong to the server, so they outlive the worker; cancelling reaches the worker by an event,
 which ends the flow's process, whose supervisors end everything below. Registering again changes parameters and
 descriptions, and leaves schedules as they are.
+
+The worker also closes runs and tasks whose process was killed, of which nobody tells the server that they have ended.
+Prefect 3.7 marks a flow run as crashed when its worker sees the process end, or when its heartbeats stop; the tasks of
+such a run stay "Running" for ever (its service that ends tasks looks at runs that were cancelled, and at no others).
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import shutil
 import socket
 import tempfile
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
-
-from stages.foundations.yaml_text import load_yaml
-
-# isort: split
-import logging
-from datetime import UTC, datetime
 from uuid import UUID
 
+import pipelines.ui.prefect_home  # noqa: F401 (Prefect reads it when it is imported)
+
+# isort: split
 import psutil
 from prefect import Flow
 from prefect.automations import AutomationCore, ChangeFlowRunState, EventTrigger, Posture
@@ -37,18 +39,6 @@ from prefect.client.schemas.actions import (
     WorkPoolCreate,
     WorkPoolUpdate,
 )
-from prefect.client.schemas.objects import ConcurrencyOptions, StateType
-from prefect.client.schemas.schedules import CronSchedule
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.utilities.callables import parameter_schema
-from prefect.workers.process import ProcessWorker
-
-from pipelines.runtime.machine import LIMIT, visible_gpus
-from pipelines.ui.servers import READY
-from stages.foundations.machine import PROJECT, state_folder
-from stages.observe.command import run_stage
-
-# isort: split
 from prefect.client.schemas.filters import (
     DeploymentFilter,
     DeploymentFilterTags,
@@ -56,9 +46,18 @@ from prefect.client.schemas.filters import (
     FlowRunFilterEndTime,
     TaskRunFilter,
 )
+from prefect.client.schemas.objects import ConcurrencyOptions, StateType
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.states import Cancelled, Crashed
+from prefect.utilities.callables import parameter_schema
+from prefect.workers.process import ProcessWorker
 
-from pipelines.ui.servers import TAG
+from pipelines.runtime.machine import LIMIT, visible_gpus
+from pipelines.ui.servers import READY, TAG
+from stages.foundations.machine import PROJECT, state_folder
+from stages.foundations.yaml_text import load_yaml
+from stages.observe.command import run_stage
 
 POOL = "retrace"
 AUTOMATION = "retrace: runs whose heartbeat stops are marked as crashed"

@@ -3,6 +3,9 @@
 Every account of a shared machine reaches a port on loopback, and so does every page in the user's browser. The login
 keeps strangers out. The check of the host keeps out pages that point a name of their own at 127.0.0.1 (DNS rebinding),
 the check of the page those that a browser would send the login with. `/enter#LOGIN` gives the login to the browser.
+
+The login is drawn at each start. Standard library only: it is read before Prefect. Whoever can talk to the server can
+start flows, so the server answers only requests that carry it.
 """
 
 from __future__ import annotations

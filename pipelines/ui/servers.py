@@ -5,6 +5,10 @@ Both ask for a login, because every account of the machine reaches their ports, 
 new login is drawn at each start. The printed links contain it.
 
     make ui PREFECT_PORT=4201 MLFLOW_PORT=5001
+
+Flow runs that end with `make ui` get a message that says why they ended and how to resume (`tell_ended`). Prefect alone
+leaves them with "Execution was aborted by a termination signal." Standard library only for this: Prefect's client takes
+seconds to load, and whoever pressed Ctrl-C waits.
 """
 
 from __future__ import annotations

@@ -12,9 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipelines.cli import app
-from pipelines.commands import doctor as command
-from pipelines.commands import doctor as machine
-from pipelines.commands import doctor as project
+from pipelines.commands import doctor
 from pipelines.commands.doctor import Finding, Level
 from tests.fakes.running_ui import unused_port
 
@@ -27,26 +25,26 @@ def levels(findings):
 
 @pytest.mark.parametrize(("version", "level"), [((3, 10), Level.PROBLEM), ((3, 14), Level.WARNING)])
 def test_a_python_that_is_too_old_or_untried(tmp_path, version, level):
-    assert levels(machine.check_python(tmp_path, version)) == [level]
+    assert levels(doctor.check_python(tmp_path, version)) == [level]
 
 
 def test_packages_are_held_against_the_lock(tmp_path):
     text = "# group: core\ntorch==2.13.0\nruamel.yaml==0.19.1\n\n# group: test\npytest==9.0.0\n"
     (tmp_path / "requirements.lock").write_text(text)
     good = {"torch": "2.13.0+cpu", "ruamel-yaml": "0.19.1"}
-    assert levels(machine.check_packages(tmp_path, good)) == [Level.OK]
-    (missing,) = machine.check_packages(tmp_path, {"torch": "2.13.0"})
+    assert levels(doctor.check_packages(tmp_path, good)) == [Level.OK]
+    (missing,) = doctor.check_packages(tmp_path, {"torch": "2.13.0"})
     assert (
         missing.level is Level.PROBLEM and "ruamel.yaml" in missing.found and "make set-up" in missing.remedy
     )
-    (other,) = machine.check_packages(tmp_path, good | {"torch": "2.12.0"})
+    (other,) = doctor.check_packages(tmp_path, good | {"torch": "2.12.0"})
     assert "torch 2.12.0 instead of 2.13.0" in other.found
     # A group that is not complete is not asked for, but what is there of it must agree.
-    (other,) = machine.check_packages(tmp_path, good | {"pytest": "8.0.0"})
+    (other,) = doctor.check_packages(tmp_path, good | {"pytest": "8.0.0"})
     assert "pytest 8.0.0 instead of 9.0.0" in other.found
     (tmp_path / ".venv").mkdir()
     (tmp_path / ".venv" / "retrace-set-up.json").write_text(json.dumps({"groups": ["core", "test"]}))
-    (missing,) = machine.check_packages(tmp_path, good)
+    (missing,) = doctor.check_packages(tmp_path, good)
     assert "missing: pytest" in missing.found
 
 
@@ -54,7 +52,7 @@ def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
     def lacks(call, number):
         """As a kernel says it that does not know the call."""
         monkeypatch.setattr(f"stages.engines.workers.sandbox._libc.{call}", lambda *_: number)
-        return [finding.found for finding in machine.check_sandbox() if finding.level is Level.WARNING]
+        return [finding.found for finding in doctor.check_sandbox() if finding.level is Level.WARNING]
 
     assert lacks("syscall", -1) == ["not confined here: reading files (Landlock, Linux 5.13)"]
     assert "network, new processes, writing (seccomp)" in lacks("prctl", 0)[0]
@@ -72,16 +70,16 @@ def test_a_kernel_that_cannot_confine_workers_is_a_warning(monkeypatch):
 def test_a_gpu_that_torch_cannot_use_is_a_problem(monkeypatch, build, is_available, shown, level, text):
     import torch
 
-    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
-    monkeypatch.setattr(machine, "_nvidia_smi", lambda: shown)
+    monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(doctor, "_nvidia_smi", lambda: shown)
     monkeypatch.setattr(torch.version, "cuda", build)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
-    (found,) = machine.check_gpu()
+    (found,) = doctor.check_gpu()
     assert found.level is level and text in found.found
 
 
 def test_a_gpu_in_use_is_a_warning(monkeypatch):
-    assert levels(machine._used_gpus(["H100, 570.1, 70000, 81559", "H100, 570.1, 5, 81559"])) == [
+    assert levels(doctor._used_gpus(["H100, 570.1, 70000, 81559", "H100, 570.1, 5, 81559"])) == [
         Level.WARNING
     ]
 
@@ -89,9 +87,9 @@ def test_a_gpu_in_use_is_a_warning(monkeypatch):
 @pytest.mark.parametrize(("gib", "level"), [(1, Level.PROBLEM), (5, Level.WARNING), (50, Level.OK)])
 def test_a_full_disk(monkeypatch, tmp_path, gib, level):
     usage = type("usage", (), {"free": gib * 2**30})
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: usage)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda place: usage)
     places = {"the project": tmp_path, "state": tmp_path / "not" / "there"}
-    assert levels(machine.check_disk(places)) == [level], "one file system is one line"
+    assert levels(doctor.check_disk(places)) == [level], "one file system is one line"
 
 
 def test_ports_free_and_taken(monkeypatch):
@@ -101,7 +99,7 @@ def test_ports_free_and_taken(monkeypatch):
         port = taken.getsockname()[1]
         monkeypatch.setenv("PREFECT_PORT", str(port))
         monkeypatch.setenv("MLFLOW_PORT", str(unused_port()))
-        found = {finding.name: finding for finding in machine.check_servers()}
+        found = {finding.name: finding for finding in doctor.check_servers()}
     assert found["Prefect"].level is Level.WARNING and f"PREFECT_PORT={port + 1}" in found["Prefect"].remedy
     assert found["MLflow"].level is Level.OK
 
@@ -119,13 +117,13 @@ def test_a_port_that_is_none_and_one_that_speaks_no_http(monkeypatch):
         threading.Thread(target=greet, args=[taken], daemon=True).start()
         monkeypatch.setenv("PREFECT_PORT", str(taken.getsockname()[1]))
         monkeypatch.setenv("MLFLOW_PORT", "five thousand")
-        found = {finding.name: finding for finding in machine.check_servers()}
+        found = {finding.name: finding for finding in doctor.check_servers()}
     assert found["Prefect"].level is Level.WARNING and "something else listens" in found["Prefect"].found
     assert found["MLflow"].level is Level.PROBLEM and "MLFLOW_PORT=five thousand" in found["MLflow"].found
 
 
 def test_git_says_what_could_not_be_traced(tmp_path):
-    assert levels(project.check_git(tmp_path)) == [Level.PROBLEM]
+    assert levels(doctor.check_git(tmp_path)) == [Level.PROBLEM]
 
     def git(*arguments):
         command = ["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments]
@@ -136,34 +134,34 @@ def test_git_says_what_could_not_be_traced(tmp_path):
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "a")
-    assert levels(project.check_git(tmp_path)) == [Level.OK]
+    assert levels(doctor.check_git(tmp_path)) == [Level.OK]
     (tmp_path / "dvc.lock").write_text("")
-    (found,) = project.check_git(tmp_path)
+    (found,) = doctor.check_git(tmp_path)
     assert found.level is Level.WARNING and "dvc.lock is not committed" in found.found
     (tmp_path / "stages" / "a.py").write_text("2")
-    (found,) = project.check_git(tmp_path)
+    (found,) = doctor.check_git(tmp_path)
     assert "code is not committed: stages/a.py" in found.found
 
 
 def test_the_kind_of_link_is_tried_and_nothing_is_left(tmp_path, monkeypatch):
-    (found,) = project.check_link(tmp_path, tmp_path / "cache")
+    (found,) = doctor.check_link(tmp_path, tmp_path / "cache")
     assert found.level is Level.OK and ("hardlink" in found.found or "reflink" in found.found)
 
     def refuse(*arguments):
         raise OSError("another file system")
 
     for name in ("_reflinks", "_hardlinks"):
-        monkeypatch.setattr(project, name, refuse)
-    (found,) = project.check_link(tmp_path, tmp_path / "cache")
+        monkeypatch.setattr(doctor, name, refuse)
+    (found,) = doctor.check_link(tmp_path, tmp_path / "cache")
     assert "symlink" in found.found
-    monkeypatch.setattr(project, "_symlinks", refuse)
-    assert levels(project.check_link(tmp_path, tmp_path / "cache")) == [Level.WARNING]
+    monkeypatch.setattr(doctor, "_symlinks", refuse)
+    assert levels(doctor.check_link(tmp_path, tmp_path / "cache")) == [Level.WARNING]
     assert os.listdir(tmp_path) == ["cache"] and not os.listdir(tmp_path / "cache")
 
 
 def test_a_cache_that_cannot_be_made_is_a_problem(tmp_path):
     (tmp_path / "file").write_text("")
-    (found,) = project.check_link(tmp_path, tmp_path / "file" / "cache")
+    (found,) = doctor.check_link(tmp_path, tmp_path / "file" / "cache")
     assert found.level is Level.PROBLEM and "dvc cache dir" in found.remedy
 
 
@@ -173,37 +171,37 @@ def test_a_remote_that_does_not_answer_is_a_problem(tmp_path, monkeypatch):
     (tmp_path / ".dvc").mkdir()
     config = tmp_path / ".dvc" / "config"
     config.write_text("[core]\n    no_scm = true\n")
-    assert "none" in next(project.check_remote(tmp_path)).found
+    assert "none" in next(doctor.check_remote(tmp_path)).found
     text = "[core]\n    no_scm = true\n    remote = s\n['remote \"s\"']\n    url = "
     config.write_text(text + "ftp://nowhere/store\n")
-    (found,) = project.check_remote(tmp_path)
+    (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "Unsupported URL type ftp" in found.found
     config.write_text(
         text + "ssh://127.0.0.1:1/store\n"
     )  # nobody listens, or DVC's part for SSH is not installed
-    (found,) = project.check_remote(tmp_path)
+    (found,) = doctor.check_remote(tmp_path)
     assert found.level is Level.PROBLEM and "s (ssh://127.0.0.1:1/store)" in found.found
     config.write_text(text + str(tmp_path / "store") + "\n")
-    assert levels(project.check_remote(tmp_path)) == [Level.OK]
+    assert levels(doctor.check_remote(tmp_path)) == [Level.OK]
 
 
 def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch):
-    assert levels(project.check_tracking(tmp_path)) == [Level.OK]
+    assert levels(doctor.check_tracking(tmp_path)) == [Level.OK]
     (tmp_path / "mlflow.db").write_text("this is no database, however long it is" * 100)
-    (found,) = project.check_tracking(tmp_path)
+    (found,) = doctor.check_tracking(tmp_path)
     assert found.level is Level.PROBLEM and "retrace mirror" in found.remedy
     (tmp_path / "mlflow.db").unlink()
     with sqlite3.connect(tmp_path / "mlflow.db") as connection:
         connection.execute("create table runs (id)")
-    assert "0 runs" in next(project.check_tracking(tmp_path)).found
+    assert "0 runs" in next(doctor.check_tracking(tmp_path)).found
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@host:5000")
-    assert "secret" not in next(project.check_tracking(tmp_path)).found
-    assert levels(project.check_params(tmp_path)) == [Level.PROBLEM]
+    assert "secret" not in next(doctor.check_tracking(tmp_path)).found
+    assert levels(doctor.check_params(tmp_path)) == [Level.PROBLEM]
     (tmp_path / "params.yaml").write_text("seed: 0\n")
-    (found,) = project.check_params(tmp_path)
+    (found,) = doctor.check_params(tmp_path)
     assert found.level is Level.PROBLEM and "missing section" in found.found
     (tmp_path / "params.yaml").write_text("seed: 0\nsources: {'a;b': {}}\n")
-    (found,) = project.check_params(tmp_path)
+    (found,) = doctor.check_params(tmp_path)
     assert found.level is Level.PROBLEM and "'a;b', which dvc.yaml would put into a shell" in found.found
 
 
@@ -224,18 +222,18 @@ def test_a_broken_tracking_database_and_broken_parameters(tmp_path, monkeypatch)
 def test_bfloat16_on_a_cpu_without_instructions_for_it_is_a_warning(
     tmp_path, monkeypatch, text, is_slow, told
 ):
-    monkeypatch.setattr(project, "is_bfloat16_slow", lambda: is_slow)
+    monkeypatch.setattr(doctor, "is_bfloat16_slow", lambda: is_slow)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     if text:
         (tmp_path / "params.yaml").write_text(text)
-    found = list(project.check_bfloat16(tmp_path))
+    found = list(doctor.check_bfloat16(tmp_path))
     assert levels(found) == ([Level.WARNING] if told else [])
     assert not told or (told in found[0].found and "float32" in found[0].remedy)
 
 
 def test_the_command_tells_each_line_and_fails_on_a_problem_alone(monkeypatch):
     findings = [Finding("disk", Level.OK, "plenty"), Finding("git", Level.WARNING, "dirty", "commit")]
-    monkeypatch.setattr(command, "examine", lambda root, state: iter(findings))
+    monkeypatch.setattr(doctor, "examine", lambda root, state: iter(findings))
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0 and "-> commit" in shown.stdout and "0 problems, 1 warnings" in shown.stdout
     findings.append(Finding("python", Level.PROBLEM, "3.9", "install"))

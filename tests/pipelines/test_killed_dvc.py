@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import yaml
 
-from pipelines.graph import project_lock as killed_dvc
+from pipelines.graph import project_lock
 from pipelines.graph.project_lock import repair_dvc_state
 from pipelines.runtime.process_group import dvc, environment
 from stages.foundations.stage_graph import make_shared_folders
@@ -105,7 +105,7 @@ stages:
 
 
 def test_wherever_it_is_torn_what_is_left_can_be_read_and_has_only_what_was_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(killed_dvc, "SECONDS_TO_WRITE", 0.0)
+    monkeypatch.setattr(project_lock, "SECONDS_TO_WRITE", 0.0)
     path, whole = tmp_path / "dvc.lock", yaml.safe_load(LOCK)["stages"]
     ends = []
     for length in range(len(LOCK)):

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from pipelines.commands.comparing_outputs import Tolerance, Verdict, compare_files, compare_folders
 from pipelines.commands.verifying import Order, as_markdown, subject_of, write_certificate
-from pipelines.commands.verifying import run as verify
+from pipelines.commands.verifying import certify as verify
 from pipelines.runtime.process_group import dvc, run_in_group
 from stages.foundations.errors import UserError
 

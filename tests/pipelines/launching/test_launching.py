@@ -12,7 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from pipelines.launching import launchers as kubernetes
+from pipelines.launching import launchers
 from pipelines.launching.__main__ import launch_of, run, shown
 from pipelines.launching.params import LaunchParams
 from stages.foundations.errors import UserError
@@ -237,10 +237,10 @@ def test_a_ray_job_has_a_pod_for_each_node_and_one_process():
 @pytest.mark.parametrize(
     ("make", "end", "code"),
     [
-        (kubernetes.pytorch_job, "Succeeded", 0),
-        (kubernetes.pytorch_job, "Failed", 1),
-        (kubernetes.ray_job, "Complete", 0),
-        (kubernetes.ray_job, "Failed", 1),
+        (launchers.pytorch_job, "Succeeded", 0),
+        (launchers.pytorch_job, "Failed", 1),
+        (launchers.ray_job, "Complete", 0),
+        (launchers.ray_job, "Failed", 1),
     ],
 )
 def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, make, end, code, monkeypatch, capfd):
@@ -248,10 +248,10 @@ def test_a_job_is_shown_ends_as_its_pods_do_and_is_taken_back(bench, make, end, 
     tool("kubectl", KUBECTL)
     (folder / "end").write_text(end)
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
-    monkeypatch.setattr(kubernetes, "SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr(launchers, "SECONDS_BETWEEN_LOOKS", 0.01)
     whole = launch(command=KUBERNETES)
     manifest = make(whole, whole.command, "job", STAGE)
-    assert kubernetes.run_job(manifest) == code
+    assert launchers.run_job(manifest) == code
     assert "step 1 of 2" in capfd.readouterr().out
     verbs = [line.split()[0] for line in (folder / "calls").read_text().splitlines()]
     assert verbs[:2] == ["delete", "create"] and verbs[-1] == "delete"
