@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"\\[a-zA-Z]+")
 _LANGUAGE = re.compile(r"[A-Za-z]{4}|[a-z]{2,} [a-z]{2,}")
 _NAMES = re.compile(r"[^a-z]*[A-Z][^a-z]*")
 _ANY_LITERAL = re.compile(r"\d+")
-_CHOICE = re.compile(r"\(?[A-J]\)?")
+_WHOLE_CHOICE = re.compile(r"\(?[A-J]\)?")
 _WORDS = re.compile(r"[A-Za-z]+")
 
 
@@ -180,7 +180,7 @@ def answer_kind(answer: str) -> AnswerKind | None:
     text = clean(answer)
     if not text.strip(" .,;:!?$"):
         return None
-    if _CHOICE.fullmatch(text):
+    if _WHOLE_CHOICE.fullmatch(text):
         return AnswerKind.choice
     number = read_number(text)
     if number is not None:
