@@ -154,8 +154,8 @@ def _own(processes: int, run: str) -> Iterator[None]:
     }
     with variables_set(settings), _folder() as folder, _guard(folder, run):
         ray = _ray()
-        # Who imported Ray before (vLLM does) made it read other settings. It would ask its server without the token, and
-        # wait for ever.
+        # Who imported Ray before (vLLM does) made it read other settings. It would ask its server without the token,
+        # and wait for ever.
         ray._raylet.Config.initialize("")
         ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
         try:
